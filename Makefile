@@ -1,0 +1,63 @@
+# Two commands do all the set-up: `make demo` and `make test`. The others reuse the same environment.
+PYTHONS ?= python3.11 python3
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+DEMO_EXTRAS := train,figures,onnx
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench capabilities wheel clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.demo-installed  ## set up, then run the tour: pictures in demo/
+	$(BIN)/vitrail demo
+
+test: $(VENV)/.dev-installed  ## set up, then run the tests; names the 20 slowest
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev-installed  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev-installed  ## mypy, strict on the package
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev-installed  ## speed of the network beside others
+	$(BIN)/python benchmarks/network.py
+
+capabilities: $(VENV)/.dev-installed  ## write docs/capabilities.md anew from the tests' marks
+	$(BIN)/python tools/capabilities.py
+
+wheel: $(VENV)/.dev-installed  ## build dist/*.whl
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove what was made, except the environment
+	rm -rf demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests tools examples benchmarks stress -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@for python in $(PYTHONS); do \
+	    if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "creating $(VENV) with $$python"; exec $$python -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "No Python 3.11 or newer with the venv module found (tried: $(PYTHONS))." >&2; \
+	echo "Install one (on Debian and Ubuntu also the package python3-venv), or name it: make PYTHONS=/path/to/python" >&2; \
+	exit 1
+
+# A stamp is younger than what it was installed from, so that a second call has nothing to do.
+define install
+	@echo "installing vitrail[$(1)] into $(VENV) (PyTorch is large: the first time takes minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(1)]" || { \
+	    echo "pip could not install vitrail[$(1)]: its reason stands above." >&2; \
+	    echo "Is the package index reachable? Is there room on the disk? Then run the same command again." >&2; \
+	    exit 1; }
+	@touch $@
+endef
+
+$(VENV)/.demo-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(call install,$(DEMO_EXTRAS))
+
+$(VENV)/.dev-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(call install,dev)

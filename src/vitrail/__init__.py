@@ -1,0 +1,67 @@
+"""Vitrail: vision transformers you can see through. The public names, imported when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint, load, save
+    from vitrail.errors import VitrailError
+    from vitrail.images import Preprocess
+    from vitrail.inference import Prediction, embed, predict
+    from vitrail.insight import Trace, prune_heads, trace
+    from vitrail.network.config import ViTConfig
+    from vitrail.network.presets import create
+    from vitrail.network.text import TextConfig, TextDecoder
+    from vitrail.network.vit import ViT
+
+_HOMES = {
+    "Checkpoint": "vitrail.checkpoint",
+    "Prediction": "vitrail.inference",
+    "Preprocess": "vitrail.images",
+    "TextConfig": "vitrail.network.text",
+    "TextDecoder": "vitrail.network.text",
+    "Trace": "vitrail.insight",
+    "ViT": "vitrail.network.vit",
+    "ViTConfig": "vitrail.network.config",
+    "VitrailError": "vitrail.errors",
+    "create": "vitrail.network.presets",
+    "embed": "vitrail.inference",
+    "load": "vitrail.checkpoint",
+    "predict": "vitrail.inference",
+    "prune_heads": "vitrail.insight",
+    "save": "vitrail.checkpoint",
+    "trace": "vitrail.insight",
+}
+
+__all__ = [
+    "Checkpoint",
+    "Prediction",
+    "Preprocess",
+    "TextConfig",
+    "TextDecoder",
+    "Trace",
+    "ViT",
+    "ViTConfig",
+    "VitrailError",
+    "create",
+    "embed",
+    "load",
+    "predict",
+    "prune_heads",
+    "save",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no name {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,282 @@
+"""A file, bytes, PIL image or array in; an upright 8-bit RGB or grey PIL image out, or one ImageError."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from PIL import Image, features
+
+from vitrail.errors import ImageError, InputError
+from vitrail.headers import check_metadata, orientation, seems, webp_size
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | np.ndarray[Any, Any]"
+Mode: TypeAlias = Literal["RGB", "L"]
+
+BACKGROUND = 255  # white, as a browser shows it: most transparent pictures were drawn for a white page
+# Pillow's names. MPO (two JPEGs in one file, from phones) opens as JPEG; PPM covers PGM, PBM and PFM.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may ask for; read from its header, before anything is decoded."""
+
+    pixels: int = 64_000_000  # phones make 50 Mpx, full-frame cameras 61; the decoded picture takes 4 bytes each
+    side: int = 16_384
+    aspect: float = 200.0  # long side / short side
+    file_bytes: int = 256 * 2**20  # an uncompressed picture of the largest size
+    metadata_bytes: int = 32 * 2**20
+
+    def __post_init__(self) -> None:
+        for field in ("pixels", "side", "aspect", "file_bytes", "metadata_bytes"):
+            if not getattr(self, field) > 0:
+                raise InputError(f"Limits.{field} must be positive, got {getattr(self, field)!r}")
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) -> Image.Image:
+    """The picture, upright, as 8-bit "RGB" or "L"; limits hold for files and bytes. May hand back source itself."""
+    if mode not in ("RGB", "L"):
+        raise InputError(f"mode must be 'RGB' or 'L', got {mode!r}")
+    name = describe(source)
+    # Decoders meet damaged data in any C or Python library, so anything may be raised: MemoryError, SyntaxError,
+    # struct.error, RecursionError, ... All of it means the same to the caller.
+    try:
+        with _pillow_is_quiet():
+            if isinstance(source, Image.Image):
+                return _flatten(_turn(source), mode)
+            if isinstance(source, np.ndarray):
+                return _flatten(_from_array(source, name), mode)
+            data = _read(source, name, limits)
+            with _open(data, name, limits) as image:
+                image.load()
+                return _flatten(_turn(image), mode)
+    except (ImageError, InputError):
+        raise
+    except MemoryError as error:
+        raise ImageError(f"{name}: not enough memory to decode it: make the picture smaller") from error
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ImageError(f"{name}: damaged or cut short ({reason}): copy or download it again") from error
+
+
+def describe(source: object) -> str:
+    """A printable name of a source, for messages."""
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        text = os.fsdecode(name) if isinstance(name, bytes) else name
+        # File names may hold newlines and broken encodings; a message must not.
+        return text if text.isprintable() and text else repr(text)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return f"picture of {len(source):,} bytes"
+    if isinstance(source, np.ndarray):
+        return f"{source.dtype} array of shape {source.shape}"
+    if isinstance(source, Image.Image):
+        return f"{source.mode} image of {source.width}x{source.height}"
+    return f"{type(source).__name__} object"
+
+
+class _Quiet:
+    """Keeps Pillow's warnings in while any thread decodes: the filters belong to the whole process."""
+
+    lock = threading.Lock()
+    inside = 0
+    saved: warnings.catch_warnings[None] | None = None
+
+
+@contextmanager
+def _pillow_is_quiet() -> Iterator[None]:
+    with _Quiet.lock:
+        _Quiet.inside += 1
+        if _Quiet.saved is None:
+            _Quiet.saved = warnings.catch_warnings()
+            _Quiet.saved.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+    try:
+        yield
+    finally:
+        with _Quiet.lock:
+            _Quiet.inside -= 1
+            if _Quiet.inside == 0 and _Quiet.saved is not None:
+                _Quiet.saved.__exit__(None, None, None)
+                _Quiet.saved = None
+
+
+def _read(source: object, name: str, limits: Limits) -> bytes:
+    """The bytes of a file, never opening what could block or never end."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        data = bytes(source)
+    elif isinstance(source, str | os.PathLike):
+        data = _read_file(Path(source), name, limits)
+    else:
+        raise InputError(f"expected a path, bytes, PIL image or numpy array, got {name}")
+    if not data:
+        raise ImageError(f"{name}: empty, 0 bytes: copy or download it again")
+    if len(data) > limits.file_bytes:
+        raise ImageError(f"{name}: refused, larger than {limits.file_bytes:,} bytes: shrink it, or raise Limits.file_bytes")
+    return data
+
+
+def _read_file(path: Path, name: str, limits: Limits) -> bytes:
+    if str(path).startswith(("http:/", "https:/")):
+        raise ImageError(f"{name}: a web address: download the picture first")
+    try:
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            raise ImageError(f"{name}: a folder, expected a picture")
+        if not stat.S_ISREG(kind):
+            raise ImageError(f"{name}: a pipe, socket or device, expected an ordinary file")
+        with open(path, "rb") as file:
+            return file.read(limits.file_bytes + 1)
+    except FileNotFoundError as error:
+        raise ImageError(f"{name}: no such file") from error
+    except PermissionError as error:
+        raise ImageError(f"{name}: may not be read: check its permissions") from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise ImageError(f"{name}: cannot be read ({error})") from error
+
+
+def _open(data: bytes, name: str, limits: Limits) -> Image.Image:
+    """The picture with its header read and its size checked, nothing decoded yet."""
+    check_metadata(data, name, limits.metadata_bytes)
+    canvas = webp_size(data)
+    if canvas is not None:
+        _check_size(canvas, name, limits)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.UnidentifiedImageError as error:
+        raise ImageError(f"{name}: not a picture that can be read: {seems(data)}") from error
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: refused, it claims a picture larger than Pillow allows: make it smaller") from error
+    _check_size(image.size, name, limits)
+    return image
+
+
+def _check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
+    width, height = size
+    if min(size) < 1:
+        raise ImageError(f"{name}: {width}x{height} has no pixels")
+    for value, allowed, field in (
+        (width * height, limits.pixels, "pixels"),
+        (max(size), limits.side, "side"),
+        (max(size) / min(size), limits.aspect, "aspect"),
+    ):
+        if value > allowed:
+            raise ImageError(
+                f"{name}: refused, {width}x{height} is over the limit of {allowed:,} ({field}): "
+                f"make it smaller, or raise Limits.{field}"
+            )
+
+
+def _turn(image: Image.Image) -> Image.Image:
+    """The picture turned upright as its EXIF orientation asks."""
+    exif = image.info.get("exif")
+    # TIFF files are turned by Pillow itself as they load; its info holds no EXIF block then.
+    turn = _UPRIGHT.get(orientation(exif)) if isinstance(exif, bytes) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _from_array(array: np.ndarray[Any, Any], name: str) -> Image.Image:
+    """Arrays are (H, W) or (H, W, 1, 3 or 4); uint8, uint16 (0 to 65535), bool or float (0 to 1)."""
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        hint = ": channels come last, use array.transpose(1, 2, 0)" if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+        raise ImageError(f"{name}: expected (H, W), (H, W, 1), (H, W, 3) or (H, W, 4){hint}")
+    if array.size == 0:
+        raise ImageError(f"{name}: has no pixels")
+    return Image.fromarray(np.ascontiguousarray(_to_8_bit(array, name)))
+
+
+def _to_8_bit(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Every kind of number on the scale 0 to 255, rounded; out of range is an error, never a clip."""
+    kind = array.dtype
+    if kind == np.uint8:
+        return array
+    if kind == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if kind.kind == "i" and kind.itemsize == 4:  # Pillow's mode I, which holds 16-bit pictures
+        if array.min() < 0 or array.max() > 65535:
+            raise ImageError(f"{name}: values {array.min()} to {array.max()}, expected 0 to 65535: scale it to 16 bits")
+        array = array.astype(np.uint16)
+        kind = array.dtype
+    if kind.kind == "u" and kind.itemsize == 2:
+        return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if kind.kind == "f":
+        low, high = array.min(), array.max()
+        if not (low >= 0 and high <= 1):  # also true of NaN
+            raise ImageError(f"{name}: values {low:g} to {high:g}, expected 0 to 1: divide 0-to-255 values by 255")
+        return (array.astype(np.float32) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+    raise ImageError(f"{name}: expected uint8, uint16, bool or float values: use array.astype('uint8')")
+
+
+def _flatten(image: Image.Image, mode: Mode) -> Image.Image:
+    """Any of Pillow's modes as RGB or L, with transparency laid on the background. docs/images.md has the table."""
+    if min(image.size) < 1:
+        raise ImageError(f"{describe(image)}: has no pixels")
+    key = image.info.get("transparency")
+    if image.mode == mode and key is None:
+        return image
+    if image.mode.startswith(("I", "F")):
+        name = describe(image)
+        numbers = np.asarray(image)
+        grey = _to_8_bit(numbers, name)
+        if isinstance(key, int):
+            grey = np.where(numbers == key, np.uint8(BACKGROUND), grey)
+        return _recolour(Image.fromarray(grey), mode)
+    if image.mode == "LAB":
+        from PIL import ImageCms  # littleCMS is loaded only for these rare files
+
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        changed = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
+        return _recolour(changed if changed is not None else image, mode)
+    if image.mode in ("RGBa", "La"):  # colours already multiplied by alpha: only the background is missing
+        bands = np.asarray(image).astype(np.uint16)
+        mixed = bands[:, :, :-1] + (255 - bands[:, :, -1:]) * BACKGROUND // 255
+        colours = np.minimum(mixed, 255).astype(np.uint8)
+        return _recolour(Image.fromarray(colours if image.mode == "RGBa" else colours[:, :, 0]), mode)
+    if image.mode in ("RGBA", "LA", "PA") or key is not None:
+        return _recolour(_on_background(image, key), mode)
+    return _recolour(image, mode)
+
+
+def _on_background(image: Image.Image, key: object) -> Image.Image:
+    """Transparent pixels, by alpha or by colour key, take the background."""
+    if isinstance(key, tuple) and max(key) > 255:  # a 16-bit key, where Pillow kept the high byte of each pixel
+        image = image.copy()
+        image.info["transparency"] = tuple(part >> 8 for part in key)
+    clear = image.convert("RGBA")
+    flat = Image.new("RGB", image.size, (BACKGROUND,) * 3)
+    flat.paste(clear.convert("RGB"), mask=clear.getchannel("A"))
+    return flat
+
+
+def _recolour(image: Image.Image, mode: Mode) -> Image.Image:
+    if image.mode == mode:
+        return image
+    # YCbCr, CMYK, HSV and the like reach grey by way of RGB, so that both modes agree on the colour.
+    if mode == "L" and image.mode not in ("1", "L", "RGB"):
+        image = image.convert("RGB")
+    return image.convert(mode)

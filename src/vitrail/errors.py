@@ -1,0 +1,39 @@
+"""The errors people may see: each names what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitrailError(Exception):
+    """Anything a user can put right; nothing else escapes the public verbs."""
+
+
+class ConfigError(VitrailError, ValueError):
+    """A description of a network that makes no sense."""
+
+
+class InputError(VitrailError, ValueError):
+    """A wrong value, shape or name given to a verb."""
+
+
+class ImageError(VitrailError, ValueError):
+    """A picture that cannot be read, or that is refused."""
+
+
+class CheckpointError(VitrailError, ValueError):
+    """A checkpoint that is damaged, or does not fit what it claims to be."""
+
+
+class MissingExtraError(VitrailError, ImportError):
+    """Something that needs an optional dependency which is not installed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that helps with a mistyped name: the nearest known ones, or all of them."""
+    names = [str(each) for each in known]
+    close = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(each) for each in close)}?"
+    return f"expected one of: {', '.join(names)}"

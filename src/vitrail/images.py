@@ -1,0 +1,265 @@
+"""Preprocess: a picture in, normalised float32 pixels (C, H, W) out; the only way from images to a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from PIL import Image
+
+from vitrail.decoding import BACKGROUND, DEFAULT_LIMITS, FORMATS, Limits, Mode, Source, decode, describe
+from vitrail.errors import ConfigError, InputError, nearest
+
+__all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe"]
+
+Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Resize: TypeAlias = Literal["crop", "squash", "pad"]
+Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
+Order: TypeAlias = Literal["RGB", "BGR"]
+
+_FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+}
+_WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
+
+
+@dataclass(frozen=True, init=False)
+class Preprocess:
+    """How a picture becomes pixels: resize, centre crop or pad to size, then (value / 255 - mean) / std."""
+
+    size: tuple[int, int]  # (height, width) the network receives
+    resize: Resize  # crop: cover the frame; squash: ignore the aspect; pad: the whole picture, bars around it
+    crop: float  # the frame's share of the resized picture: 224 / 0.9 resizes to 248
+    interpolation: Interpolation
+    antialias: bool
+    mean: tuple[float, ...]  # one a channel, in the order the network sees them
+    std: tuple[float, ...]
+    channels: int
+    order: Order
+    fill: int  # grey value of the bars, before normalisation
+
+    def __init__(
+        self,
+        size: int | Sequence[int] = 224,
+        resize: Resize = "crop",
+        crop: float = 0.9,
+        interpolation: Interpolation = "bicubic",
+        antialias: bool = True,
+        mean: float | Sequence[float] = 0.5,
+        std: float | Sequence[float] = 0.5,
+        channels: int = 3,
+        order: Order = "RGB",
+        fill: int = 0,
+    ) -> None:
+        """A single number serves for both sides of size, and for every channel of mean and std."""
+        channels = _one_of("channels", channels, (1, 3))
+        values: dict[str, object] = {
+            "size": _sides(size),
+            "resize": _one_of("resize", resize, get_args(Resize)),
+            "crop": _number("crop", crop),
+            "interpolation": _one_of("interpolation", interpolation, tuple(_FILTERS)),
+            "antialias": _one_of("antialias", antialias, (True, False)),
+            "mean": _per_channel("mean", mean, channels),
+            "std": _per_channel("std", std, channels),
+            "channels": channels,
+            "order": _one_of("order", order, get_args(Order)),
+            "fill": _whole("fill", fill, 0, 255),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self._validate()
+
+    def _validate(self) -> None:
+        if not 0 < self.crop <= 2:
+            raise ConfigError(f"crop must lie above 0 and up to 2 (1.0 keeps the whole short side), got {self.crop}")
+        if max(self._scaled()) > 16_384:
+            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {self._scaled()}, more than 16384 a side")
+        if min(self._scaled()) < 1:
+            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {self._scaled()}, nothing is left")
+        if self.resize == "pad" and self.crop != 1.0:
+            raise ConfigError(f"resize='pad' keeps the whole picture, so it needs crop=1.0, got {self.crop}")
+        if not self.antialias and self.interpolation in ("lanczos", "box"):
+            raise ConfigError(f"antialias=False goes with nearest, bilinear or bicubic, got {self.interpolation!r}")
+        if min(self.std) <= 0:
+            raise ConfigError(f"std must be positive, got {self.std}")
+        if max(map(abs, self.mean)) > 2 or max(self.std) > 2:
+            raise ConfigError(
+                f"mean and std are on the scale 0 to 1, got mean {self.mean}, std {self.std}: divide them by 255"
+            )
+        if self.channels == 1 and self.order != "RGB":
+            raise ConfigError("order='BGR' needs channels=3, got channels=1")
+
+    def __call__(self, source: Source) -> Pixels:
+        """One picture as pixels, float32 (C, H, W)."""
+        pixels = np.empty((self.channels, *self.size), np.float32)
+        self._write(self.view(source), pixels)
+        return pixels  # (C, H, W)
+
+    def batch(self, sources: Sequence[Source]) -> Pixels:
+        """Several pictures as pixels, float32 (B, C, H, W); each as it would be alone."""
+        if isinstance(sources, str | bytes | bytearray | memoryview | Image.Image) or not isinstance(
+            sources, Sequence | np.ndarray
+        ):
+            raise InputError(f"expected a list of pictures, got {describe(sources)}: put it in a list")
+        pixels = np.empty((len(sources), self.channels, *self.size), np.float32)
+        for source, place in zip(sources, pixels, strict=True):
+            self._write(self.view(source), place)
+        return pixels  # (B, C, H, W)
+
+    def view(self, source: Source) -> Image.Image:
+        """What the network sees of a picture: resized and cropped or padded, before normalisation."""
+        mode: Mode = "L" if self.channels == 1 else "RGB"
+        image = decode(source, mode)
+        height, width = self.size
+        tall, wide = self._resized(image.height, image.width)
+        top, left = _offset(tall, height), _offset(wide, width)
+        frame = (left, top, left + width, top + height)
+        kept = (max(left, 0), max(top, 0), min(left + width, wide), min(top + height, tall))
+        part = self._resample(image, (wide, tall), kept)
+        if part.size == (width, height):
+            return part
+        canvas = Image.new(mode, (width, height), (self.fill,) * self.channels if mode == "RGB" else self.fill)
+        canvas.paste(part, (kept[0] - frame[0], kept[1] - frame[1]))
+        return canvas
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocess:
+        """The Preprocess that to_dict wrote; fields left out take their defaults, unknown ones are refused."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigError(f"Preprocess has no field {name!r}: {nearest(str(name), known)}")
+        return cls(**values)
+
+    def _scaled(self) -> tuple[int, int]:
+        """The size before the crop; rounded down, as timm does: 224 / 0.9 is 248."""
+        height, width = self.size
+        return math.floor(height / self.crop), math.floor(width / self.crop)
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the picture after the resize, before the crop."""
+        tall, wide = self._scaled()
+        if self.resize == "squash":
+            return tall, wide
+        if self.resize == "pad":
+            ratio = max(height / tall, width / wide)
+        elif tall == wide:  # torchvision's Resize cuts the long side off to an integer; published scores depend on it
+            short = min(height, width)
+            return int(tall * height / short), int(tall * width / short)
+        else:
+            ratio = min(height / tall, width / wide)
+        return max(1, round(height / ratio)), max(1, round(width / ratio))
+
+    def _resample(self, image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
+        """The part inside box (left, top, right, bottom) of the image resized to size (width, height)."""
+        whole = box == (0, 0, *size)
+        if image.size == size:
+            return image if whole else image.crop(box)
+        if not self.antialias and self.interpolation in ("bilinear", "bicubic"):
+            return _resample_sharp(image, size, box, self.interpolation)
+        kernel = _FILTERS[self.interpolation]
+        part = (box[2] - box[0], box[3] - box[1])
+        if size[0] * size[1] > _WASTE * part[0] * part[1]:
+            across, down = image.width / size[0], image.height / size[1]
+            source = (box[0] * across, box[1] * down, min(box[2] * across, image.width), min(box[3] * down, image.height))
+            return image.resize(part, kernel, box=source)
+        resized = image.resize(size, kernel)
+        return resized if whole else resized.crop(box)
+
+    def _write(self, image: Image.Image, place: Pixels) -> None:
+        """Normalise the 8-bit image into place (C, H, W): value * scale + shift, in two passes."""
+        values = np.asarray(image)
+        values = values[None] if self.channels == 1 else values.transpose(2, 0, 1)  # (C, H, W)
+        if self.order == "BGR":
+            values = values[::-1]
+        std = np.array(self.std).reshape(-1, 1, 1)
+        mean = np.array(self.mean).reshape(-1, 1, 1)
+        np.multiply(values, (1 / (255 * std)).astype(np.float32), out=place)
+        np.subtract(place, (mean / std).astype(np.float32), out=place)
+
+
+def _offset(length: int, frame: int) -> int:
+    """Where a centred frame starts; below zero where the picture is smaller. Halves as torchvision rounds them."""
+    return int(round((length - frame) / 2)) if length >= frame else -((frame - length) // 2)
+
+
+def _resample_sharp(
+    image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int], interpolation: str
+) -> Image.Image:
+    """Resize without antialiasing, as torch's interpolate and TensorFlow's resize do: the kernel never widens."""
+    values = np.asarray(image)
+    rows, row_weights = _taps(image.height, size[1], box[1], box[3], interpolation)
+    columns, column_weights = _taps(image.width, size[0], box[0], box[2], interpolation)
+    spare = (1,) * (values.ndim - 1)
+    values = sum(
+        values[row].astype(np.float32) * weight.reshape(-1, *spare)
+        for row, weight in zip(rows, row_weights, strict=True)
+    )
+    values = sum(
+        values[:, column] * weight.reshape(1, -1, *spare[1:])
+        for column, weight in zip(columns, column_weights, strict=True)
+    )
+    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+
+
+def _taps(length: int, scaled: int, start: int, stop: int, interpolation: str) -> tuple[np.ndarray[Any, Any], Pixels]:
+    """Source positions and weights, each (taps, stop - start), of the output samples start to stop."""
+    centre = (np.arange(start, stop) + 0.5) * (length / scaled) - 0.5
+    reach = 2 if interpolation == "bicubic" else 1
+    first = np.floor(centre).astype(np.int64) - (reach - 1)
+    where = first + np.arange(2 * reach)[:, None]
+    away = np.abs(where - centre)
+    if interpolation == "bicubic":
+        a = -0.75  # torch's constant without antialiasing; with it, torch and Pillow use -0.5
+        near = ((a + 2) * away - (a + 3)) * away**2 + 1
+        far = ((away - 5) * away + 8) * away * a - 4 * a
+        weights = np.where(away <= 1, near, far)
+    else:
+        weights = 1 - away
+    return np.clip(where, 0, length - 1), weights.astype(np.float32)
+
+
+def _sides(size: int | Sequence[int]) -> tuple[int, int]:
+    sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
+    if len(sides) != 2 or isinstance(size, str):
+        raise ConfigError(f"size must be one number or (height, width), got {size!r}")
+    return _whole("size", sides[0], 1, 16_384), _whole("size", sides[1], 1, 16_384)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise ConfigError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return (_number(name, value),) * channels
+    if len(value) != channels:
+        raise ConfigError(f"{name} needs {channels} numbers, one a channel, got {len(value)}: {value!r}")
+    return tuple(_number(name, each) for each in value)
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
+    for each in allowed:
+        if each == value and type(each) is type(value):
+            return each
+    raise ConfigError(f"{name}={value!r} is not known: {nearest(str(value), map(str, allowed))}")

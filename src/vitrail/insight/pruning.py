@@ -1,0 +1,69 @@
+"""prune_heads: a model and heads to cut -> a smaller model that computes what masking them did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import InputError
+from vitrail.network.config import ViTConfig
+from vitrail.network.vit import ViT
+
+
+def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
+    """Cut heads out of blocks: {block: heads}, by their original numbers.
+
+    The new model's config keeps the numbers of the heads left, so masks, further cuts and figures still mean the
+    heads as trained. Cutting one that is already gone changes nothing.
+    """
+    old = model.config
+    kept = _kept_after(old, heads)
+    config = replace(old, kept_heads=kept)
+    state = model.state_dict()
+    for block in range(old.depth):
+        left = [old.heads_of(block).index(head) for head in kept[block]]
+        if len(left) < len(old.heads_of(block)):
+            _cut(state, block, left, old)
+    with torch.device("meta"):
+        smaller = ViT(config)
+    smaller.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
+    for name, parameter in model.named_parameters():
+        smaller.get_parameter(name).requires_grad_(parameter.requires_grad)
+    return smaller.train(model.training)
+
+
+def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    """The heads left in each block, or an error that names the block and the head."""
+    kept = [config.heads_of(block) for block in range(config.depth)]
+    for block, numbers in heads.items():
+        if not isinstance(block, int) or not 0 <= block < config.depth:
+            raise InputError(f"no block {block!r} to prune: expected 0 to {config.depth - 1}")
+        cut = set(numbers)
+        for head in cut:
+            if not isinstance(head, int) or not 0 <= head < config.heads:
+                raise InputError(f"block {block} never had a head {head!r}: expected 0 to {config.heads - 1}")
+        left = tuple(head for head in kept[block] if head not in cut)
+        if not left:
+            raise InputError(f"pruning {sorted(cut)} would leave block {block} without heads: keep at least one")
+        kept[block] = left
+    return tuple(kept)
+
+
+def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfig) -> None:
+    """Keep only the rows and columns of the heads left, in the weights of one block."""
+    heads, width = len(config.heads_of(block)), config.head_width
+    prefix = f"encoder.blocks.{block}.attention."
+
+    def rows(tensor: Tensor, parts: int) -> Tensor:  # (parts * heads * width, …)
+        return tensor.unflatten(0, (parts, heads, width))[:, left].flatten(0, 2)
+
+    for name, parts in (("qkv.weight", 3), ("qkv.bias", 3), ("query_bias", 1), ("value_bias", 1)):
+        if prefix + name in state:
+            state[prefix + name] = rows(state[prefix + name], parts)
+    state[prefix + "out.weight"] = state[prefix + "out.weight"].unflatten(1, (heads, width))[:, left].flatten(1)
+    mixed = f"tokens.rotary.mixed.{block}"
+    if mixed in state:
+        state[mixed] = state[mixed][left]

@@ -1,0 +1,195 @@
+"""tokens (B, T, D) -> tokens (B, T, D): every token gathers from the others.
+
+The fused kernel by default; the exact weights, on the graph, for those who ask.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.network.config import ViTConfig
+from vitrail.network.positions import RelativeKeys, Rotation, turn
+from vitrail.network.tokens import Place
+
+
+class Attended(NamedTuple):
+    """What attention hands on; weights (B, A, T, S) only where they were asked for."""
+
+    output: Tensor  # (B, T, D)
+    keys: Tensor  # (B, A, S, d), before any turn
+    weights: Tensor | None
+
+
+class Attention(nn.Module):
+    """Multi-head attention of tokens to themselves, or to a context; `head_width` is free of `width`."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        qkv_bias: str = "all",
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        causal: bool = False,
+        line: str = "",
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, head_width
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.causal, self.line = causal, line
+        inner = heads * head_width
+        self.qkv = nn.Linear(width, 3 * inner, bias=qkv_bias == "all")
+        self.query_bias = nn.Parameter(torch.zeros(inner)) if qkv_bias == "no-key" else None
+        self.value_bias = nn.Parameter(torch.zeros(inner)) if qkv_bias == "no-key" else None
+        self.query_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
+        self.key_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
+        self.out = nn.Linear(inner, width)
+        self.relative: RelativeKeys | None = None
+
+    @classmethod
+    def of_block(cls, config: ViTConfig, block: int, causal: bool = False) -> Attention:
+        """The attention of one block; axial ones see rows in even blocks and columns in odd ones."""
+        attention = cls(
+            config.width,
+            len(config.heads_of(block)),
+            config.head_width,
+            qkv_bias=config.qkv_bias,
+            qk_norm=config.qk_norm,
+            norm_eps=config.norm_eps,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            causal=causal,
+            line=("column" if block % 2 else "row") if config.axial else "",
+        )
+        if config.positions.kind == "relative":
+            attention.relative = RelativeKeys(config)
+        return attention
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        place: Place | None = None,
+        rotation: Rotation | None = None,
+        head_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Tokens after attention, by the fused kernel."""
+        return self.attend(x, context, place=place, rotation=rotation, head_mask=head_mask).output
+
+    def attend(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        place: Place | None = None,
+        rotation: Rotation | None = None,
+        head_mask: Tensor | None = None,
+        explicit: bool = False,
+    ) -> Attended:
+        """The same, with the keys, and with the exact weights where `explicit`."""
+        q, k, v = self._project(x, context)  # (B, A, T, d) each
+        keys = k
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if rotation is not None and place is not None:
+            q, k = turn(q, rotation, place.prefix), turn(k, rotation, place.prefix)
+        bias = self._bias(q, place)
+        weights = None
+        if explicit:
+            weights = self._weigh(q, k, bias, place)
+            gathered = F.dropout(weights, self.attention_dropout, self.training) @ v
+        elif self.line and place is not None:
+            gathered = self._along_lines(q, k, v, place)
+        else:
+            gathered = F.scaled_dot_product_attention(
+                q, k, v, bias, self._dropping, is_causal=self.causal and bias is None
+            )
+        if head_mask is not None:  # scaling what a head gathered is scaling its rows of weights
+            gathered = gathered * head_mask.view(-1, 1, 1)
+        gathered = gathered.transpose(1, 2).flatten(2)  # (B, T, A*d)
+        output = self.out(gathered)
+        output = F.dropout(output, self.dropout, self.training) if self.dropout else output
+        return Attended(output, keys, weights)
+
+    @property
+    def _dropping(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        weight, bias = self.qkv.weight, self.qkv.bias
+        if self.query_bias is not None and self.value_bias is not None:
+            bias = torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+        if context is None:
+            qkv = F.linear(x, weight, bias)  # (B, T, 3*A*d)
+            q, k, v = qkv.unflatten(2, (3, self.heads, self.head_width)).permute(2, 0, 3, 1, 4).unbind(0)
+            return q, k, v
+        inner = self.heads * self.head_width
+        q = F.linear(x, weight[:inner], None if bias is None else bias[:inner])
+        kv = F.linear(context, weight[inner:], None if bias is None else bias[inner:])
+        q = q.unflatten(2, (self.heads, self.head_width)).transpose(1, 2)
+        k, v = kv.unflatten(2, (2, self.heads, self.head_width)).permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def _bias(self, q: Tensor, place: Place | None) -> Tensor | None:
+        """What is added to the logits: relative keys, or the sizes of merged tokens (proportional attention)."""
+        if place is None:
+            return None
+        if self.relative is not None:
+            return self.relative(q, place.prefix)
+        if place.sizes is not None:
+            return place.sizes.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
+        return None
+
+    def _weigh(self, q: Tensor, k: Tensor, bias: Tensor | None, place: Place | None) -> Tensor:
+        """Softmax of the scaled products: (B, A, T, S), every row sums to 1."""
+        logits = (q * self.head_width**-0.5) @ k.transpose(-2, -1)
+        if bias is not None:
+            logits = logits + bias
+        if self.causal:
+            unseen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            logits = logits.masked_fill(unseen, float("-inf"))
+        if self.line and place is not None:
+            logits = logits.masked_fill(off_line(place, self.line, q.device), float("-inf"))
+        return logits.softmax(dim=-1)
+
+    def _along_lines(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:
+        """Patches see their row or column and the prefix tokens; prefix tokens see everything."""
+        (h, w), r = place.grid, place.prefix
+        b = q.shape[0]
+
+        def lines(x: Tensor) -> Tensor:  # (B, A, N, d) -> (B*lines, A, along, d)
+            cells = x[:, :, r:].unflatten(2, (h, w))  # (B, A, h, w, d)
+            cells = cells.permute(0, 2, 1, 3, 4) if self.line == "row" else cells.permute(0, 3, 1, 2, 4)
+            return cells.flatten(0, 1)
+
+        def beside(x: Tensor) -> Tensor:  # the prefix before every line
+            count = h if self.line == "row" else w
+            prefix = x[:, None, :, :r].expand(-1, count, -1, -1, -1).flatten(0, 1)
+            return torch.cat((prefix, lines(x)), dim=2)
+
+        patches = F.scaled_dot_product_attention(lines(q), beside(k), beside(v), None, self._dropping)
+        patches = patches.unflatten(0, (b, -1))  # (B, lines, A, along, d)
+        order = (0, 2, 1, 3, 4) if self.line == "row" else (0, 2, 3, 1, 4)
+        patches = patches.permute(order).flatten(2, 3)  # (B, A, N, d)
+        if not r:
+            return patches
+        prefix = F.scaled_dot_product_attention(q[:, :, :r], k, v, None, self._dropping)
+        return torch.cat((prefix, patches), dim=2)
+
+
+def off_line(place: Place, line: str, device: torch.device) -> Tensor:
+    """True where a patch may not look: outside its row or column; (T, T)."""
+    (h, w), r = place.grid, place.prefix
+    patch = torch.arange(h * w, device=device)
+    number = patch // w if line == "row" else patch % w
+    off = number[:, None] != number[None, :]  # (N, N)
+    return F.pad(off, (r, 0, r, 0), value=False)

@@ -1,0 +1,462 @@
+"""ViTConfig: one frozen, validated description for every plain vision transformer.
+
+Everything the network is stands here, in absolute sizes; what makes no sense is refused at construction.
+Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through JSON unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from vitrail.errors import ConfigError, nearest
+
+ACTIVATIONS: Final = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
+MLPS: Final = ("plain", "swiglu")
+QKV_BIASES: Final = ("all", "none", "no-key")
+NORMS: Final = ("layer", "batch")
+FINAL_NORMS: Final = ("tokens", "pooled", "none")
+POOLS: Final = ("cls", "mean", "map", "cls+distillation", "none")
+POSITION_KINDS: Final = (
+    "none",
+    "learned",
+    "learned-2d",
+    "relative",
+    "sincos-1d",
+    "sincos-2d",
+    "sincos-2d-moco",
+)
+POSITION_PLACES: Final = ("stem", "every", "shared")
+ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
+RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
+INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
+
+LARGEST: Final = 1 << 20  # no honest size is larger; a file that claims one is refused before it is built
+
+
+@dataclass(frozen=True)
+class Resample:
+    """How a table of positions made for one grid is read on another; families differ (docs/network.md)."""
+
+    mode: str = "bicubic"
+    antialias: bool = True
+    align_corners: bool = False
+    offset: float = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
+
+    def __post_init__(self) -> None:
+        _choice("resample mode", self.mode, RESAMPLE_MODES)
+        _flags(self, "antialias", "align_corners")
+        _number("resample offset", self.offset, least=0.0, most=1.0)
+        if self.antialias and self.align_corners:
+            raise ConfigError("resample: antialias and align_corners contradict each other: set one of them")
+        if self.mode == "nearest" and (self.antialias or self.align_corners):
+            raise ConfigError("resample mode 'nearest' takes neither antialias nor align_corners: set both False")
+        if self.offset and self.align_corners:
+            raise ConfigError("resample: an offset has no meaning with align_corners: set one of them")
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions that are added: to the tokens (tables) or to the attention logits (relative)."""
+
+    kind: str = "learned"
+    at: str = "stem"  # added once at the stem; at every block with its own table; or one table shared by all
+    prefix: bool = True  # whether cls and distillation tokens have slots in the table; registers never do
+    resample: Resample = field(default_factory=Resample)
+
+    def __post_init__(self) -> None:
+        _choice("positions kind", self.kind, POSITION_KINDS)
+        _choice("positions at", self.at, POSITION_PLACES)
+        _flags(self, "prefix")
+        _instance("positions resample", self.resample, Resample)
+        if self.kind in ("none", "relative") and self.at != "stem":
+            raise ConfigError(
+                f"positions kind {self.kind!r} adds nothing to the tokens, so at={self.at!r} has no meaning: "
+                "leave it at 'stem'"
+            )
+        if self.kind in ("sincos-2d", "sincos-2d-moco", "sincos-1d") and self.at == "every":
+            raise ConfigError(f"positions kind {self.kind!r} is fixed, so every block has the same: use at='shared'")
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: queries and keys of patches are turned by angles that follow their place."""
+
+    kind: str = "axial"
+    theta: float = 100.0  # rope-vit: axial 100, mixed 10; DINOv3: 100
+    shift: float = 0.0  # DINOv3, training only: move all coordinates by up to this much
+    jitter: float = 1.0  # DINOv3, training only: stretch each axis by up to this factor
+    rescale: float = 1.0  # DINOv3, training only: stretch both axes by up to this factor
+
+    def __post_init__(self) -> None:
+        _choice("rotary kind", self.kind, ROTARY_KINDS)
+        _number("rotary theta", self.theta, least=1.0, most=1e9)
+        _number("rotary shift", self.shift, least=0.0, most=100.0)
+        _number("rotary jitter", self.jitter, least=1.0, most=100.0)
+        _number("rotary rescale", self.rescale, least=1.0, most=100.0)
+        if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
+            raise ConfigError(
+                f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
+            )
+
+
+@dataclass(frozen=True)
+class ConvStem:
+    """A few 3x3 convolutions of stride 2 before the patches (early convolutions help small data)."""
+
+    widths: tuple[int, ...] = (48, 96, 192, 384)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "widths", _sizes("conv stem widths", self.widths))
+        if not 1 <= len(self.widths) <= 8:
+            raise ConfigError(f"conv stem: expected 1 to 8 convolutions, got {len(self.widths)}")
+
+    @property
+    def reduction(self) -> int:
+        return int(2 ** len(self.widths))
+
+    @property
+    def channels(self) -> int:
+        return self.widths[-1]
+
+
+@dataclass(frozen=True)
+class ResNetStem:
+    """The ResNetV2 of the hybrids: bottlenecks per stage; no stage leaves the 7x7 convolution and the pool."""
+
+    layers: tuple[int, ...] = (3, 4, 9)
+    width_factor: int = 1
+    norm_eps: float = 1e-6  # of the group norms
+    weight_eps: float = 1e-5  # of the weight standardisation
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", _sizes("resnet stem layers", self.layers))
+        _whole("resnet stem width_factor", self.width_factor, most=16)
+        _number("resnet stem norm_eps", self.norm_eps, least=0.0, most=1.0)
+        _number("resnet stem weight_eps", self.weight_eps, least=0.0, most=1.0)
+        if len(self.layers) > 4:
+            raise ConfigError(f"resnet stem: expected at most 4 stages, got {len(self.layers)}")
+
+    @property
+    def reduction(self) -> int:
+        return int(4 * 2 ** max(len(self.layers) - 1, 0))
+
+    @property
+    def channels(self) -> int:
+        base = 64 * self.width_factor
+        return int(base * 4 * 2 ** (len(self.layers) - 1)) if self.layers else base
+
+
+STEMS: Final = {"conv": ConvStem, "resnet": ResNetStem}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """A whole vision transformer; the defaults are ViT-B/16 of the paper at 224 pixels."""
+
+    # sizes
+    image_size: tuple[int, int] = (224, 224)  # (H, W) in pixels; one number means square
+    patch_size: tuple[int, int] = (16, 16)  # in pixels, or in cells of the stem's output where there is a stem
+    channels: int = 3
+    width: int = 768  # D
+    depth: int = 12  # L
+    heads: int = 12  # A, as trained; see kept_heads
+    head_width: int = 0  # d, free of the width; 0 means width / heads
+    mlp_width: int = 3072  # M
+    classes: int = 1000  # K; 0 means no head, the logits are the pooled tokens
+    # the way in
+    stem: ConvStem | ResNetStem | None = None
+    patch_bias: bool = True  # CLIP has none
+    patch_norms: bool = False  # a norm on each patch's pixels and one on its token (lucidrains)
+    # prefix tokens, in this order: cls, distillation, registers
+    cls_token: bool = True
+    distillation_token: bool = False
+    registers: int = 0
+    # positions
+    positions: Positions = field(default_factory=Positions)
+    rotary: Rotary | None = None
+    # block
+    activation: str = "gelu"
+    mlp: str = "plain"
+    qkv_bias: str = "all"
+    qk_norm: bool = False
+    layer_scale: float | None = None  # what LayerScale starts from; None: no LayerScale
+    norm: str = "layer"
+    norm_eps: float = 1e-6
+    parallel: bool = False  # attention and MLP side by side on one norm (ViT-22B)
+    axial: bool = False  # blocks attend along rows, then columns, in turn
+    kept_heads: tuple[tuple[int, ...], ...] | None = None  # per block, the original numbers of the heads left
+    # ends
+    embedding_norm: bool = False  # a norm before the encoder (CLIP)
+    final_norm: str = "tokens"  # on the tokens; on the pooled vector (MAE's fine-tuning); or none
+    pool: str = "cls"
+    representation_width: int = 0  # a layer with tanh before the head (pre-training); 0: none
+    head_bias: bool = True
+    head_bias_init: float = 0.0
+    # regularisation, while training only
+    dropout: float = 0.0  # after the positions and after every dense layer but qkv
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0  # of the last block; rises linearly from 0
+    patch_dropout: float = 0.0  # share of patches left out
+    # the rest
+    initialisation: str = "paper"
+    fixed_size: bool = False  # refuse other input sizes instead of resampling positions
+    merge_per_block: int = 0  # tokens merged away in each block
+
+    def __post_init__(self) -> None:
+        _normalise(self)
+        _validate(self)
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Pixels of the image that one patch token stands for (h, w)."""
+        reduction = self.stem.reduction if self.stem else 1
+        return self.patch_size[0] * reduction, self.patch_size[1] * reduction
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches per column and row at the native size."""
+        return self.grid_for(self.image_size)
+
+    def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Patches per column and row of an image of (H, W) pixels, or an error that says what would fit."""
+        if size[0] < 1 or size[1] < 1 or size[0] % self.cell[0] or size[1] % self.cell[1]:
+            fit = " x ".join(
+                str(max(c, round(s / c) * c)) for s, c in zip(size, self.cell, strict=True)
+            )
+            raise ConfigError(
+                f"image {size[0]}x{size[1]} does not divide into patches of {self.cell[0]}x{self.cell[1]} pixels: "
+                f"resize it, for example to {fit}"
+            )
+        return size[0] // self.cell[0], size[1] // self.cell[1]
+
+    @property
+    def prefix(self) -> int:
+        """R: the number of prefix tokens."""
+        return int(self.cls_token) + int(self.distillation_token) + self.registers
+
+    @property
+    def slots(self) -> int:
+        """How many prefix tokens have a slot in the table of positions."""
+        return int(self.cls_token) + int(self.distillation_token) if self.positions.prefix else 0
+
+    @property
+    def tokens(self) -> int:
+        """T at the native size: prefix tokens and patches."""
+        return self.prefix + self.grid[0] * self.grid[1]
+
+    def heads_of(self, block: int) -> tuple[int, ...]:
+        """The original numbers of the heads left in a block."""
+        return self.kept_heads[block] if self.kept_heads else tuple(range(self.heads))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same config back."""
+        plain = asdict(self)
+        if self.stem:
+            kind = next(name for name, stem in STEMS.items() if isinstance(self.stem, stem))
+            plain["stem"] = {"kind": kind, **plain["stem"]}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
+        """A config from plain values; an unknown name or a wrong kind of value is refused."""
+        values = _known(cls, plain)
+        if values.get("stem") is not None:
+            stem = dict(_mapping("stem", values["stem"]))
+            kind = stem.pop("kind", None)
+            _choice("stem kind", kind, tuple(STEMS))
+            values["stem"] = STEMS[kind](**_known(STEMS[kind], stem))
+        if values.get("rotary") is not None:
+            values["rotary"] = Rotary(**_known(Rotary, _mapping("rotary", values["rotary"])))
+        if "positions" in values:
+            positions = _known(Positions, _mapping("positions", values["positions"]))
+            if "resample" in positions:
+                positions["resample"] = Resample(**_known(Resample, _mapping("resample", positions["resample"])))
+            values["positions"] = Positions(**positions)
+        return cls(**values)
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """One number, or two: 16 -> (16, 16), (16, 8) -> (16, 8)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ConfigError(f"{name}: expected one whole number or a pair of them, got {value!r}")
+    for each in value:
+        _whole(name, each)
+    return value[0], value[1]
+
+
+def _normalise(config: ViTConfig) -> None:
+    """Pairs from single numbers, the head width from its default, tuples from JSON's lists."""
+    settle = object.__setattr__
+    settle(config, "image_size", pair("image_size", config.image_size))
+    settle(config, "patch_size", pair("patch_size", config.patch_size))
+    if config.kept_heads is not None:
+        if not isinstance(config.kept_heads, tuple | list):
+            raise ConfigError(f"kept_heads: expected one list of heads per block, got {config.kept_heads!r}")
+        kept = tuple(_sizes("kept_heads", block, least=0) for block in config.kept_heads)
+        settle(config, "kept_heads", kept)
+    for name in ("width", "heads", "depth", "mlp_width", "channels"):
+        _whole(name, getattr(config, name))
+    _whole("head_width", config.head_width, least=0)
+    if config.head_width == 0:
+        if config.width % config.heads:
+            raise ConfigError(
+                f"width {config.width} does not divide into {config.heads} heads "
+                f"({config.width / config.heads:.2f} each): change one of them, or set head_width"
+            )
+        settle(config, "head_width", config.width // config.heads)
+
+
+def _validate(config: ViTConfig) -> None:
+    """Every rule in one place: first each value, then what may not stand together."""
+    _whole("depth", config.depth, most=1024)
+    for name in ("classes", "registers", "representation_width", "merge_per_block"):
+        _whole(name, getattr(config, name), least=0)
+    for name in ("dropout", "attention_dropout", "drop_path", "patch_dropout"):
+        _number(name, getattr(config, name), least=0.0, most=1.0, below=True)
+    _number("norm_eps", config.norm_eps, least=0.0, most=1.0)
+    _number("head_bias_init", config.head_bias_init, least=-1e6, most=1e6)
+    if config.layer_scale is not None:
+        _number("layer_scale", config.layer_scale, least=0.0, most=1e6)
+    _choice("activation", config.activation, ACTIVATIONS)
+    _choice("mlp", config.mlp, MLPS)
+    _choice("qkv_bias", config.qkv_bias, QKV_BIASES)
+    _choice("norm", config.norm, NORMS)
+    _choice("final_norm", config.final_norm, FINAL_NORMS)
+    _choice("pool", config.pool, POOLS)
+    _choice("initialisation", config.initialisation, INITIALISATIONS)
+    _flags(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
+    _flags(config, "axial", "embedding_norm", "head_bias", "fixed_size")
+    _instance("positions", config.positions, Positions)
+    if config.rotary is not None:
+        _instance("rotary", config.rotary, Rotary)
+    if config.stem is not None:
+        _instance("stem", config.stem, ConvStem | ResNetStem)
+    _ = config.grid  # refuses an image that does not divide
+    for reason in _contradictions(config):
+        raise ConfigError(reason)
+
+
+def _contradictions(config: ViTConfig) -> list[str]:
+    """Why a combination makes no sense, in words that say what to change."""
+    kind, at = config.positions.kind, config.positions.at
+    found: list[str] = []
+
+    def refuse(wrong: bool, reason: str) -> None:
+        if wrong:
+            found.append(reason)
+
+    refuse(config.pool == "cls" and not config.cls_token, "pool 'cls' needs cls_token=True, or choose pool 'mean'")
+    refuse(
+        config.pool == "cls+distillation" and not (config.cls_token and config.distillation_token),
+        "pool 'cls+distillation' needs both cls_token=True and distillation_token=True",
+    )
+    refuse(
+        config.distillation_token and config.pool == "cls",
+        "a distillation token is read by pool 'cls+distillation' (got 'cls'): set that, or leave the token out",
+    )
+    refuse(
+        config.pool == "none" and config.final_norm == "pooled",
+        "final_norm 'pooled' needs a pool, and pool is 'none': use final_norm 'tokens'",
+    )
+    refuse(
+        config.representation_width > 0 and config.pool == "cls+distillation",
+        "a representation layer stands before one head, and 'cls+distillation' has two: set representation_width=0",
+    )
+    refuse(
+        config.mlp == "swiglu" and config.activation != "silu",
+        f"mlp 'swiglu' is gated by silu, got activation {config.activation!r}: set activation='silu'",
+    )
+    refuse(
+        config.patch_norms and config.stem is not None,
+        "patch_norms normalise the pixels of a patch, and a stem leaves none: use one of them",
+    )
+    refuse(
+        kind in ("sincos-2d", "sincos-2d-moco") and config.width % 4 != 0,
+        f"positions {kind!r} split the width in four, got width {config.width}: use a multiple of 4",
+    )
+    refuse(
+        kind in ("sincos-1d", "learned-2d") and config.width % 2 != 0,
+        f"positions {kind!r} split the width in two, got width {config.width}: use an even width",
+    )
+    refuse(
+        kind == "sincos-2d-moco" and config.width == 4,
+        "positions 'sincos-2d-moco' need a width of at least 8, got 4",
+    )
+    refuse(
+        config.rotary is not None and config.head_width % 4 != 0,
+        f"rotary positions split the head width in four, got {config.head_width}: use a multiple of 4",
+    )
+    moving = "token merging" if config.merge_per_block else "patch dropout" if config.patch_dropout else ""
+    refuse(
+        bool(moving) and (config.axial or kind == "relative" or at != "stem"),
+        f"{moving} takes patches out of their grid, which axial attention, relative positions and positions "
+        "added at blocks need: leave one of them out",
+    )
+    refuse(
+        config.axial and kind == "relative",
+        "axial attention sees one line at a time, relative positions the whole grid: leave one of them out",
+    )
+    if config.kept_heads is not None:
+        refuse(
+            len(config.kept_heads) != config.depth,
+            f"kept_heads: expected one list for each of {config.depth} blocks, got {len(config.kept_heads)}",
+        )
+        for block, kept in enumerate(config.kept_heads):
+            refuse(
+                not kept or list(kept) != sorted(set(kept)) or kept[-1] >= config.heads,
+                f"kept_heads of block {block}: expected rising numbers below {config.heads}, at least one, got {kept}",
+            )
+    return found
+
+
+def _known(kind: type, plain: dict[str, Any]) -> dict[str, Any]:
+    names = [each.name for each in fields(kind)]
+    for name in plain:
+        if name not in names:
+            raise ConfigError(f"{kind.__name__} has no setting {name!r}: {nearest(str(name), names)}")
+    return dict(plain)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}: expected a mapping of settings, got {value!r}")
+    return value
+
+
+def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")
+
+
+def _whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
+
+
+def _sizes(name: str, values: Any, least: int = 1) -> tuple[int, ...]:
+    if not isinstance(values, tuple | list):
+        raise ConfigError(f"{name}: expected whole numbers, got {values!r}")
+    for each in values:
+        _whole(name, each, least)
+    return tuple(values)
+
+
+def _number(name: str, value: Any, least: float, most: float, below: bool = False) -> None:
+    right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not right or not least <= value <= most or (below and value == most):
+        raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {value!r}")
+
+
+def _flags(owner: Any, *names: str) -> None:
+    for name in names:
+        if not isinstance(getattr(owner, name), bool):
+            raise ConfigError(f"{name}: expected True or False, got {getattr(owner, name)!r}")
+
+
+def _instance(name: str, value: Any, kind: Any) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name}: expected {kind}, got {value!r}")

@@ -1,0 +1,99 @@
+"""What a network costs before it is built: parameters, multiply-adds, memory of attention, and its shape walk.
+
+The network itself is run without memory (torch's meta device), so every option is counted as it is computed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitrail.network.config import ViTConfig
+from vitrail.network.encoder import Tape
+from vitrail.network.vit import ViT, on_meta
+
+
+class Cost(NamedTuple):
+    """Of one image of the given size."""
+
+    parameters: int
+    multiply_adds: int  # FLOPs are twice that
+    tokens: int  # T
+    attention_matrix: tuple[int, int]  # (T, T), of one head in one block
+    attention_bytes: int  # all maps of all blocks, in fp32: what an unfused network keeps
+    parameter_bytes: int  # in fp32
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.multiply_adds
+
+
+class Step(NamedTuple):
+    """One station of the shape walk."""
+
+    name: str
+    shape: tuple[int, ...]
+    parameters: int
+
+
+def estimate(config: ViTConfig, image_size: tuple[int, int] | None = None) -> Cost:
+    """The cost of one forward pass of one image, at the native size or another."""
+    model = on_meta(config).eval().requires_grad_(False)
+    pixels = _pixels(config, image_size)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(pixels)
+    grid = config.grid_for((pixels.shape[2], pixels.shape[3]))
+    tokens = config.prefix + grid[0] * grid[1]
+    heads = sum(len(config.heads_of(block)) for block in range(config.depth))
+    parameters = count_parameters(model)
+    return Cost(
+        parameters,
+        counter.get_total_flops() // 2,
+        tokens,
+        (tokens, tokens),
+        heads * tokens * tokens * 4,
+        parameters * 4,
+    )
+
+
+def shape_walk(config: ViTConfig, image_size: tuple[int, int] | None = None) -> list[Step]:
+    """The stations an image passes, with the shape it has there and the parameters spent."""
+    model = on_meta(config).eval().requires_grad_(False)
+    x = _pixels(config, image_size)
+    grid = config.grid_for((x.shape[2], x.shape[3]))
+    steps = [Step("pixels", tuple(x.shape), 0)]
+
+    def arrive(name: str, value: Tensor, *modules: torch.nn.Module | None) -> None:
+        steps.append(Step(name, tuple(value.shape), sum(count_parameters(each) for each in modules if each)))
+
+    with torch.no_grad():
+        if model.stem is not None:
+            x = model.stem(x)
+            arrive("stem", x, model.stem)
+        x = model.patches(x)
+        arrive("patches", x, model.patches)
+        tokens, place = model.tokens(x, grid)
+        arrive("tokens", tokens, model.tokens, model.embedding_norm)
+        tape = Tape(hidden=True)
+        encoded = model.encode(_pixels(config, image_size), tape=tape)
+        for index, hidden in enumerate(tape.hidden[1:]):
+            arrive(f"block {index}", hidden, model.encoder.blocks[index])
+        normed = model.normed(encoded.tokens)
+        arrive("norm", normed, model.norm)
+        pooled = model.pool(normed, encoded.place)
+        arrive(f"pool ({config.pool})", pooled, model.pool)
+        arrive("logits" if config.classes else "embedding", model.head(model.head.represent(pooled)), model.head)
+    return steps
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    """Learned values; fixed tables do not count."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _pixels(config: ViTConfig, image_size: tuple[int, int] | None) -> Tensor:
+    return torch.empty(1, config.channels, *(image_size or config.image_size), device="meta")

@@ -1,0 +1,214 @@
+"""tokens (B, T, D) -> tokens (B, T, D): the stack of blocks, each attention then MLP, each behind a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.network.attention import Attention
+from vitrail.network.config import ViTConfig
+from vitrail.network.merging import merge
+from vitrail.network.positions import Rotation, RotaryPositions
+from vitrail.network.tokens import Place
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """The non-linearity of an MLP, by name."""
+    if activation == "gelu":
+        return F.gelu(x)
+    if activation == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    if activation == "quick_gelu":
+        return x * torch.sigmoid(1.702 * x)
+    return F.relu(x) if activation == "relu" else F.silu(x)
+
+
+class Mlp(nn.Module):
+    """Up, activate, down; dropout after both layers, as in the paper."""
+
+    def __init__(self, width: int, mlp_width: int, activation: str = "gelu", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.activation, self.dropout = activation, dropout
+        self.up = nn.Linear(width, mlp_width)
+        self.down = nn.Linear(mlp_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = activate(self.up(x), self.activation)  # (B, T, M)
+        if not self.dropout:
+            return self.down(x)  # type: ignore[no-any-return]
+        x = self.down(F.dropout(x, self.dropout, self.training))
+        return F.dropout(x, self.dropout, self.training)
+
+
+class SwiGLU(nn.Module):
+    """A gated MLP: silu(gate) * value, then down; `up` holds gate first, then value."""
+
+    def __init__(self, width: int, mlp_width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.up = nn.Linear(width, 2 * mlp_width)
+        self.down = nn.Linear(mlp_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.up(x).chunk(2, dim=-1)
+        x = self.down(F.dropout(F.silu(gate) * value, self.dropout, self.training))
+        return F.dropout(x, self.dropout, self.training)
+
+
+class LayerScale(nn.Module):
+    """One learned factor for each value of a token."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.gamma = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Batch norm over tokens (B, T, D) or vectors (B, D): statistics of the batch, not of each token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2) if x.ndim == 3 else super().forward(x)
+
+
+def build_norm(config: ViTConfig, width: int | None = None) -> nn.Module:
+    """The norm the config asks for."""
+    kind = nn.LayerNorm if config.norm == "layer" else TokenBatchNorm
+    return kind(width or config.width, eps=config.norm_eps)
+
+
+def drop_path(x: Tensor, rate: float) -> Tensor:
+    """Silence the whole branch for a share of the images, and scale the others up."""
+    keep = x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(1 - rate)
+    return x * (keep / (1 - rate))
+
+
+class Passed(NamedTuple):
+    """What a block hands on; weights only where they were asked for."""
+
+    tokens: Tensor
+    place: Place
+    weights: Tensor | None = None
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); or both side by side on one norm."""
+
+    def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
+        super().__init__()
+        self.merged = config.merge_per_block
+        self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
+        self.norm1 = build_norm(config)
+        self.attention = Attention.of_block(config, index, causal)
+        self.norm2 = None if config.parallel else build_norm(config)
+        self.mlp: Mlp | SwiGLU
+        if config.mlp == "swiglu":
+            self.mlp = SwiGLU(config.width, config.mlp_width, config.dropout)
+        else:
+            self.mlp = Mlp(config.width, config.mlp_width, config.activation, config.dropout)
+        self.scale1 = self.scale2 = None
+        if config.layer_scale is not None:
+            self.scale1 = LayerScale(config.width, config.layer_scale)
+            self.scale2 = LayerScale(config.width, config.layer_scale)
+
+    def forward(
+        self,
+        x: Tensor,
+        place: Place,
+        rotation: Rotation | None = None,
+        head_mask: Tensor | None = None,
+        explicit: bool = False,
+        mlp_chunk: int = 0,
+    ) -> Passed:
+        """Tokens after the block; `explicit` also gives the attention weights."""
+        normed = self.norm1(x)
+        weights = None
+        if explicit or self.merged:
+            attended = self.attention.attend(
+                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit
+            )
+            branch, weights = attended.output, attended.weights
+        else:
+            branch = self.attention(normed, place=place, rotation=rotation, head_mask=head_mask)
+        x = x + self._branch(branch, self.scale1)
+        if self.norm2 is None:  # side by side
+            x = x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
+        if self.merged:
+            x, place = merge(x, place, attended.keys.mean(dim=1), self.merged)
+        if self.norm2 is not None:
+            x = x + self._branch(self._mlp(self.norm2(x), mlp_chunk), self.scale2)
+        return Passed(x, place, weights)
+
+    def _branch(self, x: Tensor, scale: LayerScale | None) -> Tensor:
+        x = scale(x) if scale is not None else x
+        return drop_path(x, self.drop_path) if self.training and self.drop_path else x
+
+    def _mlp(self, x: Tensor, chunk: int) -> Tensor:
+        """The MLP, `chunk` tokens at a time where memory is short; the result is the same."""
+        if not chunk:
+            return self.mlp(x)  # type: ignore[no-any-return]
+        return torch.cat([self.mlp(part) for part in x.split(chunk, dim=1)], dim=1)
+
+
+class Tape:
+    """What a pass through the encoder is asked to leave behind."""
+
+    def __init__(self, blocks: Sequence[int] = (), hidden: bool = False) -> None:
+        self.blocks = list(blocks)  # blocks whose attention weights are wanted
+        self.wants_hidden = hidden
+        self.attention: dict[int, Tensor] = {}
+        self.hidden: list[Tensor] = []
+
+
+class Encoder(nn.Module):
+    """The stack of blocks.
+
+    `checkpointing` recomputes blocks in the backward pass to save memory; `mlp_chunk` does the MLP that many
+    tokens at a time. Both change memory, never the result.
+    """
+
+    def __init__(self, config: ViTConfig, causal: bool = False) -> None:
+        super().__init__()
+        self.checkpointing = False
+        self.mlp_chunk = 0
+        self.blocks = nn.ModuleList(Block(config, index, causal) for index in range(config.depth))
+
+    def forward(
+        self,
+        x: Tensor,
+        place: Place,
+        additions: Sequence[Tensor] = (),
+        rotary: RotaryPositions | None = None,
+        head_mask: Sequence[Tensor] | None = None,
+        tape: Tape | None = None,
+    ) -> Passed:
+        """Tokens through every block; `tape` collects what was asked for on the way."""
+        rotation = None
+        for index, block in enumerate(self.blocks):
+            if tape is not None and tape.wants_hidden:
+                tape.hidden.append(x)
+            if additions:
+                x = x + additions[index]
+            if rotary is not None and place.places is not None:
+                rotation = rotary(place.places, index)
+            mask = head_mask[index] if head_mask is not None else None
+            explicit = tape is not None and index in tape.blocks
+            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk)
+            if self.checkpointing and self.training and torch.is_grad_enabled():
+                passed = checkpoint(block, *inputs, use_reentrant=False)
+            else:
+                passed = block(*inputs)
+            x, place = passed.tokens, passed.place
+            if tape is not None and passed.weights is not None:
+                tape.attention[index] = passed.weights
+        if tape is not None and tape.wants_hidden:
+            tape.hidden.append(x)
+        return Passed(x, place)

@@ -1,0 +1,99 @@
+"""pixels (B, C, H, W) -> patches (B, N, D): cut into squares, flatten, project; and the way back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.errors import InputError
+from vitrail.network.config import Resample, ViTConfig
+
+
+def patchify(pixels: Tensor, patch_size: tuple[int, int], channels_last: bool = False) -> Tensor:
+    """Cut into patches, row by row, lossless: (B, C, H, W) -> (B, N, C*P*P), or (B, N, P*P*C) channels last."""
+    b, c, height, width = pixels.shape
+    p, q = patch_size
+    if height % p or width % q:
+        raise InputError(f"pixels {height}x{width} do not divide into patches of {p}x{q}")
+    cells = pixels.reshape(b, c, height // p, p, width // q, q)  # (B, C, h, P, w, P)
+    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)
+    return cells.permute(order).reshape(b, (height // p) * (width // q), c * p * q)
+
+
+def unpatchify(
+    patches: Tensor, grid: tuple[int, int], patch_size: tuple[int, int], channels_last: bool = False
+) -> Tensor:
+    """The inverse of patchify: (B, N, C*P*P) -> (B, C, H, W)."""
+    b, n, values = patches.shape
+    (h, w), (p, q) = grid, patch_size
+    if n != h * w or values % (p * q):
+        raise InputError(f"{n} patches of {values} values do not fill a grid of {h}x{w} with patches of {p}x{q}")
+    c = values // (p * q)
+    if channels_last:
+        cells = patches.reshape(b, h, w, p, q, c).permute(0, 5, 1, 3, 2, 4)
+    else:
+        cells = patches.reshape(b, h, w, c, p, q).permute(0, 3, 1, 4, 2, 5)
+    return cells.reshape(b, c, h * p, w * q)
+
+
+def channels_first(pixels: Tensor) -> Tensor:
+    """The adapter for pixels that come as (B, H, W, C)."""
+    if pixels.ndim != 4:
+        raise InputError(f"expected pixels (B, H, W, C), got {tuple(pixels.shape)}")
+    return pixels.permute(0, 3, 1, 2)
+
+
+class PatchEmbed(nn.Module):
+    """Project every patch: a convolution whose stride is its size, which equals slice, flatten, linear."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        channels = config.stem.channels if config.stem else config.channels
+        self.patch_size = config.patch_size
+        self.projection = nn.Conv2d(
+            channels, config.width, config.patch_size, stride=config.patch_size, bias=config.patch_bias
+        )
+        self.norms = PatchNorms(config) if config.patch_norms else None
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if self.norms is not None:
+            return self.norms(pixels, self.projection)
+        return self.projection(pixels).flatten(2).transpose(1, 2)  # (B, N, D)
+
+
+class PatchNorms(nn.Module):
+    """One norm on the pixels of each patch and one on its token, as in vit-pytorch."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        values = config.channels * config.patch_size[0] * config.patch_size[1]
+        self.before = nn.LayerNorm(values, config.norm_eps)
+        self.after = nn.LayerNorm(config.width, config.norm_eps)
+
+    def forward(self, pixels: Tensor, projection: nn.Conv2d) -> Tensor:
+        patches = self.before(patchify(pixels, self.patch_size))  # (B, N, C*P*P)
+        patches = F.linear(patches, projection.weight.flatten(1), projection.bias)  # (B, N, D)
+        normed: Tensor = self.after(patches)
+        return normed
+
+
+def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample | None = None) -> Tensor:
+    """A patch kernel (D, C, P, P) for another patch size, such that resized patches give the same tokens.
+
+    The pseudo-inverse of the resize matrix, after FlexiViT (Beyer et al. 2022).
+    """
+    old = (weight.shape[2], weight.shape[3])
+    if old == tuple(patch_size):
+        return weight
+    policy = policy or Resample()
+    align = None if policy.mode == "nearest" else policy.align_corners
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64).reshape(-1, 1, *old)
+    resized = F.interpolate(
+        basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias
+    )
+    matrix = resized.reshape(old[0] * old[1], -1)  # old values x new values
+    inverse = torch.linalg.pinv(matrix)  # new values x old values
+    kernel = weight.double().flatten(2) @ inverse.to(weight.device).T
+    return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)

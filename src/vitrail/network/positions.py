@@ -1,0 +1,236 @@
+"""Every kind of position, and how a table made for one grid is read on another.
+
+Tables are added to tokens; relative keys add to the attention logits; rotary positions turn queries and keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.network.config import Resample, Rotary, ViTConfig
+
+Grid = tuple[int, int]
+
+
+# ---- tables, added to the tokens -------------------------------------------------------------------------------
+
+
+def sincos_1d(count: int, width: int) -> Tensor:
+    """Sine and cosine in turn, wave lengths from 2 pi to 10000 * 2 pi: (count, width)."""
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.arange(count, dtype=torch.float64)[:, None] * frequency  # (count, width/2)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()
+
+
+def sincos_2d(grid: Grid, width: int, moco: bool = False) -> Tensor:
+    """Half the width tells the column, half the row, each as sines then cosines: (h*w, width).
+
+    MAE divides the k-th exponent by D/4; MoCo-v3 and big_vision by D/4 - 1. The two are not interchangeable.
+    """
+    quarter = width // 4
+    steps = quarter - 1 if moco else quarter
+    frequency = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64) / steps)
+    row, column = coordinates(grid).double().unbind(-1)
+    x, y = column[:, None] * frequency, row[:, None] * frequency
+    return torch.cat((x.sin(), x.cos(), y.sin(), y.cos()), dim=1).float()
+
+
+def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
+    """Row and column of every patch, row by row: (N, 2)."""
+    rows = torch.arange(grid[0], dtype=torch.float32, device=device)
+    columns = torch.arange(grid[1], dtype=torch.float32, device=device)
+    return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def resample(table: Tensor, old: Grid, new: Grid, policy: Resample) -> Tensor:
+    """A table of one grid (h*w, D) read on another (h'*w', D); the same grid gives the same table."""
+    if old == new:
+        return table
+    image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
+    align = None if policy.mode == "nearest" else policy.align_corners
+    if policy.offset:
+        scale = tuple((n + policy.offset) / m for n, m in zip(new, old, strict=True))
+        image = F.interpolate(
+            image, scale_factor=scale, mode=policy.mode, align_corners=align, antialias=policy.antialias
+        )
+    else:
+        image = F.interpolate(
+            image, size=new, mode=policy.mode, align_corners=align, antialias=policy.antialias
+        )
+    return image.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)
+
+
+class PositionTable(nn.Module):
+    """One vector a place: slots of prefix tokens first, then the grid, learned or fixed."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        kind, self.grid, self.slots = config.positions.kind, config.grid, config.slots
+        self.policy = config.positions.resample
+        patches = self.grid[0] * self.grid[1]
+        if kind == "learned":
+            self.table = nn.Parameter(torch.zeros(self.slots + patches, config.width))
+        else:
+            self.register_buffer("table", fixed_table(kind, self.grid, self.slots, config.width))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """(slots + h*w, D) for the grid asked for; the slots are never resampled."""
+        if grid == self.grid:
+            return self.table
+        slots, patches = self.table[: self.slots], self.table[self.slots :]
+        return torch.cat((slots, resample(patches, self.grid, grid, self.policy)))
+
+
+def fixed_table(kind: str, grid: Grid, slots: int, width: int) -> Tensor:
+    """The sine-cosine table of a kind; in 2-D the slots are zeros, in 1-D they are the first places."""
+    if kind == "sincos-1d":
+        return sincos_1d(slots + grid[0] * grid[1], width)
+    table = sincos_2d(grid, width, moco=kind == "sincos-2d-moco")
+    return torch.cat((torch.zeros(slots, width), table))
+
+
+class PositionTable2d(nn.Module):
+    """Two learned tables of half the width, one for rows and one for columns, side by side."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid, self.policy = config.grid, config.positions.resample
+        self.slots = nn.Parameter(torch.zeros(config.slots, config.width))
+        self.rows = nn.Parameter(torch.zeros(self.grid[0], config.width // 2))
+        self.columns = nn.Parameter(torch.zeros(self.grid[1], config.width // 2))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """(slots + h*w, D) for the grid asked for."""
+        rows = resample(self.rows, (self.grid[0], 1), (grid[0], 1), self.policy)  # (h, D/2)
+        columns = resample(self.columns, (1, self.grid[1]), (1, grid[1]), self.policy)  # (w, D/2)
+        rows = rows[:, None].expand(-1, grid[1], -1)
+        columns = columns[None].expand(grid[0], -1, -1)
+        return torch.cat((self.slots, torch.cat((rows, columns), dim=-1).flatten(0, 1)))
+
+
+def build_tables(config: ViTConfig) -> nn.ModuleList:
+    """No table, one table, or one for every block."""
+    kind = config.positions.kind
+    if kind in ("none", "relative"):
+        return nn.ModuleList()
+    count = config.depth if config.positions.at == "every" else 1
+    table = PositionTable2d if kind == "learned-2d" else PositionTable
+    return nn.ModuleList(table(config) for _ in range(count))
+
+
+# ---- relative keys, added to the attention logits --------------------------------------------------------------
+
+
+class RelativeKeys(nn.Module):
+    """A learned key for every offset along the row-by-row order; its product with the query biases the logits."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.patches = config.grid[0] * config.grid[1]
+        self.table = nn.Parameter(torch.zeros(2 * self.patches - 1, config.head_width))
+
+    def forward(self, queries: Tensor, prefix: int) -> Tensor:
+        """Queries (B, A, T, d) -> bias (B, A, T, T), zero where a prefix token takes part."""
+        n = queries.shape[-2] - prefix
+        table = self.table
+        if n != self.patches:
+            table = F.interpolate(table.T[None], size=2 * n - 1, mode="linear", align_corners=True)[0].T
+        scores = queries[..., prefix:, :] @ table.T * queries.shape[-1] ** -0.5  # (B, A, N, 2N-1)
+        places = torch.arange(n, device=queries.device)
+        offsets = places[:, None] - places[None, :] + n - 1  # (N, N): how far the query is past the key
+        bias = scores.gather(-1, offsets.expand(*scores.shape[:2], n, n))
+        return F.pad(bias, (prefix, 0, prefix, 0))
+
+
+# ---- rotary positions: queries and keys are turned -------------------------------------------------------------
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines for every patch, (…, N, d), and how values pair up: (0, 1), (2, 3)… or (0, d/2)…"""
+
+    cos: Tensor
+    sin: Tensor
+    halves: bool
+
+
+def turn(x: Tensor, rotation: Rotation, prefix: int) -> Tensor:
+    """Turn the patches of queries or keys (B, A, T, d); prefix tokens stay as they are."""
+    cos, sin, halves = rotation
+    patches = x[..., prefix:, :]
+    if halves:
+        first, second = patches.chunk(2, dim=-1)
+        swapped = torch.cat((-second, first), dim=-1)
+    else:
+        swapped = torch.stack((-patches[..., 1::2], patches[..., 0::2]), dim=-1).flatten(-2)
+    patches = patches * cos.to(x.dtype) + swapped * sin.to(x.dtype)
+    return torch.cat((x[..., :prefix, :], patches), dim=-2) if prefix else patches
+
+
+class RotaryPositions(nn.Module):
+    """Angles from the places of patches; the mixed kind learns its frequencies per block and head."""
+
+    def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
+        super().__init__()
+        self.rotary = rotary
+        self.head_width = config.head_width
+        self.mixed: nn.ParameterList | None = None
+        if rotary.kind == "mixed":
+            kept = (len(config.heads_of(block)) for block in range(config.depth))
+            self.mixed = nn.ParameterList(
+                nn.Parameter(mixed_frequencies(heads, config.head_width, rotary.theta)) for heads in kept
+            )
+
+    def places(self, grid: Grid, device: torch.device) -> Tensor:
+        """Where the patches stand, in the units of this kind: (N, 2)."""
+        places = coordinates(grid, device)
+        if self.rotary.kind != "dinov3":
+            return places
+        places = (places + 0.5) / places.new_tensor(grid) * 2 - 1  # centres, each axis from -1 to 1
+        return self._augmented(places) if self.training else places
+
+    def _augmented(self, places: Tensor) -> Tensor:
+        """Shift, jitter per axis and rescale at random, so that other sizes are not new (DINOv3)."""
+        shift, jitter, rescale = self.rotary.shift, self.rotary.jitter, self.rotary.rescale
+        if shift:
+            places = places + torch.empty_like(places[0]).uniform_(-shift, shift)
+        if jitter > 1:
+            places = places * torch.empty_like(places[0]).uniform_(-math.log(jitter), math.log(jitter)).exp()
+        if rescale > 1:
+            places = places * places.new_empty(1).uniform_(-math.log(rescale), math.log(rescale)).exp()
+        return places
+
+    def forward(self, places: Tensor, block: int) -> Rotation:
+        """The turn of every patch in a block; places (N, 2), or (B, N, 2) where patches have moved."""
+        places = places[..., None, :, :]  # room for the heads: (…, 1, N, 2)
+        if self.mixed is not None:
+            angle = places @ self.mixed[block]  # (…, A, N, d/2)
+        else:
+            row, column = places[..., :1], places[..., 1:]
+            frequency = axis_frequencies(self.rotary, self.head_width, places.device)
+            first, second = (row, column) if self.rotary.kind == "dinov3" else (column, row)
+            angle = torch.cat((first * frequency, second * frequency), dim=-1)  # (…, 1, N, d/2)
+        halves = self.rotary.kind == "dinov3"
+        angle = torch.cat((angle, angle), dim=-1) if halves else angle.repeat_interleave(2, dim=-1)
+        return Rotation(angle.cos(), angle.sin(), halves)
+
+
+def axis_frequencies(rotary: Rotary, head_width: int, device: torch.device | None = None) -> Tensor:
+    """d/4 frequencies along one axis, falling from 1 towards 1/theta (in DINOv3 times 2 pi)."""
+    exponent = torch.arange(head_width // 4, dtype=torch.float32, device=device) / (head_width // 4)
+    frequency = rotary.theta**-exponent
+    return 2 * math.pi * frequency if rotary.kind == "dinov3" else frequency
+
+
+def mixed_frequencies(heads: int, head_width: int, theta: float) -> Tensor:
+    """A start for learned frequencies: axial ones, every head turned by an angle of its own: (heads, 2, d/2)."""
+    magnitude = theta ** -(torch.arange(head_width // 4, dtype=torch.float32) / (head_width // 4))
+    angle = torch.rand(heads, 1) * 2 * math.pi
+    quarter = angle + math.pi / 2
+    column = torch.cat((magnitude * angle.cos(), magnitude * quarter.cos()), dim=1)
+    row = torch.cat((magnitude * angle.sin(), magnitude * quarter.sin()), dim=1)
+    return torch.stack((row, column), dim=1)

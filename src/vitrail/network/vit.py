@@ -1,0 +1,140 @@
+"""ViT: pixels (B, C, H, W) -> logits (B, K), in the paper's order: embed, encode, norm, pool, head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError, InputError
+from vitrail.network.config import ViTConfig
+from vitrail.network.encoder import Encoder, Tape, build_norm
+from vitrail.network.heads import build_head, build_pool
+from vitrail.network.initialisation import initialise
+from vitrail.network.merging import unmerge
+from vitrail.network.patches import PatchEmbed
+from vitrail.network.positions import Grid
+from vitrail.network.stem import build_stem
+from vitrail.network.tokens import Place, Tokens
+
+
+class Features(NamedTuple):
+    """Tokens after the final norm, apart: prefix (B, R, D), patches (B, N, D), and the grid (h, w)."""
+
+    prefix: Tensor
+    patches: Tensor
+    grid: Grid
+
+
+class Encoded(NamedTuple):
+    """Tokens as they leave the last block, before the final norm, and where they stand."""
+
+    tokens: Tensor
+    place: Place
+
+
+class ViT(nn.Module):
+    """A vision transformer as its config describes it; `model(pixels)` gives logits, always."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = build_stem(config.stem, config.channels) if config.stem else None
+        self.patches = PatchEmbed(config)
+        self.tokens = Tokens(config)
+        self.embedding_norm = build_norm(config) if config.embedding_norm else None
+        self.encoder = Encoder(config)
+        self.norm = build_norm(config) if config.final_norm != "none" else None
+        self.pool = build_pool(config)
+        self.head = build_head(config)
+        initialise(self, config)
+
+    def forward(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
+        """Logits (B, K). A head mask (heads,) or (depth, heads) scales heads: 1 keeps, 0 silences."""
+        tokens, place = self.encode(pixels, head_mask)
+        if self.config.final_norm == "pooled":
+            return self.head(self.head.represent(self.normed(self.pool(tokens, place))))  # type: ignore[no-any-return]
+        return self.head(self.head.represent(self.pool(self.normed(tokens), place)))  # type: ignore[no-any-return]
+
+    def encode(self, pixels: Tensor, head_mask: Tensor | None = None, tape: Tape | None = None) -> Encoded:
+        """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""
+        grid = self._grid_of(pixels)
+        x = pixels if self.stem is None else self.stem(pixels)  # (B, C', H/r, W/r)
+        x = self.patches(x)  # (B, N, D)
+        x, place = self.tokens(x, grid)  # (B, T, D)
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        mask = None if head_mask is None else self._mask_of_blocks(head_mask)
+        passed = self.encoder(x, place, self.tokens.additions(grid), self.tokens.rotary, mask, tape)
+        return Encoded(passed.tokens, passed.place)
+
+    def normed(self, x: Tensor) -> Tensor:
+        """The final norm, where the network has one."""
+        return x if self.norm is None else self.norm(x)
+
+    def features(self, pixels: Tensor, head_mask: Tensor | None = None) -> Features:
+        """Prefix tokens, patches and grid after the final norm; merged patches are given back to their places."""
+        tokens, place = self.encode(pixels, head_mask)
+        tokens = self.normed(tokens)
+        return Features(tokens[:, : place.prefix], unmerge(tokens[:, place.prefix :], place), place.grid)
+
+    def with_head(self, classes: int, keep_representation: bool = False) -> ViT:
+        """The same network with a fresh head for other classes: from pre-training to fine-tuning.
+
+        The representation layer goes with the old head, unless it is to be kept and only the last layer reset.
+        """
+        kept = self.config.representation_width if keep_representation else 0
+        model = ViT(replace(self.config, classes=classes, representation_width=kept))
+        own = self.state_dict()
+        ours = model.state_dict()
+        dropped = ("head.classify.", "head.distil.", "head.representation.")
+        for name in ours:
+            if not name.startswith(dropped) or (keep_representation and name.startswith(dropped[2])):
+                ours[name] = own[name]
+        model.load_state_dict(ours)
+        first = next(self.parameters())
+        return model.to(first.device, first.dtype).train(self.training)
+
+    def _grid_of(self, pixels: Tensor) -> Grid:
+        """Check the pixels at the door, and say how many patches they make."""
+        config = self.config
+        if not isinstance(pixels, Tensor):
+            raise InputError(f"expected pixels, a float tensor (B, {config.channels}, H, W), got {pixels!r:.80}")
+        if pixels.ndim != 4 or pixels.shape[1] != config.channels:
+            hint = ""
+            if pixels.ndim == 4 and pixels.shape[3] == config.channels:
+                hint = "; for (B, H, W, C) use vitrail.network.channels_first(pixels)"
+            elif pixels.ndim == 3 and pixels.shape[0] == config.channels:
+                hint = "; for one image use pixels[None]"
+            raise InputError(f"expected pixels (B, {config.channels}, H, W), got {tuple(pixels.shape)}{hint}")
+        if not pixels.is_floating_point():
+            raise InputError(
+                f"expected float pixels, got {pixels.dtype}: images go through Preprocess, which scales and normalises"
+            )
+        size = (pixels.shape[2], pixels.shape[3])
+        if config.fixed_size and size != config.image_size:
+            (h, w), (eh, ew) = size, config.image_size
+            raise InputError(
+                f"expected images of {eh}x{ew}, got {h}x{w}: resize them, or set fixed_size=False to resample positions"
+            )
+        try:
+            return config.grid_for(size)
+        except ConfigError as error:
+            raise InputError(str(error)) from None
+
+    def _mask_of_blocks(self, head_mask: Tensor) -> list[Tensor]:
+        """One vector of factors a block, for the heads it has left; masks name heads by their original numbers."""
+        depth, heads = self.config.depth, self.config.heads
+        if not isinstance(head_mask, Tensor) or tuple(head_mask.shape) not in ((heads,), (depth, heads)):
+            got = tuple(head_mask.shape) if isinstance(head_mask, Tensor) else f"{head_mask!r:.80}"
+            raise InputError(f"head_mask: expected a tensor ({heads},) or ({depth}, {heads}), got {got}")
+        parameter = next(self.parameters())
+        mask = head_mask.to(parameter.device, parameter.dtype).expand(depth, heads)
+        return [mask[block, list(self.config.heads_of(block))] for block in range(depth)]
+
+
+def on_meta(config: ViTConfig) -> ViT:
+    """The network without its memory: shapes only, at once, however large."""
+    with torch.device("meta"):
+        return ViT(config)

@@ -1,0 +1,416 @@
+"""The promises of the house: who may import whom, what import costs, which names and verbs are public.
+
+Every rule is a function from source text to complaints; small fake trees show that each can fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "vitrail"
+
+# From left to right: a room imports only what stands left of it.
+LINE = (
+    "errors",
+    "images",
+    "network",
+    "checkpoint",
+    "weights",
+    "data",
+    "inference",
+    "evaluation",
+    "training",
+    "insight",
+    "shipping",
+    "scale",
+    "serving",
+    "cli",
+)
+PART_OF = {"decoding": "images", "headers": "images"}  # a room of several files
+WITHOUT_TORCH = ("errors", "images", "inference")
+
+PUBLIC = [
+    "Checkpoint",
+    "Prediction",
+    "Preprocess",
+    "TextConfig",
+    "TextDecoder",
+    "Trace",
+    "ViT",
+    "ViTConfig",
+    "VitrailError",
+    "create",
+    "embed",
+    "load",
+    "predict",
+    "prune_heads",
+    "save",
+    "trace",
+]
+VERBS = ["demo", "doctor", "embed", "inspect", "models", "predict"]
+
+NOT_IN_NETWORK = {
+    *("builtins", "ctypes", "fileinput", "ftplib", "getpass", "glob", "http", "importlib", "io", "logging"),
+    *("mmap", "multiprocessing", "os", "pathlib", "pickle", "platform", "pkgutil", "shelve", "shutil"),
+    *("socket", "sqlite3", "ssl", "subprocess", "sys", "syslog", "tempfile", "urllib", "zipfile"),
+}
+CALLS_NOT_IN_NETWORK = {
+    *("open", "print", "input", "exec", "eval", "json.load", "json.dump"),
+    *("torch.load", "torch.save", "torch.hub.load", "torch.hub.load_state_dict_from_url", "torch.from_file"),
+}
+
+
+class Import(NamedTuple):
+    """One imported module, with what surrounds it."""
+
+    name: str
+    line: int
+    typing_only: bool  # under `if TYPE_CHECKING:`, so never run
+    at_import: bool  # runs when the module is imported
+
+
+def imports_of(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
+    """Every import in a module, relative ones resolved; `from vitrail import x` counts as vitrail.x."""
+
+    def walk(node: ast.AST, typing_only: bool, at_import: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, typing_only, at_import)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                parents = parents[: len(parents) - node.level + int(is_package)]
+                base = ".".join([*parents, base]).rstrip(".")
+            names = [f"{base}.{alias.name}" for alias in node.names] if base == "vitrail" else [base]
+            yield from (Import(name, node.lineno, typing_only, at_import) for name in names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for child in node.body:
+                yield from walk(child, True, at_import)
+            for child in node.orelse:
+                yield from walk(child, typing_only, at_import)
+        else:
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for child in ast.iter_child_nodes(node):
+                yield from walk(child, typing_only, at_import and not inside)
+
+    yield from walk(ast.parse(source), False, True)
+
+
+class Module(NamedTuple):
+    """One file of the package."""
+
+    path: Path
+    name: str  # vitrail.network.vit
+    room: str  # network; the face (vitrail itself, __main__) has no room: ""
+
+    @property
+    def imports(self) -> list[Import]:
+        return list(imports_of(self.path.read_text("utf-8"), self.name, self.path.stem == "__init__"))
+
+
+def modules(package: Path) -> list[Module]:
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        parts = list(path.relative_to(package.parent).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        room = parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
+        found.append(Module(path, ".".join(parts), PART_OF.get(room, room)))
+    return found
+
+
+def room_of(imported: str) -> str | None:
+    """The room an import enters; "" for vitrail's own face, None for other people's modules."""
+    top, *rest = imported.split(".")
+    if top != "vitrail":
+        return None
+    room = rest[0] if rest else ""
+    return PART_OF.get(room, room)
+
+
+def wrong_directions(package: Path) -> list[str]:
+    complaints = []
+    for module in modules(package):
+        if not module.room:
+            continue
+        if module.room not in LINE:
+            complaints.append(f"{module.name}: the room {module.room!r} has no place in the line")
+            continue
+        for each in module.imports:
+            room = room_of(each.name)
+            if room is None or room in ("__version__", module.room):
+                continue
+            if room not in LINE[: LINE.index(module.room)]:
+                complaints.append(f"{module.name}:{each.line} imports {each.name}, which is not left of it")
+    return complaints
+
+
+def eager_faces(package: Path) -> list[str]:
+    """Imports of `vitrail/__init__.py` that run on `import vitrail`, other than the standard library's."""
+    face = Module(package / "__init__.py", "vitrail", "")
+    run = [each for each in face.imports if each.at_import and not each.typing_only]
+    return [
+        f"vitrail:{each.line} imports {each.name}"
+        for each in run
+        if each.name.split(".")[0] not in sys.stdlib_module_names
+    ]
+
+
+def heavy_imports(package: Path) -> list[str]:
+    """Libraries other than numpy and Pillow in the rooms that do without torch."""
+    light = {"numpy", "PIL", "vitrail", *sys.stdlib_module_names}
+    return [
+        f"{module.name}:{each.line} imports {each.name}"
+        for module in modules(package)
+        if module.room in WITHOUT_TORCH
+        for each in module.imports
+        if not each.typing_only and each.name.split(".")[0] not in light
+    ]
+
+
+def worldly_network(package: Path) -> list[str]:
+    """Where the network reaches for disk, environment, logging or anyone but torch."""
+    complaints = []
+    allowed = {"torch", "vitrail", *sys.stdlib_module_names} - NOT_IN_NETWORK
+    for module in modules(package):
+        if module.room != "network":
+            continue
+        for each in module.imports:
+            if each.name.split(".")[0] not in allowed:
+                complaints.append(f"{module.name}:{each.line} imports {each.name}")
+        for node in ast.walk(ast.parse(module.path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLS_NOT_IN_NETWORK:
+                complaints.append(f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}")
+    return complaints
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that knows the package and nothing of this one."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120", "NO_COLOR": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a statement leaves in sys.modules; it must run silently."""
+    listing = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    run = python("-W", "error", "-c", f"{statement}\n{listing}")
+    assert (run.returncode, run.stderr) == (0, "")
+    first, *more = run.stdout.splitlines()
+    assert not more, f"{statement!r} prints: {run.stdout}"
+    return set(json.loads(first))
+
+
+# Imports
+
+
+def test_rooms_import_only_what_stands_left_of_them() -> None:
+    assert wrong_directions(PACKAGE) == []
+
+
+def test_the_face_imports_lazily() -> None:
+    assert eager_faces(PACKAGE) == []
+
+
+def test_light_rooms_import_numpy_and_pillow_only() -> None:
+    assert heavy_imports(PACKAGE) == []
+
+
+def test_the_network_touches_no_disk_environment_or_log() -> None:
+    assert worldly_network(PACKAGE) == []
+
+
+def test_import_is_silent_and_cheap() -> None:
+    assert {"torch", "numpy", "PIL", "typer", "rich"}.isdisjoint(loaded_by("import vitrail"))
+
+
+def test_images_and_inference_never_import_torch() -> None:
+    loaded = loaded_by("import vitrail, vitrail.errors, vitrail.images, vitrail.inference")
+    assert "numpy" in loaded
+    assert "torch" not in loaded
+
+
+def tree(folder: Path, files: dict[str, str]) -> Path:
+    package = folder / "vitrail"
+    for name, source in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(source)
+    return package
+
+
+def test_a_right_tree_has_no_complaints(tmp_path: Path) -> None:
+    package = tree(
+        tmp_path,
+        {
+            "__init__.py": "import typing\nif typing.TYPE_CHECKING:\n    from vitrail.network import ViT\n",
+            "__main__.py": "from vitrail.cli import main\n",
+            "errors.py": "",
+            "images.py": "import numpy\nfrom PIL import Image\nfrom vitrail.decoding import read\n",
+            "decoding.py": "from vitrail.errors import ImageError\n",
+            "network/__init__.py": "from .vit import ViT\n",
+            "network/vit.py": "import math, torch\nfrom ..errors import ConfigError\nfrom . import config\n",
+            "network/config.py": "import json\njson.dumps({})\n",
+            "inference/__init__.py": "def f():\n    from vitrail.checkpoint import Checkpoint\n",
+            "insight/trace.py": "from vitrail.network import vit\nfrom vitrail import __version__\n",
+            "cli.py": "import typer\ndef f():\n    from vitrail.insight import trace\n",
+        },
+    )
+    assert wrong_directions(package) == []
+    assert eager_faces(package) == []
+    assert heavy_imports(package) == []
+    assert worldly_network(package) == []
+
+
+@pytest.mark.parametrize(
+    "name, source",
+    [
+        ("network/vit.py", "from vitrail.checkpoint import Checkpoint"),
+        ("network/vit.py", "from ..insight.trace import trace"),
+        ("network/vit.py", "def f():\n    import vitrail.data.folders"),
+        ("network/__init__.py", "from ..cli import main"),
+        ("errors.py", "from vitrail.images import Preprocess"),
+        ("decoding.py", "from vitrail import network"),
+        ("data/folders.py", "from vitrail import load"),
+        ("data/folders.py", "import vitrail"),
+        ("helpers.py", ""),
+    ],
+)
+def test_a_wrong_direction_is_found(tmp_path: Path, name: str, source: str) -> None:
+    assert len(wrong_directions(tree(tmp_path, {name: source}))) == 1
+
+
+@pytest.mark.parametrize("source", ["import torch", "from vitrail.network import ViT", "from . import cli"])
+def test_an_eager_face_is_found(tmp_path: Path, source: str) -> None:
+    assert len(eager_faces(tree(tmp_path, {"__init__.py": source}))) == 1
+
+
+@pytest.mark.parametrize("name", ["images.py", "decoding.py", "inference/runtime.py", "errors.py"])
+def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
+    assert len(heavy_imports(tree(tmp_path, {name: "def f():\n    import torch"}))) == 1
+    assert heavy_imports(tree(tmp_path, {name: "if TYPE_CHECKING:\n    import torch"})) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os",
+        "from pathlib import Path",
+        "import logging",
+        "import requests",
+        "from PIL import Image",
+        "open('x')",
+        "print('x')",
+        "torch.load('x')",
+        "json.dump({}, f)",
+    ],
+)
+def test_a_worldly_network_is_found(tmp_path: Path, source: str) -> None:
+    assert len(worldly_network(tree(tmp_path, {"network/vit.py": source}))) == 1
+
+
+# Names, verbs, warnings
+
+
+def test_public_names_are_pinned() -> None:
+    import vitrail
+
+    assert sorted(vitrail.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(vitrail, name).__module__.startswith("vitrail."), name
+    assert set(PUBLIC) <= set(dir(vitrail))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = vitrail.no_such_name
+
+
+def test_verbs_are_pinned() -> None:
+    import typer
+
+    from vitrail import cli
+
+    [app] = [each for each in vars(cli).values() if isinstance(each, typer.Typer)]
+    assert sorted(typer.main.get_command(app).commands) == VERBS
+
+
+def test_help_does_not_import_torch() -> None:
+    run = python("-X", "importtime", "-m", "vitrail", "--help")
+    assert run.returncode == 0, run.stderr
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in run.stderr.splitlines()}
+    assert "vitrail" in imported
+    assert "torch" not in imported
+    for verb in VERBS:
+        assert re.search(rf"\b{verb}\b", run.stdout), verb
+
+
+def test_a_warning_from_vitrail_is_an_error_and_others_are_not() -> None:
+    def warn_from(module: str) -> None:
+        warnings.warn_explicit("look out", UserWarning, "file.py", 1, module=module, registry={})
+
+    for module in ("vitrail", "vitrail.network.vit"):
+        with pytest.raises(UserWarning, match="look out"):
+            warn_from(module)
+    with pytest.warns(UserWarning, match="look out"):
+        warn_from("elsewhere")
+
+
+# Files
+
+MACHINE_PATH = re.compile(r"/(?:work|root)/|(?<![\w.])/home/\w|(?<![\w.])/Users/\w|[A-Z]:\\Users\\")
+ADDRESS = re.compile(r"\b(?:https?|file)://([^\s/\"'<>)`]*)(/[^\s\"'<>)`]*)?", re.IGNORECASE)
+REGISTRY = re.compile(r"pypi|pythonhosted|artifact|nexus|devpi|mirror|registry|pkg\.dev|anaconda|npm")
+OFFICIAL = {"pypi.org", "files.pythonhosted.org", "download.pytorch.org", "registry.npmjs.org"}
+
+
+def foreign_registries(text: str) -> list[str]:
+    """Addresses that name a package index other than the official ones, or a folder of packages."""
+    found = []
+    for match in ADDRESS.finditer(text):
+        host, path = match[1].lower(), match[2] or ""
+        is_registry = REGISTRY.search(host) or re.search(r"/simple(/|$)|\.whl", path) or not host
+        if is_registry and host not in OFFICIAL:
+            found.append(match[0])
+    return found
+
+
+def project_files() -> list[Path]:
+    """Files that are, or are about to be, under version control."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout: there is no list of the project's files")
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_names_a_machine_path_or_a_foreign_registry() -> None:
+    complaints = []
+    for path in project_files():
+        text = path.read_bytes().decode("utf-8", errors="ignore")
+        found = [match[0] for match in MACHINE_PATH.finditer(text)] + foreign_registries(text)
+        complaints += [f"{path.relative_to(ROOT)}: {each}" for each in found]
+    assert complaints == []
+
+
+def test_machine_paths_and_registries_are_told_apart() -> None:
+    slash = "/"
+    for bad in (f"{slash}work/x", f"in {slash}root/y", f"{slash}home/ann/z", f"C:\\Users{chr(92)}ann"):
+        assert MACHINE_PATH.search(bad), bad
+    for good in ("network/x", "src/root.py", "docs.example.org/home/x", "../shared/fixtures"):
+        assert not MACHINE_PATH.search(good), good
+    scheme = "https:" + 2 * slash
+    for bad in (f"{scheme}mirror.example.org/x", f"{scheme}a.example/simple/", "file:" + 3 * slash + "opt/x"):
+        assert foreign_registries(f"--index-url {bad}") == [bad]
+    for good in ("pypi.org/simple", "download.pytorch.org/whl/cpu", "arxiv.org/abs/2010.11929"):
+        assert foreign_registries(scheme + good) == []
