@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from PIL import Image, features
+from PIL import Image, UnidentifiedImageError, features
 
 from vitrail.errors import ImageError, InputError
 from vitrail.headers import check_metadata, orientation, seems, webp_size
 
-Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | np.ndarray[Any, Any]"
+Array: TypeAlias = np.ndarray[Any, Any]
+Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | Array"
 Mode: TypeAlias = Literal["RGB", "L"]
 
 BACKGROUND = 255  # white, as a browser shows it: most transparent pictures were drawn for a white page
@@ -41,7 +42,7 @@ _UPRIGHT = {
 class Limits:
     """What a file may ask for; read from its header, before anything is decoded."""
 
-    pixels: int = 64_000_000  # phones make 50 Mpx, full-frame cameras 61; the decoded picture takes 4 bytes each
+    pixels: int = 64_000_000  # phones make 50 Mpx, full-frame cameras 61; decoded, each takes 4 bytes
     side: int = 16_384
     aspect: float = 200.0  # long side / short side
     file_bytes: int = 256 * 2**20  # an uncompressed picture of the largest size
@@ -57,28 +58,33 @@ DEFAULT_LIMITS = Limits()
 
 
 def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) -> Image.Image:
-    """The picture, upright, as 8-bit "RGB" or "L"; limits hold for files and bytes. May hand back source itself."""
+    """The picture, upright, as 8-bit "RGB" or "L"; limits hold for files and bytes.
+
+    An image that already is all that comes back as the same object.
+    """
     if mode not in ("RGB", "L"):
         raise InputError(f"mode must be 'RGB' or 'L', got {mode!r}")
     name = describe(source)
-    # Decoders meet damaged data in any C or Python library, so anything may be raised: MemoryError, SyntaxError,
-    # struct.error, RecursionError, ... All of it means the same to the caller.
+    # Decoders meet damaged data in many libraries, so anything may be raised: SyntaxError, struct.error,
+    # RecursionError, ZeroDivisionError, ... All of it means the same to the caller.
     try:
         with _pillow_is_quiet():
             if isinstance(source, Image.Image):
-                return _flatten(_turn(source), mode)
+                source.load()
+                return _flatten(_turn(source, source.getexif().get(0x0112, 1)), mode)
             if isinstance(source, np.ndarray):
                 return _flatten(_from_array(source, name), mode)
             data = _read(source, name, limits)
             with _open(data, name, limits) as image:
                 image.load()
-                return _flatten(_turn(image), mode)
+                # TIFF files carry no such block: Pillow turns them itself as they load.
+                return _flatten(_turn(image, orientation(image.info.get("exif", b""))), mode)
     except (ImageError, InputError):
         raise
     except MemoryError as error:
         raise ImageError(f"{name}: not enough memory to decode it: make the picture smaller") from error
     except Exception as error:
-        reason = str(error) or type(error).__name__
+        reason = str(error) if str(error).isprintable() and str(error) else type(error).__name__
         raise ImageError(f"{name}: damaged or cut short ({reason}): copy or download it again") from error
 
 
@@ -135,7 +141,9 @@ def _read(source: object, name: str, limits: Limits) -> bytes:
     if not data:
         raise ImageError(f"{name}: empty, 0 bytes: copy or download it again")
     if len(data) > limits.file_bytes:
-        raise ImageError(f"{name}: refused, larger than {limits.file_bytes:,} bytes: shrink it, or raise Limits.file_bytes")
+        raise ImageError(
+            f"{name}: refused, larger than {limits.file_bytes:,} bytes: shrink it, or raise Limits.file_bytes"
+        )
     return data
 
 
@@ -166,10 +174,10 @@ def _open(data: bytes, name: str, limits: Limits) -> Image.Image:
         _check_size(canvas, name, limits)
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not a picture that can be read: {seems(data)}") from error
     except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: refused, it claims a picture larger than Pillow allows: make it smaller") from error
+        raise ImageError(f"{name}: refused, it claims more pixels than Pillow allows: make it smaller") from error
     _check_size(image.size, name, limits)
     return image
 
@@ -190,27 +198,26 @@ def _check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
             )
 
 
-def _turn(image: Image.Image) -> Image.Image:
-    """The picture turned upright as its EXIF orientation asks."""
-    exif = image.info.get("exif")
-    # TIFF files are turned by Pillow itself as they load; its info holds no EXIF block then.
-    turn = _UPRIGHT.get(orientation(exif)) if isinstance(exif, bytes) else None
+def _turn(image: Image.Image, orientation: int) -> Image.Image:
+    """The picture turned upright, as its EXIF orientation asks."""
+    turn = _UPRIGHT.get(orientation)
     return image if turn is None else image.transpose(turn)
 
 
-def _from_array(array: np.ndarray[Any, Any], name: str) -> Image.Image:
+def _from_array(array: Array, name: str) -> Image.Image:
     """Arrays are (H, W) or (H, W, 1, 3 or 4); uint8, uint16 (0 to 65535), bool or float (0 to 1)."""
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
-        hint = ": channels come last, use array.transpose(1, 2, 0)" if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+        channels_first = array.ndim == 3 and array.shape[0] in (1, 3, 4)
+        hint = ": channels come last, use array.transpose(1, 2, 0)" if channels_first else ""
         raise ImageError(f"{name}: expected (H, W), (H, W, 1), (H, W, 3) or (H, W, 4){hint}")
     if array.size == 0:
         raise ImageError(f"{name}: has no pixels")
     return Image.fromarray(np.ascontiguousarray(_to_8_bit(array, name)))
 
 
-def _to_8_bit(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _to_8_bit(array: Array, name: str) -> Array:
     """Every kind of number on the scale 0 to 255, rounded; out of range is an error, never a clip."""
     kind = array.dtype
     if kind == np.uint8:
@@ -218,8 +225,9 @@ def _to_8_bit(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, np.dtyp
     if kind == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if kind.kind == "i" and kind.itemsize == 4:  # Pillow's mode I, which holds 16-bit pictures
-        if array.min() < 0 or array.max() > 65535:
-            raise ImageError(f"{name}: values {array.min()} to {array.max()}, expected 0 to 65535: scale it to 16 bits")
+        low, high = array.min(), array.max()
+        if low < 0 or high > 65535:
+            raise ImageError(f"{name}: values {low} to {high}, expected 0 to 65535: scale it to 16 bits")
         array = array.astype(np.uint16)
         kind = array.dtype
     if kind.kind == "u" and kind.itemsize == 2:
@@ -227,13 +235,13 @@ def _to_8_bit(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, np.dtyp
     if kind.kind == "f":
         low, high = array.min(), array.max()
         if not (low >= 0 and high <= 1):  # also true of NaN
-            raise ImageError(f"{name}: values {low:g} to {high:g}, expected 0 to 1: divide 0-to-255 values by 255")
+            raise ImageError(f"{name}: values {low:g} to {high:g}, expected 0 to 1: divide 8-bit values by 255")
         return (array.astype(np.float32) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
     raise ImageError(f"{name}: expected uint8, uint16, bool or float values: use array.astype('uint8')")
 
 
 def _flatten(image: Image.Image, mode: Mode) -> Image.Image:
-    """Any of Pillow's modes as RGB or L, with transparency laid on the background. docs/images.md has the table."""
+    """Any of Pillow's modes as RGB or L, transparency laid on the background: the table in docs/images.md."""
     if min(image.size) < 1:
         raise ImageError(f"{describe(image)}: has no pixels")
     key = image.info.get("transparency")
@@ -264,7 +272,7 @@ def _flatten(image: Image.Image, mode: Mode) -> Image.Image:
 
 def _on_background(image: Image.Image, key: object) -> Image.Image:
     """Transparent pixels, by alpha or by colour key, take the background."""
-    if isinstance(key, tuple) and max(key) > 255:  # a 16-bit key, where Pillow kept the high byte of each pixel
+    if isinstance(key, tuple) and max(key) > 255:  # a 16-bit key, where Pillow kept high bytes only
         image = image.copy()
         image.info["transparency"] = tuple(part >> 8 for part in key)
     clear = image.convert("RGBA")

@@ -1,4 +1,4 @@
-"""What the bytes of a picture say before any decoder sees them: what they seem to be, how much metadata they carry."""
+"""What the bytes of a picture tell before any decoder sees them: their kind, how heavy their metadata is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vitrail.errors import ImageError
 
 PARTS = 50_000  # chunks, markers, blocks or tags in front of the pixels; Pillow walks them in Python
 SCANS = 64  # every scan of a progressive JPEG passes over the whole picture; real files have about ten
-SLOW_BYTES = 4 * 2**20  # what the decoders that Pillow wrote in Python can chew in about two seconds
+SLOW_BYTES = 2**20  # what the decoders that Pillow wrote in Python chew in about a second
 
 # Kinds people rename to .jpg, by their first bytes.
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
@@ -46,7 +46,7 @@ def seems(data: bytes) -> str:
         return "it seems to be an SVG drawing: export it as PNG"
     if text.startswith((b"<!doctype html", b"<html", b"<head")):
         return "it seems to be a web page, not a picture: the download went wrong"
-    if text.startswith((b"<", b"{", b"[")) or (text and text.isascii() and text.decode("ascii").isprintable()):
+    if text.startswith((b"<", b"{", b"[")) or text.translate(None, b"\r\n\t").decode("latin-1").isprintable():
         return "it seems to be text, not a picture"
     return "its format is not known: convert it to PNG or JPEG"
 
@@ -58,11 +58,11 @@ def check_metadata(data: bytes, name: str, allowed_bytes: int) -> None:
         parts, weight = parts + 1, weight + size
         if parts > PARTS or weight > allowed_bytes:
             raise ImageError(
-                f"{name}: refused, its metadata is heavier than {allowed_bytes:,} bytes or has more than {PARTS:,} parts: "
+                f"{name}: refused, metadata of over {allowed_bytes:,} bytes or {PARTS:,} parts: "
                 "save the picture again without metadata"
             )
     if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > SCANS:
-        raise ImageError(f"{name}: refused, a JPEG of more than {SCANS} scans: save it again as an ordinary JPEG")
+        raise ImageError(f"{name}: refused, a JPEG of more than {SCANS} scans: save it again as baseline JPEG")
     if len(data) > SLOW_BYTES and _decodes_slowly(data):
         raise ImageError(f"{name}: refused, a rare and slow kind of {data[:2].decode()} file: save it as PNG")
 
@@ -97,7 +97,7 @@ def _decodes_slowly(data: bytes) -> bool:
     if data[:1] == b"P" and data[1:2] in b"123456":
         header = b" ".join(line.partition(b"#")[0] for line in data[:4096].splitlines()[:16]).split()
         fast = header[3:4] == [b"255"] or (data[:2] == b"P5" and header[3:4] == [b"65535"])
-        return data[:2] != b"P4" and not fast
+        return data[:2] in (b"P1", b"P2", b"P3") or (data[:2] in (b"P5", b"P6") and not fast)
     return False
 
 
@@ -173,7 +173,8 @@ def _gif(data: bytes) -> Iterator[int]:
         while data[at]:
             if is_comment:
                 comment += data[at]
-            yield data[at] + comment // 32  # Pillow joins comments block by block, so the cost grows as the square
+            # Pillow joins comments block by block, so their cost grows as the square.
+            yield data[at] + comment // 32
             at += 1 + data[at]
         at += 1
 
@@ -195,7 +196,7 @@ def _comments(data: bytes) -> Iterator[int]:
 
 
 def _tags(data: bytes) -> Iterator[int]:
-    """The weight of every tag: a tag may point anywhere, so a small file of many tags can ask for gigabytes."""
+    """The weight of every tag; any may point anywhere, so a small file of many can ask for gigabytes."""
     queue: list[int | None] = [None]
     seen: set[int | None] = set()
     while queue:
@@ -206,7 +207,7 @@ def _tags(data: bytes) -> Iterator[int]:
         try:
             for tag, _, size, value in _entries(data, start):
                 yield min(size, len(data))
-                if tag in (0x8769, 0x8825, 0xA005):  # Exif, GPS and interoperability blocks, which Pillow follows
+                if tag in (0x8769, 0x8825, 0xA005):  # Exif, GPS and interoperability: Pillow follows them
                     queue.append(value)
         except (struct.error, IndexError):
             continue

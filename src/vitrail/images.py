@@ -1,4 +1,4 @@
-"""Preprocess: a picture in, normalised float32 pixels (C, H, W) out; the only way from images to a network."""
+"""Preprocess: a picture in, normalised float32 pixels (C, H, W) out; the only way to a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from PIL import Image
 
-from vitrail.decoding import BACKGROUND, DEFAULT_LIMITS, FORMATS, Limits, Mode, Source, decode, describe
+from vitrail.decoding import (
+    BACKGROUND,
+    DEFAULT_LIMITS,
+    FORMATS,
+    Array,
+    Limits,
+    Mode,
+    Source,
+    decode,
+    describe,
+)
 from vitrail.errors import ConfigError, InputError, nearest
 
 __all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe"]
@@ -19,6 +29,7 @@ Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Resize: TypeAlias = Literal["crop", "squash", "pad"]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
 Order: TypeAlias = Literal["RGB", "BGR"]
+Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -43,7 +54,6 @@ class Preprocess:
     std: tuple[float, ...]
     channels: int
     order: Order
-    fill: int  # grey value of the bars, before normalisation
 
     def __init__(
         self,
@@ -56,7 +66,6 @@ class Preprocess:
         std: float | Sequence[float] = 0.5,
         channels: int = 3,
         order: Order = "RGB",
-        fill: int = 0,
     ) -> None:
         """A single number serves for both sides of size, and for every channel of mean and std."""
         channels = _one_of("channels", channels, (1, 3))
@@ -70,7 +79,6 @@ class Preprocess:
             "std": _per_channel("std", std, channels),
             "channels": channels,
             "order": _one_of("order", order, get_args(Order)),
-            "fill": _whole("fill", fill, 0, 255),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -78,20 +86,19 @@ class Preprocess:
 
     def _validate(self) -> None:
         if not 0 < self.crop <= 2:
-            raise ConfigError(f"crop must lie above 0 and up to 2 (1.0 keeps the whole short side), got {self.crop}")
-        if max(self._scaled()) > 16_384:
-            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {self._scaled()}, more than 16384 a side")
-        if min(self._scaled()) < 1:
-            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {self._scaled()}, nothing is left")
+            raise ConfigError(f"crop must be above 0 and at most 2 (1.0 keeps the short side), got {self.crop}")
+        scaled = self._scaled()
+        if min(scaled) < 1 or max(scaled) > 16_384:
+            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {scaled}, expected 1 to 16384 a side")
         if self.resize == "pad" and self.crop != 1.0:
             raise ConfigError(f"resize='pad' keeps the whole picture, so it needs crop=1.0, got {self.crop}")
         if not self.antialias and self.interpolation in ("lanczos", "box"):
-            raise ConfigError(f"antialias=False goes with nearest, bilinear or bicubic, got {self.interpolation!r}")
+            raise ConfigError(f"antialias=False needs nearest, bilinear or bicubic, got {self.interpolation!r}")
         if min(self.std) <= 0:
             raise ConfigError(f"std must be positive, got {self.std}")
         if max(map(abs, self.mean)) > 2 or max(self.std) > 2:
             raise ConfigError(
-                f"mean and std are on the scale 0 to 1, got mean {self.mean}, std {self.std}: divide them by 255"
+                f"mean {self.mean} and std {self.std} belong to 8-bit values, expected 0 to 1: divide by 255"
             )
         if self.channels == 1 and self.order != "RGB":
             raise ConfigError("order='BGR' needs channels=3, got channels=1")
@@ -125,7 +132,7 @@ class Preprocess:
         part = self._resample(image, (wide, tall), kept)
         if part.size == (width, height):
             return part
-        canvas = Image.new(mode, (width, height), (self.fill,) * self.channels if mode == "RGB" else self.fill)
+        canvas = Image.new(mode, (width, height), self._bars())
         canvas.paste(part, (kept[0] - frame[0], kept[1] - frame[1]))
         return canvas
 
@@ -136,12 +143,19 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocess:
-        """The Preprocess that to_dict wrote; fields left out take their defaults, unknown ones are refused."""
+        """The Preprocess that to_dict wrote; missing fields take their defaults, unknown ones are refused."""
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:
                 raise ConfigError(f"Preprocess has no field {name!r}: {nearest(str(name), known)}")
         return cls(**values)
+
+    def _bars(self) -> int | tuple[int, ...]:
+        """The colour around a picture that leaves the frame open: the mean, which networks see as zero."""
+        if self.resize != "pad":
+            return 0  # black, as torchvision's CenterCrop
+        grey = tuple(min(max(round(255 * mean), 0), 255) for mean in self.mean)
+        return grey[0] if self.channels == 1 else grey[::-1] if self.order == "BGR" else grey
 
     def _scaled(self) -> tuple[int, int]:
         """The size before the crop; rounded down, as timm does: 224 / 0.9 is 248."""
@@ -155,14 +169,15 @@ class Preprocess:
             return tall, wide
         if self.resize == "pad":
             ratio = max(height / tall, width / wide)
-        elif tall == wide:  # torchvision's Resize cuts the long side off to an integer; published scores depend on it
+        elif tall == wide:
+            # torchvision's Resize cuts the long side off to an integer; published scores depend on it.
             short = min(height, width)
             return int(tall * height / short), int(tall * width / short)
         else:
             ratio = min(height / tall, width / wide)
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
-    def _resample(self, image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
+    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
         """The part inside box (left, top, right, bottom) of the image resized to size (width, height)."""
         whole = box == (0, 0, *size)
         if image.size == size:
@@ -173,8 +188,8 @@ class Preprocess:
         part = (box[2] - box[0], box[3] - box[1])
         if size[0] * size[1] > _WASTE * part[0] * part[1]:
             across, down = image.width / size[0], image.height / size[1]
-            source = (box[0] * across, box[1] * down, min(box[2] * across, image.width), min(box[3] * down, image.height))
-            return image.resize(part, kernel, box=source)
+            right, bottom = min(box[2] * across, image.width), min(box[3] * down, image.height)
+            return image.resize(part, kernel, box=(box[0] * across, box[1] * down, right, bottom))
         resized = image.resize(size, kernel)
         return resized if whole else resized.crop(box)
 
@@ -191,15 +206,13 @@ class Preprocess:
 
 
 def _offset(length: int, frame: int) -> int:
-    """Where a centred frame starts; below zero where the picture is smaller. Halves as torchvision rounds them."""
-    return int(round((length - frame) / 2)) if length >= frame else -((frame - length) // 2)
+    """Where a centred frame starts, below zero on a smaller picture; halves as torchvision rounds them."""
+    return round((length - frame) / 2) if length >= frame else -((frame - length) // 2)
 
 
-def _resample_sharp(
-    image: Image.Image, size: tuple[int, int], box: tuple[int, int, int, int], interpolation: str
-) -> Image.Image:
-    """Resize without antialiasing, as torch's interpolate and TensorFlow's resize do: the kernel never widens."""
-    values = np.asarray(image)
+def _resample_sharp(image: Image.Image, size: tuple[int, int], box: Box, interpolation: str) -> Image.Image:
+    """Resize without antialiasing, as torch's interpolate does by default: the kernel never widens."""
+    values: Array = np.asarray(image)
     rows, row_weights = _taps(image.height, size[1], box[1], box[3], interpolation)
     columns, column_weights = _taps(image.width, size[0], box[0], box[2], interpolation)
     spare = (1,) * (values.ndim - 1)
@@ -214,7 +227,7 @@ def _resample_sharp(
     return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
 
 
-def _taps(length: int, scaled: int, start: int, stop: int, interpolation: str) -> tuple[np.ndarray[Any, Any], Pixels]:
+def _taps(length: int, scaled: int, start: int, stop: int, interpolation: str) -> tuple[Array, Pixels]:
     """Source positions and weights, each (taps, stop - start), of the output samples start to stop."""
     centre = (np.arange(start, stop) + 0.5) * (length / scaled) - 0.5
     reach = 2 if interpolation == "bicubic" else 1
@@ -231,7 +244,7 @@ def _taps(length: int, scaled: int, start: int, stop: int, interpolation: str) -
     return np.clip(where, 0, length - 1), weights.astype(np.float32)
 
 
-def _sides(size: int | Sequence[int]) -> tuple[int, int]:
+def _sides(size: object) -> tuple[int, int]:
     sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
     if len(sides) != 2 or isinstance(size, str):
         raise ConfigError(f"size must be one number or (height, width), got {size!r}")
@@ -250,7 +263,7 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
+def _per_channel(name: str, value: object, channels: int) -> tuple[float, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
         return (_number(name, value),) * channels
     if len(value) != channels:

@@ -58,7 +58,7 @@ def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfi
     prefix = f"encoder.blocks.{block}.attention."
 
     def rows(tensor: Tensor, parts: int) -> Tensor:  # (parts * heads * width, …)
-        return tensor.unflatten(0, (parts, heads, width))[:, left].flatten(0, 2)
+        return tensor.reshape(parts, heads, width, *tensor.shape[1:])[:, left].flatten(0, 2)
 
     for name, parts in (("qkv.weight", 3), ("qkv.bias", 3), ("query_bias", 1), ("value_bias", 1)):
         if prefix + name in state:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
@@ -42,6 +43,8 @@ class Attention(nn.Module):
         line: str = "",
     ) -> None:
         super().__init__()
+        if causal and line:
+            raise ConfigError("causal attention sees all before a token, axial one line: leave one of them out")
         self.heads, self.head_width = heads, head_width
         self.dropout, self.attention_dropout = dropout, attention_dropout
         self.causal, self.line = causal, line
@@ -110,6 +113,8 @@ class Attention(nn.Module):
         elif self.line and place is not None:
             gathered = self._along_lines(q, k, v, place)
         else:
+            if self.causal and bias is not None:  # the kernel takes a bias or is_causal, never both
+                bias = bias.masked_fill(unseen(q, k), float("-inf"))
             gathered = F.scaled_dot_product_attention(
                 q, k, v, bias, self._dropping, is_causal=self.causal and bias is None
             )
@@ -125,38 +130,47 @@ class Attention(nn.Module):
         return self.attention_dropout if self.training else 0.0
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        weight, bias = self.qkv.weight, self.qkv.bias
-        if self.query_bias is not None and self.value_bias is not None:
-            bias = torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+        """Queries, keys and values of every head: (B, A, T, d) each."""
+        b, t, _ = x.shape
         if context is None:
-            qkv = F.linear(x, weight, bias)  # (B, T, 3*A*d)
-            q, k, v = qkv.unflatten(2, (3, self.heads, self.head_width)).permute(2, 0, 3, 1, 4).unbind(0)
+            qkv: Tensor = self.qkv(x)  # (B, T, 3*A*d)
+            if self.query_bias is not None and self.value_bias is not None:
+                qkv = qkv + torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+            q, k, v = qkv.reshape(b, t, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4).unbind(0)
             return q, k, v
-        inner = self.heads * self.head_width
-        q = F.linear(x, weight[:inner], None if bias is None else bias[:inner])
-        kv = F.linear(context, weight[inner:], None if bias is None else bias[inner:])
-        q = q.unflatten(2, (self.heads, self.head_width)).transpose(1, 2)
-        k, v = kv.unflatten(2, (2, self.heads, self.head_width)).permute(2, 0, 3, 1, 4).unbind(0)
+        weights, biases = self.qkv.weight.chunk(3), self._biases()
+        q, k, v = (
+            F.linear(source, weight, bias).reshape(b, source.shape[1], self.heads, self.head_width).transpose(1, 2)
+            for source, weight, bias in zip((x, context, context), weights, biases, strict=True)
+        )
         return q, k, v
+
+    def _biases(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The biases of queries, keys and values, apart."""
+        bias: Tensor | None = self.qkv.bias
+        if bias is None:
+            return self.query_bias, None, self.value_bias
+        query, key, value = bias.chunk(3)
+        return query, key, value
 
     def _bias(self, q: Tensor, place: Place | None) -> Tensor | None:
         """What is added to the logits: relative keys, or the sizes of merged tokens (proportional attention)."""
         if place is None:
             return None
+        bias: Tensor | None = None
         if self.relative is not None:
-            return self.relative(q, place.prefix)
-        if place.sizes is not None:
-            return place.sizes.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
-        return None
+            bias = self.relative(q, place.prefix)
+        elif place.sizes is not None:
+            bias = place.sizes.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
+        return bias
 
     def _weigh(self, q: Tensor, k: Tensor, bias: Tensor | None, place: Place | None) -> Tensor:
         """Softmax of the scaled products: (B, A, T, S), every row sums to 1."""
-        logits = (q * self.head_width**-0.5) @ k.transpose(-2, -1)
+        logits: Tensor = (q * self.head_width**-0.5) @ k.transpose(-2, -1)
         if bias is not None:
             logits = logits + bias
         if self.causal:
-            unseen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-            logits = logits.masked_fill(unseen, float("-inf"))
+            logits = logits.masked_fill(unseen(q, k), float("-inf"))
         if self.line and place is not None:
             logits = logits.masked_fill(off_line(place, self.line, q.device), float("-inf"))
         return logits.softmax(dim=-1)
@@ -167,7 +181,7 @@ class Attention(nn.Module):
         b = q.shape[0]
 
         def lines(x: Tensor) -> Tensor:  # (B, A, N, d) -> (B*lines, A, along, d)
-            cells = x[:, :, r:].unflatten(2, (h, w))  # (B, A, h, w, d)
+            cells = x[:, :, r:].reshape(b, self.heads, h, w, -1)  # (B, A, h, w, d)
             cells = cells.permute(0, 2, 1, 3, 4) if self.line == "row" else cells.permute(0, 3, 1, 2, 4)
             return cells.flatten(0, 1)
 
@@ -177,13 +191,18 @@ class Attention(nn.Module):
             return torch.cat((prefix, lines(x)), dim=2)
 
         patches = F.scaled_dot_product_attention(lines(q), beside(k), beside(v), None, self._dropping)
-        patches = patches.unflatten(0, (b, -1))  # (B, lines, A, along, d)
+        patches = patches.reshape(b, -1, *patches.shape[1:])  # (B, lines, A, along, d)
         order = (0, 2, 1, 3, 4) if self.line == "row" else (0, 2, 3, 1, 4)
         patches = patches.permute(order).flatten(2, 3)  # (B, A, N, d)
         if not r:
             return patches
         prefix = F.scaled_dot_product_attention(q[:, :, :r], k, v, None, self._dropping)
         return torch.cat((prefix, patches), dim=2)
+
+
+def unseen(q: Tensor, k: Tensor) -> Tensor:
+    """True where a causal token may not look: at what comes after it; (T, S)."""
+    return torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
 
 
 def off_line(place: Place, line: str, device: torch.device) -> Tensor:

@@ -6,7 +6,6 @@ Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through 
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
@@ -157,7 +156,10 @@ class ViTConfig:
 
     # sizes
     image_size: tuple[int, int] = (224, 224)  # (H, W) in pixels; one number means square
-    patch_size: tuple[int, int] = (16, 16)  # in pixels, or in cells of the stem's output where there is a stem
+    patch_size: tuple[int, int] = (
+        16,
+        16,
+    )  # in pixels, or in cells of the stem's output where there is a stem
     channels: int = 3
     width: int = 768  # D
     depth: int = 12  # L
@@ -222,9 +224,7 @@ class ViTConfig:
     def grid_for(self, size: tuple[int, int]) -> tuple[int, int]:
         """Patches per column and row of an image of (H, W) pixels, or an error that says what would fit."""
         if size[0] < 1 or size[1] < 1 or size[0] % self.cell[0] or size[1] % self.cell[1]:
-            fit = " x ".join(
-                str(max(c, round(s / c) * c)) for s, c in zip(size, self.cell, strict=True)
-            )
+            fit = " x ".join(str(max(c, round(s / c) * c)) for s, c in zip(size, self.cell, strict=True))
             raise ConfigError(
                 f"image {size[0]}x{size[1]} does not divide into patches of {self.cell[0]}x{self.cell[1]} pixels: "
                 f"resize it, for example to {fit}"
@@ -261,7 +261,7 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
         """A config from plain values; an unknown name or a wrong kind of value is refused."""
-        values = _known(cls, plain)
+        values = _known(cls, _mapping("config", plain))
         if values.get("stem") is not None:
             stem = dict(_mapping("stem", values["stem"]))
             kind = stem.pop("kind", None)
@@ -349,7 +349,10 @@ def _contradictions(config: ViTConfig) -> list[str]:
         if wrong:
             found.append(reason)
 
-    refuse(config.pool == "cls" and not config.cls_token, "pool 'cls' needs cls_token=True, or choose pool 'mean'")
+    refuse(
+        config.pool == "cls" and not config.cls_token,
+        "pool 'cls' needs cls_token=True, or choose pool 'mean'",
+    )
     refuse(
         config.pool == "cls+distillation" and not (config.cls_token and config.distillation_token),
         "pool 'cls+distillation' needs both cls_token=True and distillation_token=True",
@@ -446,7 +449,7 @@ def _sizes(name: str, values: Any, least: int = 1) -> tuple[int, ...]:
 
 
 def _number(name: str, value: Any, least: float, most: float, below: bool = False) -> None:
-    right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    right = isinstance(value, int | float) and not isinstance(value, bool)  # no range holds NaN or infinity
     if not right or not least <= value <= most or (below and value == most):
         raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {value!r}")
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Tape
-from vitrail.network.vit import ViT, on_meta
+from vitrail.network.vit import on_meta
 
 
 class Cost(NamedTuple):
@@ -76,7 +76,7 @@ def shape_walk(config: ViTConfig, image_size: tuple[int, int] | None = None) -> 
             arrive("stem", x, model.stem)
         x = model.patches(x)
         arrive("patches", x, model.patches)
-        tokens, place = model.tokens(x, grid)
+        tokens, _ = model.tokens(x, grid)
         arrive("tokens", tokens, model.tokens, model.embedding_norm)
         tape = Tape(hidden=True)
         encoded = model.encode(_pixels(config, image_size), tape=tape)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
 from vitrail.network.merging import merge
-from vitrail.network.positions import Rotation, RotaryPositions
+from vitrail.network.positions import RotaryPositions, Rotation
 from vitrail.network.tokens import Place
 
 
@@ -39,10 +39,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = activate(self.up(x), self.activation)  # (B, T, M)
-        if not self.dropout:
-            return self.down(x)  # type: ignore[no-any-return]
-        x = self.down(F.dropout(x, self.dropout, self.training))
-        return F.dropout(x, self.dropout, self.training)
+        x = self.down(F.dropout(x, self.dropout, self.training) if self.dropout else x)
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
 class SwiGLU(nn.Module):
@@ -66,7 +64,7 @@ class LayerScale(nn.Module):
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
         self.start = start
-        self.gamma = nn.Parameter(torch.full((width,), start))
+        self.gamma = nn.Parameter(torch.full((width,), float(start)))
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.gamma
@@ -142,7 +140,8 @@ class Block(nn.Module):
         if self.norm2 is None:  # side by side
             x = x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
         if self.merged:
-            x, place = merge(x, place, attended.keys.mean(dim=1), self.merged)
+            keys = attended.keys if head_mask is None else attended.keys * head_mask.view(-1, 1, 1)
+            x, place = merge(x, place, keys.mean(dim=1), self.merged)  # a silenced head has no say
         if self.norm2 is not None:
             x = x + self._branch(self._mlp(self.norm2(x), mlp_chunk), self.scale2)
         return Passed(x, place, weights)
@@ -153,9 +152,8 @@ class Block(nn.Module):
 
     def _mlp(self, x: Tensor, chunk: int) -> Tensor:
         """The MLP, `chunk` tokens at a time where memory is short; the result is the same."""
-        if not chunk:
-            return self.mlp(x)  # type: ignore[no-any-return]
-        return torch.cat([self.mlp(part) for part in x.split(chunk, dim=1)], dim=1)
+        parts = [self.mlp(part) for part in x.split(chunk, dim=1)] if chunk else [self.mlp(x)]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 class Tape:

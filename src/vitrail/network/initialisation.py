@@ -11,7 +11,8 @@
 In every style: other biases are zeros (the last layer's is `head_bias_init`), norms are ones and zeros, LayerScale
 is `layer_scale`, registers are normal 1e-6 (DINOv2), the distillation token starts as the cls token does, relative keys
 as positions do, the MAP probe is Xavier uniform, stems keep torch's own but the last norm of a bottleneck is zeros
-(Google). "paper" is what Google's released code does; truncated is at two deviations; Xavier counts q, k and v apart.
+(Google). "paper" is what Google's released code does; truncated is at -2 and 2, as in
+timm and HF; Xavier counts q, k and v apart.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def normal(deviation: float) -> Filler:
 
 
 def truncated(deviation: float) -> Filler:
-    return lambda tensor: init.trunc_normal_(tensor, std=deviation, a=-2 * deviation, b=2 * deviation)
+    return lambda tensor: init.trunc_normal_(tensor, std=deviation)  # cut at -2 and 2, as in timm and HF
 
 
 def xavier(tensor: Tensor) -> None:
@@ -51,8 +52,8 @@ def xavier(tensor: Tensor) -> None:
 
 def lecun(tensor: Tensor) -> None:
     """Truncated normal with variance 1 / in, as Flax starts convolutions and dense layers."""
-    deviation = 1 / math.sqrt(tensor[0].numel())
-    init.trunc_normal_(tensor, std=deviation / 0.87962566103423978, a=-2 * deviation, b=2 * deviation)
+    deviation = 1 / math.sqrt(tensor[0].numel()) / 0.87962566103423978  # what the cut takes away
+    init.trunc_normal_(tensor, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 def zeros(tensor: Tensor) -> None:

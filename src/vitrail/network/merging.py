@@ -26,6 +26,8 @@ def match(metric: Tensor, count: int) -> Matching:
     """Which `count` patches to join, by cosine likeness of metric (B, N, d); the order of patches is kept."""
     b, n, _ = metric.shape
     count = min(count, n // 2)
+    if not count:  # one patch left has no partner
+        return Matching(torch.arange(n, device=metric.device).expand(b, n), n)
     metric = F.normalize(metric, dim=-1)
     first, second = metric[:, 0::2], metric[:, 1::2]
     scores = first @ second.transpose(1, 2)  # (B, ceil(N/2), floor(N/2))

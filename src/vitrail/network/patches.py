@@ -57,9 +57,11 @@ class PatchEmbed(nn.Module):
         self.norms = PatchNorms(config) if config.patch_norms else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if self.norms is not None:
-            return self.norms(pixels, self.projection)
-        return self.projection(pixels).flatten(2).transpose(1, 2)  # (B, N, D)
+        if self.norms is None:
+            patches: Tensor = self.projection(pixels).flatten(2).transpose(1, 2)  # (B, N, D)
+        else:
+            patches = self.norms(pixels, self.projection)
+        return patches
 
 
 class PatchNorms(nn.Module):
@@ -90,10 +92,8 @@ def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample 
     policy = policy or Resample()
     align = None if policy.mode == "nearest" else policy.align_corners
     basis = torch.eye(old[0] * old[1], dtype=torch.float64).reshape(-1, 1, *old)
-    resized = F.interpolate(
-        basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias
-    )
+    resized = F.interpolate(basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias)
     matrix = resized.reshape(old[0] * old[1], -1)  # old values x new values
     inverse = torch.linalg.pinv(matrix)  # new values x old values
-    kernel = weight.double().flatten(2) @ inverse.to(weight.device).T
+    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T
     return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)

@@ -59,9 +59,7 @@ def resample(table: Tensor, old: Grid, new: Grid, policy: Resample) -> Tensor:
             image, scale_factor=scale, mode=policy.mode, align_corners=align, antialias=policy.antialias
         )
     else:
-        image = F.interpolate(
-            image, size=new, mode=policy.mode, align_corners=align, antialias=policy.antialias
-        )
+        image = F.interpolate(image, size=new, mode=policy.mode, align_corners=align, antialias=policy.antialias)
     return image.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)
 
 
@@ -137,7 +135,7 @@ class RelativeKeys(nn.Module):
     def forward(self, queries: Tensor, prefix: int) -> Tensor:
         """Queries (B, A, T, d) -> bias (B, A, T, T), zero where a prefix token takes part."""
         n = queries.shape[-2] - prefix
-        table = self.table
+        table: Tensor = self.table
         if n != self.patches:
             table = F.interpolate(table.T[None], size=2 * n - 1, mode="linear", align_corners=True)[0].T
         scores = queries[..., prefix:, :] @ table.T * queries.shape[-1] ** -0.5  # (B, A, N, 2N-1)
@@ -208,7 +206,7 @@ class RotaryPositions(nn.Module):
         """The turn of every patch in a block; places (N, 2), or (B, N, 2) where patches have moved."""
         places = places[..., None, :, :]  # room for the heads: (…, 1, N, 2)
         if self.mixed is not None:
-            angle = places @ self.mixed[block]  # (…, A, N, d/2)
+            angle = places @ self.mixed[block].to(places.dtype)  # (…, A, N, d/2)
         else:
             row, column = places[..., :1], places[..., 1:]
             frequency = axis_frequencies(self.rotary, self.head_width, places.device)

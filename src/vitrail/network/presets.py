@@ -65,9 +65,7 @@ def dinov3(config: ViTConfig, **changes: Any) -> ViTConfig:
     """DINOv3: rotary positions only, four registers, no bias on keys."""
     rotary = Rotary("dinov3", theta=100.0, rescale=2.0)
     config = sized(config, 16, classes=0, registers=4, rotary=rotary, positions=Positions("none"))
-    return replace(
-        config, qkv_bias="no-key", layer_scale=1e-5, norm_eps=1e-5, initialisation="dinov2", **changes
-    )
+    return replace(config, qkv_bias="no-key", layer_scale=1e-5, norm_eps=1e-5, initialisation="dinov2", **changes)
 
 
 def clip(config: ViTConfig, patch: int, embedding: int, size: int = 224) -> ViTConfig:
@@ -143,14 +141,13 @@ PRESETS: dict[str, ViTConfig] = {
     "dinov2-s14": dinov2(S),
     "dinov2-b14": dinov2(B),
     "dinov2-l14": dinov2(L),
-    "dinov2-g14": dinov2(
-        ViTConfig(width=1536, depth=40, heads=24, mlp_width=4096, mlp="swiglu", activation="silu")
-    ),
+    "dinov2-g14": dinov2(ViTConfig(width=1536, depth=40, heads=24, mlp_width=4096, mlp="swiglu", activation="silu")),
     "dinov2-s14-registers": dinov2(S, registers=4),
     "dinov2-b14-registers": dinov2(B, registers=4),
     "dinov2-l14-registers": dinov2(L, registers=4),
     "dinov2-g14-registers": dinov2(
-        ViTConfig(width=1536, depth=40, heads=24, mlp_width=4096, mlp="swiglu", activation="silu"), registers=4
+        ViTConfig(width=1536, depth=40, heads=24, mlp_width=4096, mlp="swiglu", activation="silu"),
+        registers=4,
     ),
     "dinov3-s16": dinov3(S),
     "dinov3-splus16": dinov3(S, mlp="swiglu", activation="silu"),

@@ -40,7 +40,7 @@ class Tokens(nn.Module):
     def forward(self, patches: Tensor, grid: Grid) -> tuple[Tensor, Place]:
         """Tokens (B, T, D) and where they stand."""
         places = self.rotary.places(grid, patches.device) if self.rotary is not None else None
-        prefix = [each for each in (self.cls, self.distillation) if each is not None]
+        prefix: list[Tensor] = [each for each in (self.cls, self.distillation) if each is not None]
         named = torch.cat(prefix) if prefix else None
         if self.at_stem and len(self.tables):
             table = self.tables[0](grid)  # (slots + N, D)

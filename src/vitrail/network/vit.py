@@ -53,10 +53,15 @@ class ViT(nn.Module):
 
     def forward(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
         """Logits (B, K). A head mask (heads,) or (depth, heads) scales heads: 1 keeps, 0 silences."""
+        logits: Tensor = self.head(self.embed(pixels, head_mask))
+        return logits
+
+    def embed(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
+        """What the last layer receives (B, D): pooled, and past the representation layer where there is one."""
         tokens, place = self.encode(pixels, head_mask)
         if self.config.final_norm == "pooled":
-            return self.head(self.head.represent(self.normed(self.pool(tokens, place))))  # type: ignore[no-any-return]
-        return self.head(self.head.represent(self.pool(self.normed(tokens), place)))  # type: ignore[no-any-return]
+            return self.head.represent(self.normed(self.pool(tokens, place)))
+        return self.head.represent(self.pool(self.normed(tokens), place))
 
     def encode(self, pixels: Tensor, head_mask: Tensor | None = None, tape: Tape | None = None) -> Encoded:
         """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""

@@ -1,0 +1,182 @@
+"""Speed of the network beside others, as ratios: candidates interleaved in one run, same weights, same threads.
+
+    python benchmarks/network.py            the table
+    python benchmarks/network.py --quick    fewer rounds
+    python benchmarks/network.py --json
+
+A ratio is the other's time divided by ours, so above 1 means ours is faster; it is the median over rounds, and each
+round times every candidate once in a rotating order. Absolute times differ from machine to machine and are not printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "network")]
+
+import oracles
+import renames
+
+import vitrail
+
+SIZES = {
+    "Ti": ("vit-ti16", "vit_tiny_patch16_224"),
+    "S": ("vit-s16", "vit_small_patch16_224"),
+    "B": ("vit-b16", "vit_base_patch16_224"),
+}
+
+
+def interleave(candidates: dict[str, Callable[[], object]], rounds: int, least: float = 0.15) -> dict[str, list[float]]:
+    """Seconds a call, a list for each candidate, one entry a round; short calls are repeated within a round."""
+    repeats = {}
+    for name, call in candidates.items():
+        call()
+        started = time.perf_counter()
+        call()
+        repeats[name] = max(1, round(least / (time.perf_counter() - started)))
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            started = time.perf_counter()
+            for _ in range(repeats[name]):
+                candidates[name]()
+            seconds[name].append((time.perf_counter() - started) / repeats[name])
+    return seconds
+
+
+def ratio(of: list[float], to: list[float]) -> tuple[float, float, float]:
+    """Median and quartiles of the per-round ratio."""
+    ratios = [a / b for a, b in zip(of, to, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return middle, low, high
+
+
+def beside_others(rounds: int) -> list[dict[str, object]]:
+    """Eager forward of Ti, S and B at batch 1 and 16 beside timm and transformers, same weights."""
+    timm, transformers = oracles.timm(), oracles.transformers()
+    rows: list[dict[str, object]] = []
+    for size, (ours_name, timm_name) in SIZES.items():
+        ours = vitrail.create(ours_name).eval()
+        theirs = timm.create_model(timm_name, pretrained=False).eval()
+        renames.to_ours(renames.TIMM, ours, theirs.state_dict())
+        config = ours.config
+        hf = transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                hidden_size=config.width,
+                num_hidden_layers=config.depth,
+                num_attention_heads=config.heads,
+                intermediate_size=config.mlp_width,
+                num_labels=config.classes,
+            )
+        ).eval()
+        for batch in (1, 16):
+            pixels = torch.randn(batch, 3, 224, 224)
+            with torch.inference_mode():
+                same = float((ours(pixels) - theirs(pixels)).abs().max())
+                seconds = interleave(
+                    {"ours": lambda: ours(pixels), "timm": lambda: theirs(pixels), "hf": lambda: hf(pixels)}, rounds
+                )
+            for other in ("timm", "hf"):
+                middle, low, high = ratio(seconds[other], seconds["ours"])
+                rows.append(_row(f"{size} batch {batch}: {other} / ours", middle, low, high))
+            rows[-2]["note"] = f"logits differ by {same:.1e}"
+    return rows
+
+
+def attention_maps(rounds: int) -> list[dict[str, object]]:
+    """All attention maps of ViT-B/16 against a plain forward; the same for transformers' eager attention."""
+    transformers = oracles.transformers()
+    ours = vitrail.create("vit-b16").eval()
+    config = transformers.ViTConfig(num_labels=1000)
+    eager = transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").eval()
+    fused = transformers.ViTForImageClassification._from_config(config, attn_implementation="sdpa").eval()
+    rows = []
+    for batch in (1, 8):
+        pixels = torch.randn(batch, 3, 224, 224)
+        with torch.inference_mode():
+            seconds = interleave(
+                {
+                    "plain": lambda: ours(pixels),
+                    "trace": lambda: vitrail.trace(ours, pixels, hidden=False),
+                    "hf": lambda: fused(pixels),
+                    "hf maps": lambda: eager(pixels, output_attentions=True),
+                },
+                rounds,
+            )
+        rows.append(
+            _row(f"B batch {batch}: trace of all maps / plain forward", *ratio(seconds["trace"], seconds["plain"]))
+        )
+        rows.append(
+            _row(f"B batch {batch}: transformers' maps / its forward", *ratio(seconds["hf maps"], seconds["hf"]))
+        )
+    return rows
+
+
+def import_time(rounds: int) -> list[dict[str, object]]:
+    """`import vitrail` against `import torch`, each in a fresh process, the interpreter's own start taken off."""
+
+    def seconds(code: str) -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - started
+
+    measured: dict[str, list[float]] = {"pass": [], "import vitrail": [], "import torch": []}
+    for _ in range(rounds):
+        for code, times in measured.items():
+            times.append(seconds(code))
+    start = min(measured["pass"])
+    ours = [max(each - start, 0.0) for each in measured["import vitrail"]]
+    torchs = [each - start for each in measured["import torch"]]
+    return [_row("import vitrail / import torch", *ratio(ours, torchs))]
+
+
+def norm_kinds(rounds: int) -> list[dict[str, object]]:
+    """Batch norm against layer norm in an otherwise equal network (ViT-S/16, batch 8, evaluation)."""
+    layer, batch = vitrail.create("vit-s16").eval(), vitrail.create("vit-s16", norm="batch").eval()
+    pixels = torch.randn(8, 3, 224, 224)
+    with torch.inference_mode():
+        seconds = interleave({"layer": lambda: layer(pixels), "batch": lambda: batch(pixels)}, rounds)
+    return [_row("S batch 8: batch norm / layer norm", *ratio(seconds["batch"], seconds["layer"]))]
+
+
+def _row(what: str, middle: float, low: float, high: float) -> dict[str, object]:
+    return {"what": what, "ratio": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)], "note": ""}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--quick", action="store_true", help="8 rounds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    rounds = 8 if chosen.quick else chosen.rounds
+    torch.set_num_threads(chosen.threads)
+    torch.manual_seed(0)
+    rows = beside_others(rounds) + attention_maps(rounds) + norm_kinds(rounds) + import_time(min(rounds, 10))
+    if chosen.json:
+        print(json.dumps({"threads": chosen.threads, "rounds": rounds, "rows": rows}))
+        return
+    table = Table("what", "ratio", "quartiles", "note", box=None, pad_edge=False)
+    for row in rows:
+        low, high = row["quartiles"]  # type: ignore[misc]
+        table.add_row(str(row["what"]), f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}", str(row["note"]))
+    Console(width=120).print(table)
+    print(f"{chosen.threads} threads, {rounds} rounds, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""The command line: one function a verb. torch is imported inside the verbs, so that --help is quick."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from vitrail.errors import ImageError, InputError, VitrailError, nearest
+
+app = typer.Typer(
+    help="Vitrail: vision transformers you can see through.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+CheckpointPath = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A .safetensors file, or vitrail:glass.")]
+ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Pictures, and folders of them.")]
+Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
+
+
+def main() -> None:
+    """Run a verb; the user's mistake is one line and exit code 2, ours is exit code 1."""
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except typer.TyperException as error:
+        err.print(f"vitrail: {error.format_message()}", markup=False)
+        code = 2
+    except VitrailError as error:
+        err.print(f"vitrail: {error}", markup=False)
+        code = 2
+    except (typer.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:  # the reader of our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        if os.environ.get("VITRAIL_DEBUG"):
+            traceback.print_exc()
+        err.print(
+            f"vitrail: internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)",
+            markup=False,
+        )
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the presets with their sizes."""
+    from vitrail.network.cost import count_parameters
+    from vitrail.network.presets import PRESETS
+    from vitrail.network.vit import on_meta
+
+    rows: list[dict[str, Any]] = []
+    for name, config in PRESETS.items():
+        rows.append(
+            {
+                "name": name,
+                "parameters": count_parameters(on_meta(config)),
+                "width": config.width,
+                "depth": config.depth,
+                "heads": config.heads,
+                "mlp_width": config.mlp_width,
+                "patch": list(config.cell),
+                "image_size": list(config.image_size),
+                "tokens": config.tokens,
+                "classes": config.classes,
+            }
+        )
+    if as_json:
+        _print_json({"models": rows})
+        return
+    table = _table("name", "parameters", "width/depth/heads/mlp", "patch", "image", "tokens", "classes")
+    for row in rows:
+        shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
+        sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
+        table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
+    out.print(table)
+    out.print(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
+
+
+@app.command()
+def inspect(
+    what: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A checkpoint file or the name of a preset.")
+    ],
+    size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a network is: shape walk, parameters, FLOPs, memory of attention."""
+    from vitrail.network.cost import estimate, shape_walk
+
+    config, about = _described(what)
+    image_size = _size(size) if size else config.image_size
+    cost = estimate(config, image_size)
+    walk = shape_walk(config, image_size)
+    if as_json:
+        steps = [{"name": s.name, "shape": list(s.shape), "parameters": s.parameters} for s in walk]
+        numbers = cost._asdict() | {"flops": cost.flops}
+        _print_json(
+            {
+                "what": what,
+                "image_size": list(image_size),
+                **numbers,
+                "walk": steps,
+                **about,
+                "config": config.to_dict(),
+            }
+        )
+        return
+    table = _table("station", "shape", "parameters")
+    for step in walk:
+        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
+    out.print(f"[bold]{what}[/bold], one image of {image_size[0]}x{image_size[1]}")
+    out.print(table)
+    out.print(f"parameters        {cost.parameters:,} ({_bytes(cost.parameter_bytes)} in fp32)")
+    out.print(f"multiply-adds     {cost.multiply_adds / 1e9:.3f} G ({cost.flops / 1e9:.2f} GFLOPs)")
+    side = cost.attention_matrix[0]
+    out.print(f"attention         {side} x {side} for each head; all maps {_bytes(cost.attention_bytes)} in fp32")
+    for name, value in about.items():
+        if value not in ("", {}, [], None):
+            out.print(f"{name:<17} {_short(value)}", markup=False)
+
+
+@app.command()
+def predict(
+    checkpoint: CheckpointPath,
+    images: ImagePaths,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
+    threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
+    batch: Batch = 16,
+    to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is on pictures: labels with probabilities."""
+    from vitrail.checkpoint import load
+    from vitrail.inference import find_images
+    from vitrail.inference import predict as run
+
+    if to is not None and to.suffix not in (".csv", ".json"):
+        raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
+    loaded = load(checkpoint)
+    skipped = _Skipped()
+    found = run(loaded, find_images(images), top, batch, skipped)
+    rows: list[dict[str, Any]] = [
+        {
+            "path": each.path,
+            "labels": [n for n, p in zip(each.labels, each.probabilities, strict=True) if p >= threshold],
+            "probabilities": [p for p in each.probabilities if p >= threshold],
+        }
+        for each in found
+    ]
+    result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
+    if to is not None and to.suffix == ".csv":
+        with _writing(to) as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "rank", "label", "probability"])
+            for row in rows:
+                for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
+                    writer.writerow([row["path"], rank, pair[0], f"{pair[1]:.6f}"])
+    elif to is not None:
+        with _writing(to) as file:
+            json.dump(result, file, indent=1)
+    if as_json:
+        _print_json(result)
+    elif to is not None:
+        out.print(f"{len(rows)} predictions written to {to}", markup=False)
+    else:
+        for row in rows:
+            answers = ", ".join(
+                f"{name} {100 * p:.1f} %" for name, p in zip(row["labels"], row["probabilities"], strict=True)
+            )
+            out.print(f"{row['path']}: {answers or 'nothing above the threshold'}", markup=False)
+    skipped.finish()
+
+
+@app.command()
+def embed(
+    checkpoint: CheckpointPath,
+    images: ImagePaths,
+    to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
+    batch: Batch = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Turn pictures into vectors: what the head of the network receives."""
+    import numpy as np
+
+    from vitrail.checkpoint import load
+    from vitrail.inference import embed as run
+    from vitrail.inference import find_images
+
+    if to is None and not as_json:
+        raise InputError("embed: give --out FILE.npy or FILE.csv, or --json")
+    if to is not None and to.suffix not in (".npy", ".csv"):
+        raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
+    paths = [str(path) for path in find_images(images)]
+    skipped = _Skipped()
+    vectors = run(load(checkpoint), paths, batch, skipped)
+    kept = [path for path in paths if path not in skipped.names]
+    if to is not None and to.suffix == ".npy":
+        with _writing(to, "wb") as file:
+            np.save(file, vectors)
+        with _writing(to.with_suffix(".txt")) as file:
+            file.writelines(f"{path}\n" for path in kept)
+    elif to is not None:
+        with _writing(to) as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", *range(vectors.shape[1])])
+            writer.writerows([path, *map(float, row)] for path, row in zip(kept, vectors, strict=True))
+    if as_json:
+        _print_json({"paths": kept, "embeddings": vectors.tolist(), "skipped": skipped.rows})
+    else:
+        out.print(f"{vectors.shape[0]} vectors of {vectors.shape[1]} values written to {to}", markup=False)
+    skipped.finish()
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine has: versions, devices, what is missing."""
+    from vitrail.doctor import examine
+
+    report = examine()
+    if as_json:
+        _print_json(report)
+        return
+    for section, values in report.items():
+        out.print(f"[bold]{section}[/bold]")
+        for name, value in values.items():
+            out.print(f"  {name:<16} {value}", markup=False)
+
+
+@app.command()
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="Where the pictures go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
+    picture: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A tour: one picture through the network, with its shape walk, attention maps and figures."""
+    from vitrail.checkpoint import load
+    from vitrail.data.glass import CLASSES, window
+    from vitrail.insight.tour import tour
+
+    drawn = window(seed, 384)
+    result = tour(load("vitrail:glass"), picture or drawn.image, to)
+    best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
+    if as_json:
+        _print_json(
+            {
+                "page": str(result.page),
+                "files": [str(file) for file in result.files],
+                "labels": result.prediction.labels,
+                "probabilities": result.prediction.probabilities,
+                "drawn": None if picture else CLASSES[drawn.label],
+            }
+        )
+        return
+    table = _table("station", "shape", "parameters")
+    for step in result.walk:
+        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
+    out.print(table)
+    truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
+    out.print(f"the picture: {truth}; the network says: {best}", markup=False)
+    for file in result.files:
+        out.print(f"  {file}", markup=False)
+    out.print(f"all on one page: {result.page}", markup=False)
+
+
+class _Skipped:
+    """Pictures that could not be read: told at once, counted at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, str]] = []
+
+    def __call__(self, name: str, error: ImageError) -> None:
+        self.rows.append({"path": name, "error": str(error)})
+        err.print(f"vitrail: {error}", markup=False)
+
+    @property
+    def names(self) -> set[str]:
+        return {row["path"] for row in self.rows}
+
+    def finish(self) -> None:
+        if self.rows:
+            err.print(f"vitrail: {len(self.rows)} pictures could not be read; the others are done")
+            raise typer.Exit(2)
+
+
+def _described(what: str) -> tuple[Any, dict[str, Any]]:
+    """The config of a checkpoint or a preset, and what else is known of it."""
+    from vitrail.network.presets import PRESETS
+
+    if what in PRESETS:
+        return PRESETS[what], {}
+    if not what.startswith("vitrail:") and not Path(what).exists():
+        raise InputError(f"no checkpoint file and no preset {what!r}: {nearest(what, PRESETS)}")
+    from vitrail.checkpoint import load
+
+    loaded = load(what)
+    about = loaded.describe()
+    del about["config"], about["format"]
+    return loaded.model.config, about | about.pop("provenance")
+
+
+def _size(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() for part in parts):
+        raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 8:
+        return f"{', '.join(map(str, value[:8]))}, … ({len(value)} in all)"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000:
+            break
+        count, unit = count / 1000, {"bytes": "KB", "KB": "MB", "MB": "GB", "GB": "TB"}[unit]
+    return f"{count:.4g} {unit}"
+
+
+def _writing(path: Path, mode: str = "w") -> Any:
+    try:
+        return open(path, mode) if "b" in mode else open(path, mode, encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))

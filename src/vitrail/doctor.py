@@ -1,0 +1,63 @@
+"""doctor: what this machine has, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+
+from vitrail import __version__
+
+
+def examine() -> dict[str, dict[str, str]]:
+    """Versions, processor and devices, and which extras are complete."""
+    return {"versions": _versions(), "machine": _machine(), "extras": _extras()}
+
+
+def _versions() -> dict[str, str]:
+    found = {"vitrail": __version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "pillow", "safetensors", "typer", "rich"):
+        found[name] = _version(name) or "missing: pip install vitrail"
+    return found
+
+
+def _machine() -> dict[str, str]:
+    import torch
+
+    devices = ["cpu"]
+    devices += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(cores),
+        "torch threads": str(torch.get_num_threads()),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "oneDNN": "yes" if torch.backends.mkldnn.is_available() else "no",
+        "devices": ", ".join(devices),
+    }
+
+
+def _extras() -> dict[str, str]:
+    """For each extra of the package: complete, or what is missing and the command that installs it."""
+    needed: dict[str, list[str]] = {}
+    for requirement in importlib.metadata.requires("vitrail") or []:
+        name, _, condition = requirement.partition(";")
+        extra_of = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", condition)
+        package = re.match(r"[\w.-]+", name.strip())
+        if extra_of and package and package[0] != "vitrail":
+            needed.setdefault(extra_of[1], []).append(package[0])
+    report = {}
+    for extra, packages in needed.items():
+        missing = [package for package in packages if not _version(package)]
+        report[extra] = f"missing {', '.join(missing)}: pip install 'vitrail[{extra}]'" if missing else "complete"
+    return report
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,103 @@
+"""predict and embed: a runtime and pictures -> labels with probabilities, or vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from vitrail.errors import ImageError, InputError
+from vitrail.images import Preprocess, Source
+
+Array = np.ndarray[Any, Any]
+Skip = Callable[[str, ImageError], None]
+
+
+class Runtime(Protocol):
+    """Anything that turns pixels into logits and embeddings: a checkpoint, an exported file, a packed network."""
+
+    @property
+    def preprocess(self) -> Preprocess: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def temperature(self) -> float | None: ...
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
+
+
+class Prediction(NamedTuple):
+    """The likeliest classes of one picture, best first."""
+
+    path: str
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def predict(
+    runtime: Runtime, images: Sequence[Source], top: int = 5, batch: int = 16, skip: Skip | None = None
+) -> list[Prediction]:
+    """The `top` likeliest classes of every picture, in order.
+
+    A picture that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
+    """
+    if not runtime.classes:
+        raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
+    if top < 1:
+        raise InputError(f"top: expected at least 1, got {top}")
+    found: list[Prediction] = []
+    for names, logits, _ in _run(runtime, images, batch, skip):
+        for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
+            best = np.argsort(-row, kind="stable")[:top]
+            labels = tuple(runtime.classes[number] for number in best)
+            found.append(Prediction(name, labels, tuple(float(row[number]) for number in best)))
+    return found
+
+
+def embed(runtime: Runtime, images: Sequence[Source], batch: int = 16, skip: Skip | None = None) -> Array:
+    """What the head receives for every picture, in order: float32 (n, D)."""
+    rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip)]
+    if not rows:
+        raise InputError("no pictures to embed")
+    return np.concatenate(rows)
+
+
+def probabilities(logits: Array, task: str = "one", temperature: float | None = None) -> Array:
+    """Softmax over the classes, or for several labels each class by itself; calibrated by the temperature if fitted."""
+    scaled = logits.astype(np.float64) / (temperature or 1.0)
+    if task == "several":
+        return np.asarray(0.5 * (1 + np.tanh(scaled / 2)))  # the logistic function, without overflow
+    raised = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+
+
+def _run(
+    runtime: Runtime, images: Sequence[Source], batch: int, skip: Skip | None
+) -> Iterator[tuple[list[str], Array, Array]]:
+    """Names, logits and embeddings, a batch at a time."""
+    if isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Sequence | np.ndarray):
+        raise InputError(f"expected a list of pictures, got {type(images).__name__}: put it in a list")
+    if batch < 1:
+        raise InputError(f"batch: expected at least 1, got {batch}")
+    for start in range(0, len(images), batch):
+        names: list[str] = []
+        pixels: list[Array] = []
+        for number, image in enumerate(images[start : start + batch], start):
+            name = os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
+            try:
+                pixels.append(runtime.preprocess(image))
+                names.append(str(name))
+            except ImageError as error:
+                if skip is None:
+                    raise
+                skip(str(name), error)
+        if pixels:
+            yield names, *runtime.run(np.stack(pixels))

@@ -1,0 +1,122 @@
+"""Arrays -> pictures: colour map, heat map over an image, sheets of labelled tiles. Pillow only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+Array = np.ndarray[Any, Any]
+
+INK, PAPER, FAINT = (32, 30, 38), (252, 251, 248), (120, 116, 128)
+# From dark to light without a turn, so that it reads in grey and for the colour-blind.
+_COLOURS = np.array(
+    [(10, 8, 38), (62, 16, 100), (142, 36, 108), (208, 74, 70), (246, 150, 48), (253, 240, 170)], np.float64
+)
+
+
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """The typeface that comes with Pillow."""
+    return ImageFont.load_default(size)
+
+
+def normalised(values: Array) -> Array:
+    """Stretch to 0..1; a constant map stays 0."""
+    low, high = float(values.min()), float(values.max())
+    return np.zeros(values.shape) if high <= low else (values - low) / (high - low)
+
+
+def coloured(values: Array) -> Image.Image:
+    """Values 0..1 (h, w) as colours."""
+    place = np.clip(values, 0, 1) * (len(_COLOURS) - 1)
+    channels = [np.interp(place, np.arange(len(_COLOURS)), _COLOURS[:, channel]) for channel in range(3)]
+    return Image.fromarray(np.stack(channels, axis=-1).round().astype(np.uint8))
+
+
+def enlarged(values: Array, size: tuple[int, int], smooth: bool = True) -> Array:
+    """A map (h, w) at the size (width, height) of a picture."""
+    how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(values.astype(np.float32)).resize(size, how))
+
+
+def overlay(image: Image.Image, values: Array, smooth: bool = True) -> Image.Image:
+    """A heat map (h, w) laid over its image: bright where it is high, the image dimmed where it is low."""
+    heat = np.clip(enlarged(normalised(values), image.size, smooth), 0, 1)
+    base = np.asarray(image.convert("RGB"), dtype=np.float64)
+    grey = base.mean(axis=-1, keepdims=True)
+    dimmed = (0.5 * base + 0.5 * grey) * 0.55
+    share = (0.75 * heat)[..., None]
+    mixed = dimmed * (1 - share) + np.asarray(coloured(heat), dtype=np.float64) * share
+    lit = mixed + base * (0.35 * heat[..., None])
+    return Image.fromarray(np.clip(lit, 0, 255).round().astype(np.uint8))
+
+
+def panes(image: Image.Image, grid: tuple[int, int], gap: int = 4) -> Image.Image:
+    """An image cut into its patches, with gaps between them."""
+    rows, columns = grid
+    width, height = image.width // columns, image.height // rows
+    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), INK)
+    for row in range(rows):
+        for column in range(columns):
+            box = (column * width, row * height, (column + 1) * width, (row + 1) * height)
+            sheet.paste(image.crop(box), (gap + column * (width + gap), gap + row * (height + gap)))
+    return sheet
+
+
+def marked(image: Image.Image, box: tuple[float, float, float, float], colour: tuple[int, int, int]) -> Image.Image:
+    """An image with a frame around a box (left, top, right, bottom)."""
+    image = image.copy()
+    ImageDraw.Draw(image).rectangle(box, outline=colour, width=max(2, image.width // 90))
+    return image
+
+
+def sheet(
+    tiles: Sequence[Sequence[Image.Image]],
+    title: str,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    gap: int = 6,
+) -> Image.Image:
+    """Rows of equal tiles under a title, with names for rows and columns where given."""
+    width, height = tiles[0][0].size
+    large, small = font(20), font(14)
+    left = 16 + (round(max(small.getlength(name) for name in rows)) + 12 if rows else 0)
+    top = 52 + (24 if columns else 0)
+    count = max(len(row) for row in tiles)
+    page = Image.new(
+        "RGB",
+        (
+            max(left + count * (width + gap) + 16, round(large.getlength(title)) + 32),
+            top + len(tiles) * (height + gap) + 10,
+        ),
+        PAPER,
+    )
+    draw = ImageDraw.Draw(page)
+    draw.text((16, 16), title, INK, large)
+    for number, name in enumerate(columns):
+        draw.text((left + number * (width + gap) + width / 2, top - 8), name, FAINT, small, anchor="ms")
+    for row, images in enumerate(tiles):
+        y = top + row * (height + gap)
+        if rows:
+            draw.text((left - 10, y + height / 2), rows[row], FAINT, small, anchor="rm")
+        for column, image in enumerate(images):
+            page.paste(image, (left + column * (width + gap), y))
+    return page
+
+
+def bars(names: Sequence[str], values: Sequence[float], title: str, width: int = 460) -> Image.Image:
+    """A bar for every name, values 0..1."""
+    large, small = font(20), font(15)
+    left = 24 + round(max(small.getlength(name) for name in names))
+    page = Image.new("RGB", (width, 60 + 32 * len(names)), PAPER)
+    draw = ImageDraw.Draw(page)
+    draw.text((16, 16), title, INK, large)
+    room = width - left - 90
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        y = 56 + 32 * number
+        draw.text((left - 8, y + 10), name, INK, small, anchor="rm")
+        draw.rectangle((left, y, left + max(1, room * value), y + 20), fill=(142, 36, 108))
+        draw.text((left + room * value + 8, y + 10), f"{100 * value:.1f} %", FAINT, small, anchor="lm")
+    return page

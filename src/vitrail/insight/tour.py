@@ -1,0 +1,151 @@
+"""tour: a checkpoint and a picture -> a folder of figures and a page, from the pixels to the answer."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.images import Source, decode
+from vitrail.inference import Prediction, predict
+from vitrail.insight.figures import attention_sheet, patch_filters, position_similarity, sincos_heat_map
+from vitrail.insight.pictures import Array, bars, marked, overlay, panes, sheet
+from vitrail.insight.trace import Trace, trace
+from vitrail.network.cost import Step, shape_walk
+
+
+class Figure(NamedTuple):
+    """A picture of the tour, and what one sees on it."""
+
+    name: str
+    caption: str
+    image: Image.Image
+
+
+class Tour(NamedTuple):
+    """What the tour found, and where it wrote it."""
+
+    prediction: Prediction
+    walk: list[Step]
+    files: list[Path]
+    page: Path
+
+
+def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
+    """Walk one picture through the network and write what is to be seen on the way."""
+    image = decode(picture)
+    seen = checkpoint.preprocess.view(picture)
+    with torch.no_grad():
+        traced = trace(checkpoint.model, torch.from_numpy(checkpoint.preprocess(picture))[None])
+    prediction = predict(checkpoint, [picture], top=5)[0]
+    walk = shape_walk(checkpoint.model.config, checkpoint.preprocess.size)
+    figures = draw_figures(checkpoint, traced, image, seen, prediction)
+    out.mkdir(parents=True, exist_ok=True)
+    files = []
+    for figure in figures:
+        files.append(out / f"{figure.name}.png")
+        figure.image.save(files[-1], optimize=True)
+    page = out / "index.html"
+    page.write_text(_page(figures, walk, prediction), encoding="utf-8")
+    return Tour(prediction, walk, files, page)
+
+
+def draw_figures(
+    checkpoint: Checkpoint, traced: Trace, image: Image.Image, seen: Image.Image, prediction: Prediction
+) -> list[Figure]:
+    """Every figure of the tour, in the order an image travels."""
+    model, config = checkpoint.model, checkpoint.model.config
+    grid = config.grid_for(checkpoint.preprocess.size)
+    prefix = config.prefix
+    large = seen.resize((seen.width * 4, seen.height * 4), Image.Resampling.LANCZOS)
+    if image.width == image.height:
+        large = image.resize(large.size, Image.Resampling.LANCZOS)
+    last = traced.attention[-1][0, :, 0, prefix:].mean(dim=0).reshape(grid).numpy()
+    busiest = int(last.argmax())
+    row, column = divmod(busiest, grid[1])
+    h, w = large.height / grid[0], large.width / grid[1]
+    query = marked(large, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
+    patch_maps = [attn[0, :, prefix + busiest, prefix:].mean(dim=0).reshape(grid).numpy() for attn in traced.attention]
+    figures = [
+        Figure("1-patches", "What the network receives: the picture, cut into patches.", panes(large, grid)),
+        Figure(
+            "2-answer",
+            "The last block's cls token looks here, averaged over heads; and the answer.",
+            _beside(
+                sheet([[large, overlay(large, last)]], "The picture, and where the last block looks"),
+                bars(prediction.labels, prediction.probabilities, "What it says"),
+            ),
+        ),
+        Figure(
+            "3-attention",
+            "Where the cls token looks, for every block and head: exact weights, not an approximation.",
+            attention_sheet(traced, grid, prefix, large),
+        ),
+        Figure(
+            "4-one-patch",
+            "Where the marked patch looks, block by block.",
+            sheet(
+                [[each.resize((190, 190), Image.Resampling.LANCZOS) for each in (query, *_over(large, patch_maps))]],
+                "Where one patch looks",
+                columns=["the patch", *(f"block {number}" for number in range(len(patch_maps)))],
+            ),
+        ),
+    ]
+    if config.positions.kind == "learned" and config.positions.at == "stem":
+        table = model.tokens.tables[0](grid)[config.slots :]
+        figures.append(
+            Figure("5-positions", "Learned positions know rows and columns.", position_similarity(table, grid))
+        )
+    figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
+    figures.append(
+        Figure(
+            "7-sincos",
+            "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
+            sincos_heat_map(grid, config.width),
+        )
+    )
+    return figures
+
+
+def _over(image: Image.Image, maps: list[Array]) -> list[Image.Image]:
+    return [overlay(image, each) for each in maps]
+
+
+def _beside(*images: Image.Image) -> Image.Image:
+    page = Image.new("RGB", (sum(each.width for each in images), max(each.height for each in images)), (252, 251, 248))
+    left = 0
+    for each in images:
+        page.paste(each, (left, 0))
+        left += each.width
+    return page
+
+
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#201e26;background:#fcfbf8;max-width:1000px;margin:2rem auto;
+padding:0 1rem}img{max-width:100%;height:auto}figure{margin:2.5rem 0}figcaption{color:#5c5866}
+table{border-collapse:collapse}td,th{padding:.15rem .9rem .15rem 0;text-align:left}td+td{font-family:monospace}"""
+
+
+def _page(figures: list[Figure], walk: list[Step], prediction: Prediction) -> str:
+    """One page that shows the tour; the pictures lie beside it."""
+    steps = "".join(
+        f"<tr><td>{html.escape(step.name)}</td><td>{' x '.join(map(str, step.shape))}</td>"
+        f"<td>{step.parameters:,}</td></tr>"
+        for step in walk
+    )
+    shown = "".join(
+        f'<figure><img src="{each.name}.png" alt="{html.escape(each.caption)}">'
+        f"<figcaption>{html.escape(each.caption)}</figcaption></figure>"
+        for each in figures
+    )
+    answer = html.escape(f"{prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Vitrail: a tour</title>'
+        f"<style>{_STYLE}</style><h1>A picture through a vision transformer</h1><p>The answer: <b>{answer}</b>.</p>"
+        f"{shown}<h2>The shape walk</h2>"
+        f"<table><tr><th>station</th><th>shape</th><th>parameters</th></tr>{steps}</table>"
+        "</html>\n"
+    )

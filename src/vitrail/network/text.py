@@ -1,0 +1,204 @@
+"""ids (B, T) -> logits (B, T, V): the blocks of the vision transformer, causal; and text that goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.errors import InputError
+from vitrail.network.config import Positions, ViTConfig, _flags, _whole
+from vitrail.network.encoder import Encoder, Passed, Tape, build_norm
+from vitrail.network.initialisation import initialise
+from vitrail.network.tokens import Place
+
+DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """A whole decoder-only text model; `blocks` says what its blocks are."""
+
+    vocabulary: int  # V: ids run from 0 to V - 1
+    block_size: int = 256  # the longest context, in tokens
+    width: int = 384  # D
+    depth: int = 6  # L
+    heads: int = 6  # A
+    head_width: int = 0  # d; 0 means width / heads
+    mlp_width: int = 0  # M; 0 means 4 * width
+    activation: str = "gelu"
+    qkv_bias: str = "all"
+    norm_eps: float = 1e-5
+    head_bias: bool = False
+    dropout: float = 0.0  # after the positions and after every dense layer but qkv
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _whole("vocabulary", self.vocabulary)
+        _whole("block_size", self.block_size)
+        _whole("width", self.width)
+        _whole("mlp_width", self.mlp_width, least=0)
+        _flags(self, "head_bias")
+        _ = self.blocks  # refuses the rest
+
+    @property
+    def blocks(self) -> ViTConfig:
+        """The description of the blocks: a text is a picture one row high, its tokens the patches."""
+        return ViTConfig(
+            image_size=(1, self.block_size),
+            patch_size=(1, 1),
+            width=self.width,
+            depth=self.depth,
+            heads=self.heads,
+            head_width=self.head_width,
+            mlp_width=self.mlp_width or 4 * self.width,
+            activation=self.activation,
+            qkv_bias=self.qkv_bias,
+            norm_eps=self.norm_eps,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            classes=0,
+            cls_token=False,
+            pool="none",
+            positions=Positions("none"),  # the decoder adds its own
+            initialisation="timm",
+        )
+
+
+class TextDecoder(nn.Module):
+    """A text model that sees only what came before; `model(ids)` gives logits, always."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.config = config
+        blocks = config.blocks
+        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.positions = nn.Embedding(config.block_size, config.width)
+        self.encoder = Encoder(blocks, causal=True)
+        self.norm = build_norm(blocks)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        initialise(self, blocks)
+        for layer in (self.tokens, self.positions, self.head):
+            nn.init.normal_(layer.weight, std=DEVIATION)
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (B, T, V): at each place, for the token that comes next."""
+        self._check(ids, self.config.block_size)
+        return self._logits(ids)
+
+    def encode(self, ids: Tensor, tape: Tape | None = None) -> Tensor:
+        """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""
+        self._check(ids, self.config.block_size)
+        return self._encode(ids, tape)
+
+    def loss(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over all places; without targets, each token of `ids` foretells the next."""
+        if targets is None:
+            self._check(ids, self.config.block_size + 1)
+            if ids.shape[1] < 2:
+                raise InputError("loss without targets: expected at least two tokens a text, got one")
+            ids, targets = ids[:, :-1], ids[:, 1:]
+        else:
+            self._check(targets, self.config.block_size, "targets")
+        logits = self(ids)
+        if targets.shape != ids.shape:
+            raise InputError(f"targets: expected the shape of ids {tuple(ids.shape)}, got {tuple(targets.shape)}")
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+
+    @torch.no_grad()
+    def generate(
+        self,
+        ids: Tensor,
+        new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """`ids` with `new_tokens` more, drawn one by one: (B, T + new_tokens).
+
+        The context is the last `block_size` tokens, so the text may grow without end. Temperature 0 takes the
+        likeliest token; `top_k` draws among that many. The same seed gives the same text, whatever the mode.
+        """
+        self._check(ids, None)
+        _check_sampling(new_tokens, temperature, top_k, seed)
+        if seed is not None:
+            if generator is not None:
+                raise InputError("generate takes a seed or a generator, got both: leave one out")
+            generator = torch.Generator(ids.device).manual_seed(seed)
+        with evaluating(self):
+            for _ in range(new_tokens):
+                context = ids[:, -self.config.block_size :]
+                last = self._logits(context)[:, -1].float()  # (B, V)
+                ids = torch.cat((ids, draw(last, temperature, top_k, generator).to(ids.dtype)), dim=1)
+        return ids
+
+    def _encode(self, ids: Tensor, tape: Tape | None = None) -> Tensor:
+        t = ids.shape[1]
+        x = self.tokens(ids) + self.positions.weight[:t]  # (B, T, D)
+        x = F.dropout(x, self.config.dropout, self.training)
+        passed: Passed = self.encoder(x, Place((1, t), 0), tape=tape)
+        return passed.tokens
+
+    def _logits(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self._encode(ids)))
+        return logits
+
+    def _check(self, ids: Tensor, longest: int | None, name: str = "ids") -> None:
+        """Refuse at the door what the tables cannot look up."""
+        if not isinstance(ids, Tensor):
+            raise InputError(f"{name}: expected a tensor of whole numbers (B, T), got {ids!r:.80}")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"{name}: expected int64 or int32, got {ids.dtype}: use {name}.long()")
+        if ids.ndim != 2 or ids.numel() == 0:
+            hint = f": for one text use {name}[None]" if ids.ndim == 1 and ids.numel() else ""
+            raise InputError(f"{name}: expected (B, T), at least one token each, got {tuple(ids.shape)}{hint}")
+        if longest is not None and ids.shape[1] > longest:
+            raise InputError(
+                f"{name}: expected at most {longest} tokens (block_size {self.config.block_size}), "
+                f"got {ids.shape[1]}: keep the last ones, or make block_size larger"
+            )
+        least, most = (int(each) for each in ids.aminmax())
+        if least < 0 or most >= self.config.vocabulary:
+            raise InputError(f"{name}: expected numbers from 0 to {self.config.vocabulary - 1}, got {least} to {most}")
+
+
+def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+    """One id for each row of logits (B, V) -> (B, 1)."""
+    if temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True)
+    values, choices = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))  # likeliest first
+    chances = ((values - values[:, :1]) / temperature).softmax(dim=-1)  # shifted: no temperature overflows
+    return choices.gather(1, torch.multinomial(chances, 1, generator=generator))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout inside; every module is left in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_sampling(new_tokens: int, temperature: float, top_k: int | None, seed: int | None) -> None:
+    least = {"new_tokens": (new_tokens, 0), "top_k": (top_k, 1), "seed": (seed, 0)}
+    for name, (value, floor) in least.items():
+        if value is None and name != "new_tokens":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not floor <= value < 2**63:
+            raise InputError(f"{name}: expected a whole number from {floor} up, got {value!r}")
+    right = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not right or not (math.isfinite(temperature) and temperature >= 0):
+        raise InputError(f"temperature: expected a number from 0 up, got {temperature!r}")

@@ -1,0 +1,340 @@
+"""Bad pictures: bombs, cuts, strangers and mutants end quickly, in an ImageError or in the right picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import resource
+import socket
+import struct
+import sys
+import time
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.errors import ImageError, InputError
+from vitrail.images import FORMATS, Limits, decode
+
+STRESS = Path(__file__).parent.parent / "stress" / "images.py"
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width: int, height: int, bits: int = 1, before: bytes = b"", after: bytes = b"", pixels: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before
+    return start + chunk(b"IDAT", zlib.compress(pixels)) + after + chunk(b"IEND", b"")
+
+
+def tiff(entries: list[tuple[int, int, int, int]], following: int = 0, room: int = 0) -> bytes:
+    """A little-endian TIFF of one directory: (tag, type, count, value), with room bytes behind it."""
+    body = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + body + struct.pack("<I", following) + bytes(room)
+
+
+def photo(size: tuple[int, int] = (48, 36)) -> Image.Image:
+    values = np.random.default_rng(3).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(values).resize(size, Image.Resampling.BICUBIC)
+
+
+def refused(source: object, message: str, seconds: float = 1.0, limits: Limits | None = None) -> None:
+    """The source ends in an ImageError that says so, within the time and 100 MB of further memory."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    with pytest.raises(ImageError, match=message):
+        decode(source, limits=limits or Limits())  # type: ignore[arg-type]
+    assert time.perf_counter() - began < seconds
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 100_000  # KB
+
+
+WEBP_LIE = b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\x10\0\0\0" + b"\xff\xff\x00" + b"\xff\xff\x00"
+BOMBS = {
+    "png 9k": png(9000, 9000, pixels=bytes(1126 * 9000)),
+    "png 12k": png(12_000, 12_000),
+    "png 20k": png(20_000, 20_000),
+    "png 65535": png(65_535, 65_535),
+    "png 2**31": png(2**31 - 1, 2**31 - 1),
+    "png thin": png(16_000, 1, pixels=bytes(2001)),
+    "png long": png(20_000, 300),
+    "gif": b"GIF89a" + struct.pack("<HHBBB", 65_535, 65_535, 0, 0, 0) + b"," + bytes(4) + b"\xff\xff\xff\xff\0\x02\0;",
+    "bmp": b"BM" + bytes(8) + struct.pack("<IIiiHHIIiiII", 54, 40, 60_000, 60_000, 1, 24, 0, 0, 0, 0, 0, 0),
+    "webp": WEBP_LIE,
+    "webp lossless": b"RIFF\x20\0\0\0WEBPVP8L\x14\0\0\0\x2f"
+    + (0x3FFF | 0x3FFF << 14).to_bytes(4, "little")
+    + bytes(20),
+    "tiff": tiff(
+        [
+            (256, 4, 1, 60_000),
+            (257, 4, 1, 60_000),
+            (258, 3, 1, 8),
+            (259, 3, 1, 1),
+            (262, 3, 1, 1),
+            (273, 4, 1, 8),
+            (278, 4, 1, 60_000),
+            (279, 4, 1, 10),
+        ]
+    ),
+    "ppm": b"P6 50000 50000 255\n",
+    "jpeg": encoded(photo(), "JPEG").replace(struct.pack(">HH", 36, 48), struct.pack(">HH", 65_500, 65_500), 1),
+}
+
+
+@pytest.mark.fault("I2")
+@pytest.mark.parametrize("name", BOMBS)
+def test_i2_bombs_are_refused_from_the_header(name: str) -> None:
+    refused(BOMBS[name], "refused")
+
+
+@pytest.mark.fault("I2")
+def test_i2_an_avif_bomb() -> None:
+    if "AVIF" not in FORMATS:
+        pytest.skip("this Pillow has no AVIF")
+    data = encoded(photo(), "AVIF")
+    assert data.count(struct.pack(">II", 48, 36)) == 1  # the size box
+    refused(data.replace(struct.pack(">II", 48, 36), struct.pack(">II", 16_000, 16_000)), "refused|damaged")
+
+
+@pytest.mark.fault("I2")
+def test_i2_limits_are_the_callers() -> None:
+    data = encoded(photo(), "PNG")
+    assert decode(data, limits=Limits(pixels=48 * 36, side=48, aspect=48 / 36, file_bytes=len(data))).size == (48, 36)
+    for tight, field in (
+        (Limits(pixels=48 * 36 - 1), "pixels"),
+        (Limits(side=47), "side"),
+        (Limits(aspect=1.3), "aspect"),
+        (Limits(file_bytes=len(data) - 1), "file_bytes"),
+    ):
+        refused(data, f"raise Limits.{field}", limits=tight)
+    with pytest.raises(InputError, match="Limits.pixels must be positive"):
+        Limits(pixels=0)
+
+
+def many_frames(kind: str) -> bytes:
+    """10,000 frames of one small picture, built by repeating the encoded second frame."""
+    small = [Image.new("RGB", (8, 8), (0, 0, 9 * index)) for index in range(3)]
+    data = encoded(small[0], kind, save_all=True, append_images=small[1:], duration=20)
+    if kind == "GIF":
+        start = data.index(b"\x21\xf9", data.index(b"\x2c"))
+        return data[:start] + data[start:-1] * 5000 + b";"
+    if kind == "WEBP":
+        start = data.index(b"ANMF", data.index(b"ANMF") + 4)
+        body = data[:start] + data[start:] * 5000
+        return body[:4] + struct.pack("<I", len(body) - 8) + body[8:]
+    start = data.index(b"fcTL", data.index(b"IDAT")) - 4
+    body = data[:start] + data[start : data.index(b"IEND") - 4] * 5000 + data[data.index(b"IEND") - 4 :]
+    at = body.index(b"acTL")
+    return body[: at - 4] + chunk(b"acTL", struct.pack(">II", 10_001, 0)) + body[at + 16 :]
+
+
+@pytest.mark.fault("I3", "I8")
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_i3_ten_thousand_frames_cost_one(kind: str) -> None:
+    data = many_frames(kind)
+    began = time.perf_counter()
+    assert decode(data).getpixel((0, 0)) == (0, 0, 0)
+    assert time.perf_counter() - began < 1
+
+
+PIXEL = bytes(2)
+PACKED = zlib.compress(bytes(64 * 2**20), 9)
+HEAVY = {
+    "png zTXt": png(1, 1, before=chunk(b"zTXt", b"a\0\0" + PACKED), pixels=PIXEL),
+    "png iTXt": png(1, 1, before=chunk(b"iTXt", b"a\0\1\0\0\0" + PACKED), pixels=PIXEL),
+    "png iTXt behind": png(1, 1, after=chunk(b"iTXt", b"a\0\1\0\0\0" + PACKED) * 40, pixels=PIXEL),
+    "png tEXt": png(1, 1, before=chunk(b"tEXt", b"a\0" + bytes(64 * 2**20)), pixels=PIXEL),
+    "png many iCCP": png(1, 1, before=chunk(b"iCCP", b"a\0\0" + PACKED) * 500, pixels=PIXEL),
+    "png tiny chunks": png(1, 1, before=chunk(b"abCd", b"") * 100_000, pixels=PIXEL),
+    "png tiny IDAT": png(1, 1, before=chunk(b"IDAT", b"") * 100_000, pixels=PIXEL),
+    "jpeg padding": b"\xff\xd8" + b"\xff" * 20_000_000,
+    "jpeg comments": b"\xff\xd8" + b"\xff\xfe\0\x02" * 5_000_000,
+    "jpeg scans": encoded(photo(), "JPEG", progressive=True)[:-2]
+    + b"\xff\xda\0\x08\1\1\0\0\x3f\0" * 5000
+    + b"\xff\xd9",
+    "jpeg tags": b"\xff\xd8\xff\xe1\xff\xf0Exif\0\0" + tiff([(tag, 7, 60_000, 8) for tag in range(1, 5000)], room=5000),
+    "gif comments": b"GIF89a\1\0\1\0\0\0\0" + b"\x21\xfe" + (b"\xff" + bytes(255)) * 100_000 + b"\0;",
+    "gif junk": b"GIF89a\1\0\1\0\0\0\0" + bytes(20_000_000),
+    "ppm comment": b"P6 #" + b"a" * 20_000_000 + b"\n1 1 255\n123",
+    "ppm plain": b"P3 1600 1600 255 " + b"7 " * 7_680_000,
+    "ppm odd scale": b"P6 3000 3000 100 " + b"7" * 27_000_000,
+    "bmp rle": b"BM"
+    + bytes(8)
+    + struct.pack("<IIiiHHIIiiII", 54, 40, 5000, 5000, 1, 8, 1, 0, 0, 0, 0, 0)
+    + b"\1\2" * 3_000_000,
+    "tiff tags": tiff(
+        [(256, 4, 1, 8), (257, 4, 1, 8)] + [(tag, 7, 500_000, 8) for tag in range(300, 20_000)], room=300_000
+    ),
+    "tiff inner tags": tiff([(256, 4, 1, 8), (0x8769, 4, 1, 38)], room=0)
+    + tiff([(tag, 7, 500_000, 8) for tag in range(300, 20_000)], room=300_000)[8:],
+}
+
+
+@pytest.mark.fault("I3")
+@pytest.mark.parametrize("name", HEAVY)
+def test_i3_heavy_metadata_is_refused_quickly(name: str) -> None:
+    refused(HEAVY[name], "refused|damaged")
+
+
+@pytest.mark.fault("I3")
+def test_i3_a_loop_of_tiff_directories_ends_at_the_first_page() -> None:
+    data = bytearray(encoded(Image.new("L", (8, 8), 7), "TIFF"))
+    (start,) = struct.unpack_from("<I", data, 4)
+    (count,) = struct.unpack_from("<H", data, start)
+    struct.pack_into("<I", data, start + 2 + 12 * count, start)  # the next directory is this one
+    began = time.perf_counter()
+    assert decode(bytes(data)).getpixel((0, 0)) == (7, 7, 7)
+    assert time.perf_counter() - began < 1
+
+
+CUTS: dict[str, tuple[str, dict[str, object]]] = {
+    "jpeg": ("JPEG", {}),
+    "jpeg progressive": ("JPEG", {"progressive": True}),
+    "png": ("PNG", {}),
+    "webp": ("WEBP", {}),
+    "webp lossless": ("WEBP", {"lossless": True}),
+    "gif": ("GIF", {}),
+    "bmp": ("BMP", {}),
+    "ppm": ("PPM", {}),
+    "tiff": ("TIFF", {}),
+    "tiff lzw": ("TIFF", {"compression": "tiff_lzw"}),
+}
+
+
+@pytest.mark.fault("I4")
+@pytest.mark.parametrize("name", CUTS)
+def test_i4_cut_at_every_byte(name: str) -> None:
+    """Every cut is an error; only one behind the last pixel may give the picture, and then all of it."""
+    kind, options = CUTS[name]
+    data = encoded(photo((24, 18)), kind, **options)
+    whole = decode(data).tobytes()
+    survivors = []
+    for end in range(len(data)):
+        try:
+            assert decode(data[:end]).tobytes() == whole
+            survivors.append(end)
+        except ImageError:
+            pass
+    assert len(survivors) <= {"png": 21, "gif": 2}.get(name, 0)
+    assert survivors == list(range(len(data) - len(survivors), len(data)))
+
+
+STRANGERS = {
+    "EPS": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "EPS"),
+    "PSD": (b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, 8, 8, 8, 3) + bytes(400), "Photoshop"),
+    "FITS": (b"SIMPLE  =                    T".ljust(2880), "FITS"),
+    "PDF": (encoded(photo(), "PDF"), "PDF"),
+    "SVG": (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+    "ICNS": (encoded(photo((32, 32)), "ICNS"), "Apple icon"),
+    "J2K": (encoded(photo(), "JPEG2000"), "JPEG 2000"),
+    "ICO": (encoded(photo((32, 32)), "ICO"), "Windows icon"),
+    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(40), "HEIC"),
+    "HTML": (b"\n<!DOCTYPE html><html><body>404</body></html>", "web page"),
+    "LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+    "JSON": (b'{"error": "not found"}', "text"),
+    "text": (b"hello\nworld\n", "text"),
+    "zeros": (bytes(5000), "zero bytes"),
+    "noise": (bytes(range(128, 256)) * 8, "not known"),
+    "zip": (b"PK\3\4" + bytes(30), "zip"),
+    "empty": (b"", "empty"),
+}
+
+
+@pytest.mark.fault("I5")
+@pytest.mark.parametrize("name", STRANGERS)
+def test_i5_other_files_named_jpg_are_refused_and_named(name: str, tmp_path: Path) -> None:
+    data, message = STRANGERS[name]
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(data)
+    refused(path, f"photo.jpg: .*{message}")
+    refused(data, message)
+
+
+@pytest.mark.fault("I5")
+def test_i5_what_is_no_ordinary_file_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    refused(tmp_path / "pipe.jpg", "pipe.jpg: a pipe, socket or device")
+    refused("/dev/zero", "a pipe, socket or device")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(tmp_path)  # the address of a socket may not be long
+        listener.bind("s.jpg")
+        refused("s.jpg", "a pipe, socket or device")
+    refused(tmp_path, "a folder")
+    refused(tmp_path / "none.jpg", "none.jpg: no such file")
+    refused("https://example.org/a.jpg", "download the picture first")
+    refused("a\0b.jpg", "cannot be read")
+    refused("x" * 5000, "cannot be read")
+    refused("", "no such file|folder")
+    (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
+    refused(tmp_path / "loop.jpg", "cannot be read")
+
+
+@pytest.mark.fault("I5")
+def test_i5_messages_stay_on_one_line_whatever_the_name() -> None:
+    for name in ("a\nb.jpg", os.fsdecode(b"\xff\xfe.jpg"), "a\x1b[31m.jpg"):
+        with pytest.raises(ImageError) as caught:
+            decode(name)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.fault("I9")
+def test_i9_one_pixel_and_none() -> None:
+    assert decode(encoded(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG")).getpixel((0, 0)) == (1, 2, 3)
+    assert decode(encoded(Image.new("RGB", (1, 150)), "PNG")).size == (1, 150)
+    assert decode(encoded(Image.new("RGB", (150, 1)), "PNG")).size == (150, 1)
+    refused(png(0, 5), "no pixels|damaged|not a picture")
+    refused(Image.new("RGB", (0, 5)), "no pixels")
+
+
+@pytest.mark.fault("I1")
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError, RecursionError, SyntaxError, EOFError, OverflowError, ZeroDivisionError, struct.error],
+)
+def test_i1_whatever_a_decoder_raises_becomes_an_image_error(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Image.Image) -> None:
+        raise error("oops")
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", broken)
+    refused(encoded(photo(), "PNG"), "picture of .* bytes: (damaged|not enough memory)")
+
+
+def campaign() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("stress_images", STRESS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["stress_images"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.fault("I1")
+def test_i1_two_thousand_mutants() -> None:
+    """The first 2,000 pictures of the campaign in stress/images.py, of at least 12 kinds."""
+    stress = campaign()
+    pictures = stress.seed_pictures()
+    assert len(pictures) >= 12
+    assert all(stress.outcome(data) == "decoded" for data in pictures.values())
+    ends = []
+    for index in range(2000):
+        began = time.perf_counter()
+        _, data = stress.picture(index, 20, pictures)
+        ends.append(stress.outcome(data))
+        assert time.perf_counter() - began < 2
+    assert set(ends) == {"decoded", "refused"}
+    assert 100 < ends.count("decoded") < 1000  # the mutants are neither harmless nor all dead at the door
