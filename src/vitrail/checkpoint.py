@@ -10,7 +10,9 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -33,6 +35,7 @@ KEY: Final = "vitrail"  # of our JSON in the file's metadata
 TASKS: Final = ("one", "several")  # labels an image may have
 BUILT_IN: Final = ("glass",)
 LARGEST_HEADER: Final = 32 * 2**20
+FLOATS: Final = ("F64", "F32", "F16", "BF16")  # what weights may be, in the words of the file
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,24 @@ class Checkpoint:
         object.__setattr__(self, "classes", tuple(classes))
         if self.thresholds is not None:
             object.__setattr__(self, "thresholds", tuple(self.thresholds))
-        self._validate()
+        if self.task not in TASKS:
+            raise CheckpointError(f"task {self.task!r} is unknown: {nearest(str(self.task), TASKS)}")
+        self._validate_classes()
+        self._validate_pixels()
+        self._validate_numbers()
 
-    def _validate(self) -> None:
-        config, size = self.model.config, self.preprocess.size
-        if len(self.classes) != config.classes:
-            raise CheckpointError(f"expected {config.classes} class names, as the head has, got {len(self.classes)}")
+    def _validate_classes(self) -> None:
+        count = self.model.config.classes
+        if len(self.classes) != count:
+            raise CheckpointError(f"expected {count} class names, as the head has, got {len(self.classes)}")
         if any(not isinstance(name, str) or not name for name in self.classes):
             raise CheckpointError("class names must be text, and none may be empty")
-        if len(set(self.classes)) != len(self.classes):
-            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        twice = [name for name, times in Counter(self.classes).items() if times > 1]
+        if twice:
             raise CheckpointError(f"class names must differ, got twice: {', '.join(twice[:5])}")
+
+    def _validate_pixels(self) -> None:
+        config, size = self.model.config, self.preprocess.size
         if self.preprocess.channels != config.channels:
             raise CheckpointError(
                 f"the network takes {config.channels} channels, the preprocessing gives {self.preprocess.channels}"
@@ -85,20 +95,29 @@ class Checkpoint:
         config.grid_for(size)
         if config.fixed_size and size != config.image_size:
             raise CheckpointError(f"the network takes only {config.image_size}, the preprocessing gives {size}")
-        if self.task not in TASKS:
-            raise CheckpointError(f"task {self.task!r} is unknown: {nearest(str(self.task), TASKS)}")
-        if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise CheckpointError(f"temperature: expected a positive number, got {self.temperature}")
-        if self.thresholds is not None and len(self.thresholds) != config.classes:
-            raise CheckpointError(f"thresholds: expected {config.classes}, got {len(self.thresholds)}")
+
+    def _validate_numbers(self) -> None:
+        count = self.model.config.classes
+        if self.temperature is not None and not (_finite(self.temperature) and self.temperature > 0):
+            raise CheckpointError(f"temperature: expected a positive number, got {self.temperature!r}")
+        if self.thresholds is not None and len(self.thresholds) != count:
+            raise CheckpointError(f"thresholds: expected {count}, got {len(self.thresholds)}")
+        for name, value in (("reject", self.reject), *(("thresholds", each) for each in self.thresholds or ())):
+            if value is not None and not (_finite(value) and 0 <= value <= 1):
+                raise CheckpointError(f"{name}: expected a number from 0 to 1, got {value!r}")
 
     def run(self, pixels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
         parameter = next(self.model.parameters())
-        with torch.inference_mode():
-            tensor = torch.from_numpy(pixels).to(parameter.device, parameter.dtype)
-            embedding = self.model.embed(tensor)
-            logits = self.model.head(embedding)
+        training = self.model.training
+        self.model.eval()  # a network in training would answer by chance
+        try:
+            with torch.inference_mode():
+                tensor = torch.from_numpy(pixels).to(parameter.device, parameter.dtype)
+                embedding = self.model.embed(tensor)
+                logits = self.model.head(embedding)
+        finally:
+            self.model.train(training)
         if embedding.ndim == 3:
             if self.model.config.pool == "none":
                 raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
@@ -128,7 +147,10 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.model.state_dict().items()}
     _refuse_nan(tensors, "not saved")
     description = checkpoint.describe()
-    text = json.dumps(description | {"hash": content_hash(description, tensors)}, allow_nan=False)
+    try:
+        text = json.dumps(description | {"hash": content_hash(description, tensors)}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
     data = write_tensors(tensors, {KEY: text})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -141,9 +163,10 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise CheckpointError(f"could not write {path} ({len(data):,} bytes needed): {error.strerror}") from error
+        raise CheckpointError(f"could not write {path} ({len(data):,} bytes needed): {_reason(error)}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
@@ -163,6 +186,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointError(f"{path}: the description is damaged: {error}") from None
     except VitrailError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if len(header) < config.depth:  # each block has several: no need to build a thousand to see it
+        raise CheckpointError(f"{path}: expected {config.depth} blocks, as the config says, got {len(header)} tensors")
     model = on_meta(config)
     _compare(path, header, model)
     try:
@@ -176,7 +201,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     model.load_state_dict(tensors, assign=True)
     try:
         return Checkpoint(model.eval(), preprocess, provenance=provenance, **rest)
-    except VitrailError as error:
+    except (TypeError, VitrailError) as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
@@ -211,6 +236,9 @@ def _read(path: str | os.PathLike[str]) -> _Raw:
         raise CheckpointError(f"{path} has no Vitrail description: expected a file written by vitrail.save")
     try:
         description = json.loads(metadata[KEY], object_pairs_hook=_unique)
+        # 1e-06 and 1E-06 are one number: only the very text that was written is sure to be undamaged.
+        if json.dumps(description, allow_nan=False) != metadata[KEY]:
+            raise ValueError("it is not as it was written")
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: the description is damaged: {error}") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
@@ -220,21 +248,23 @@ def _read(path: str | os.PathLike[str]) -> _Raw:
 
 
 def _bytes(path: str | os.PathLike[str]) -> bytes:
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a checkpoint, got {type(path).__name__}")
     text = os.fspath(path)
-    if text.startswith("vitrail:"):
-        name = text.removeprefix("vitrail:")
-        if name not in BUILT_IN:
-            raise CheckpointError(f"no built-in checkpoint {text!r}: {nearest(name, BUILT_IN)}")
-        return (resources.files("vitrail.data") / f"{name}.safetensors").read_bytes()
-    place = Path(text)
-    if place.is_dir():
-        raise CheckpointError(f"{text} is a folder: name the .safetensors file in it")
-    if not place.is_file():
-        raise CheckpointError(f"no checkpoint {text}: expected a .safetensors file, or vitrail:{BUILT_IN[0]}")
     try:
+        if text.startswith("vitrail:"):
+            name = text.removeprefix("vitrail:")
+            if name not in BUILT_IN:
+                raise CheckpointError(f"no built-in checkpoint {text!r}: {nearest(name, BUILT_IN)}")
+            return (resources.files("vitrail.data") / f"{name}.safetensors").read_bytes()
+        place = Path(text)
+        if place.is_dir():
+            raise CheckpointError(f"{text} is a folder: name the .safetensors file in it")
+        if not place.is_file():
+            raise CheckpointError(f"no checkpoint {text}: expected a .safetensors file, or vitrail:{BUILT_IN[0]}")
         return place.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"could not read {text}: {error.strerror}") from error
+        raise CheckpointError(f"could not read {text}: {_reason(error)}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -252,6 +282,10 @@ def _compare(path: str | os.PathLike[str], header: Mapping[str, Any], model: ViT
     wrong = [f"missing {name}" for name in expected if name not in got]
     wrong += [f"unexpected {name}" for name in got if name not in expected]
     wrong += [f"{n}: expected {expected[n]}, got {got[n]}" for n in expected if n in got and expected[n] != got[n]]
+    for name, value in model.state_dict().items():
+        kind = header[name].get("dtype") if isinstance(header.get(name), dict) else None
+        if kind and kind not in (FLOATS if value.is_floating_point() else ("I64",)):
+            wrong.append(f"{name}: expected {'floats' if value.is_floating_point() else 'I64'}, got {kind}")
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise CheckpointError(f"{path}: the tensors do not fit the config: {'; '.join(wrong[:8])}{more}")
@@ -261,6 +295,14 @@ def _refuse_nan(tensors: Mapping[str, Tensor], what: str) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"{name} holds NaN or infinite values: {what}")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _sync_folder(folder: Path) -> None:

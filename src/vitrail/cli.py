@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,8 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 CheckpointPath = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A .safetensors file, or vitrail:glass.")]
@@ -33,26 +35,26 @@ Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
 
 def main() -> None:
     """Run a verb; the user's mistake is one line and exit code 2, ours is exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be text
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except typer.TyperException as error:
-        err.print(f"vitrail: {error.format_message()}", markup=False)
+        _complain(error.format_message())
         code = 2
     except VitrailError as error:
-        err.print(f"vitrail: {error}", markup=False)
+        _complain(str(error))
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         code = 130
-    except BrokenPipeError:  # the reader of our output has left
+    except _ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
         if os.environ.get("VITRAIL_DEBUG"):
             traceback.print_exc()
-        err.print(
-            f"vitrail: internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)",
-            markup=False,
-        )
+        _complain(f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)")
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -88,8 +90,8 @@ def models(as_json: AsJson = False) -> None:
         shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
         sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
         table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
-    out.print(table)
-    out.print(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
+    _show(table)
+    _say(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
 
 
 @app.command()
@@ -124,15 +126,15 @@ def inspect(
     table = _table("station", "shape", "parameters")
     for step in walk:
         table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
-    out.print(f"[bold]{what}[/bold], one image of {image_size[0]}x{image_size[1]}")
-    out.print(table)
-    out.print(f"parameters        {cost.parameters:,} ({_bytes(cost.parameter_bytes)} in fp32)")
-    out.print(f"multiply-adds     {cost.multiply_adds / 1e9:.3f} G ({cost.flops / 1e9:.2f} GFLOPs)")
+    _say(f"{what}, one image of {image_size[0]}x{image_size[1]}")
+    _show(table)
+    _say(f"parameters        {cost.parameters:,} ({_bytes(cost.parameter_bytes)} in fp32)")
+    _say(f"multiply-adds     {cost.multiply_adds / 1e9:.3f} G ({cost.flops / 1e9:.2f} GFLOPs)")
     side = cost.attention_matrix[0]
-    out.print(f"attention         {side} x {side} for each head; all maps {_bytes(cost.attention_bytes)} in fp32")
+    _say(f"attention         {side} x {side} for each head; all maps {_bytes(cost.attention_bytes)} in fp32")
     for name, value in about.items():
         if value not in ("", {}, [], None):
-            out.print(f"{name:<17} {_short(value)}", markup=False)
+            _say(f"{name:<17} {_short(value)}")
 
 
 @app.command()
@@ -177,13 +179,13 @@ def predict(
     if as_json:
         _print_json(result)
     elif to is not None:
-        out.print(f"{len(rows)} predictions written to {to}", markup=False)
+        _say(f"{len(rows)} predictions written to {to}")
     else:
         for row in rows:
             answers = ", ".join(
                 f"{name} {100 * p:.1f} %" for name, p in zip(row["labels"], row["probabilities"], strict=True)
             )
-            out.print(f"{row['path']}: {answers or 'nothing above the threshold'}", markup=False)
+            _say(f"{row['path']}: {answers or 'nothing above the threshold'}")
     skipped.finish()
 
 
@@ -211,6 +213,8 @@ def embed(
     vectors = run(load(checkpoint), paths, batch, skipped)
     kept = [path for path in paths if path not in skipped.names]
     if to is not None and to.suffix == ".npy":
+        if any(len(path.splitlines()) != 1 for path in kept):
+            raise InputError("a file name holds a line break, which FILE.txt cannot list: use --out FILE.csv")
         with _writing(to, "wb") as file:
             np.save(file, vectors)
         with _writing(to.with_suffix(".txt")) as file:
@@ -223,7 +227,7 @@ def embed(
     if as_json:
         _print_json({"paths": kept, "embeddings": vectors.tolist(), "skipped": skipped.rows})
     else:
-        out.print(f"{vectors.shape[0]} vectors of {vectors.shape[1]} values written to {to}", markup=False)
+        _say(f"{vectors.shape[0]} vectors of {vectors.shape[1]} values written to {to}")
     skipped.finish()
 
 
@@ -237,9 +241,9 @@ def doctor(as_json: AsJson = False) -> None:
         _print_json(report)
         return
     for section, values in report.items():
-        out.print(f"[bold]{section}[/bold]")
+        _say(section)
         for name, value in values.items():
-            out.print(f"  {name:<16} {value}", markup=False)
+            _say(f"  {name:<16} {value}")
 
 
 @app.command()
@@ -255,7 +259,10 @@ def demo(
     from vitrail.insight.tour import tour
 
     drawn = window(seed, 384)
-    result = tour(load("vitrail:glass"), picture or drawn.image, to)
+    try:
+        result = tour(load("vitrail:glass"), picture or drawn.image, to)
+    except OSError as error:
+        raise InputError(f"cannot write to {to}: {error.strerror}") from error
     best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
     if as_json:
         _print_json(
@@ -271,12 +278,12 @@ def demo(
     table = _table("station", "shape", "parameters")
     for step in result.walk:
         table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
-    out.print(table)
+    _show(table)
     truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
-    out.print(f"the picture: {truth}; the network says: {best}", markup=False)
+    _say(f"the picture: {truth}; the network says: {best}")
     for file in result.files:
-        out.print(f"  {file}", markup=False)
-    out.print(f"all on one page: {result.page}", markup=False)
+        _say(f"  {file}")
+    _say(f"all on one page: {result.page}")
 
 
 class _Skipped:
@@ -287,7 +294,7 @@ class _Skipped:
 
     def __call__(self, name: str, error: ImageError) -> None:
         self.rows.append({"path": name, "error": str(error)})
-        err.print(f"vitrail: {error}", markup=False)
+        _complain(str(error))
 
     @property
     def names(self) -> set[str]:
@@ -295,7 +302,7 @@ class _Skipped:
 
     def finish(self) -> None:
         if self.rows:
-            err.print(f"vitrail: {len(self.rows)} pictures could not be read; the others are done")
+            _complain(f"{len(self.rows)} of the pictures could not be read; the others are done")
             raise typer.Exit(2)
 
 
@@ -317,7 +324,7 @@ def _described(what: str) -> tuple[Any, dict[str, Any]]:
 
 def _size(text: str) -> tuple[int, int]:
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() for part in parts):
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
         raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
     return int(parts[0]), int(parts[-1])
 
@@ -343,12 +350,39 @@ def _bytes(count: float) -> str:
     return f"{count:.4g} {unit}"
 
 
-def _writing(path: Path, mode: str = "w") -> Any:
+@contextmanager
+def _writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file to write to; names that are not text go in as they are."""
+    how: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     try:
-        return open(path, mode) if "b" in mode else open(path, mode, encoding="utf-8", newline="")
+        with open(path, mode, **how) as file:
+            yield file
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
+class _ReaderGone(Exception):  # noqa: N818
+    """Nobody reads our output any more: `vitrail models | head`."""
+
+
+def _say(text: str) -> None:
+    """A line as it is: a table's markup, emoji codes and line breaks mean nothing in it."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+
+
+def _show(table: Table) -> None:
+    with tables.capture() as drawn:
+        tables.print(table)
+    _say(drawn.get().rstrip("\n"))
+
+
+def _complain(text: str) -> None:
+    """One line on stderr, whatever file names are in it."""
+    typer.echo("vitrail: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+
+
 def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    _say(json.dumps(value))

@@ -43,7 +43,7 @@ def _machine() -> dict[str, str]:
 def _extras() -> dict[str, str]:
     """For each extra of the package: complete, or what is missing and the command that installs it."""
     needed: dict[str, list[str]] = {}
-    for requirement in importlib.metadata.requires("vitrail") or []:
+    for requirement in _requirements():
         name, _, condition = requirement.partition(";")
         extra_of = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", condition)
         package = re.match(r"[\w.-]+", name.strip())
@@ -54,6 +54,13 @@ def _extras() -> dict[str, str]:
         missing = [package for package in packages if not _version(package)]
         report[extra] = f"missing {', '.join(missing)}: pip install 'vitrail[{extra}]'" if missing else "complete"
     return report
+
+
+def _requirements() -> list[str]:
+    try:
+        return importlib.metadata.requires("vitrail") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its source, not installed
+        return []
 
 
 def _version(package: str) -> str | None:

@@ -38,6 +38,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tensors are tiny: a second thread costs more than it brings."""
+    torch.set_num_threads(1)
+
+
 def build(**changes: Any) -> ViT:
     """A small model whose every parameter is random."""
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 3, "heads": 4, "mlp_width": 24}

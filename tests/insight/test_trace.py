@@ -56,6 +56,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tensors are tiny: a second thread costs more than it brings."""
+    torch.set_num_threads(1)
+
+
 def build(**changes: Any) -> ViT:
     """A small model whose every parameter is random; three blocks, 2x3 patches."""
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 3, "heads": 4, "mlp_width": 24}
@@ -273,11 +279,17 @@ def test_pool_weights_are_what_the_pool_took(pixels: Tensor, merged: int) -> Non
 
     model = build(merge_per_block=merged, pool="map")
     seen = trace(model, pixels)
-    place = model.encode(pixels).place
-    probe = model.pool.probe.expand(2, -1, -1)
-    attended = model.pool.attention.attend(probe, seen.tokens, place=place, explicit=True)
-    torch.testing.assert_close(seen.pool_weights, attended.weights.mean(dim=1)[:, 0], atol=1e-5, rtol=1e-4)
-    assert seen.pool_weights.std(dim=1).min() > 1e-3
+    sizes = model.encode(pixels).place.sizes
+    attention, patches = model.pool.attention, seen.tokens[:, 1:]
+    query = F.linear(model.pool.probe, attention.qkv.weight[:16], attention.qkv.bias[:16]).reshape(1, 4, 1, 4)
+    keys = F.linear(patches, attention.qkv.weight[16:32], attention.qkv.bias[16:32])
+    scores = query @ keys.reshape(2, left, 4, 4).permute(0, 2, 3, 1) / 2
+    if sizes is not None:
+        scores = scores + sizes[:, None, None, 1:].log()
+    expected = scores.softmax(dim=-1).mean(dim=1)[:, 0]  # the probe's own attention to the patches
+    torch.testing.assert_close(seen.pool_weights[:, 1:], expected, atol=1e-5, rtol=1e-4)
+    assert seen.pool_weights[:, 0].abs().max() == 0
+    assert expected.std(dim=1).min() > 1e-3
     (gradient,) = torch.autograd.grad(seen.logits.sum(), seen.attention[:1])
     assert gradient.abs().max() > 0
 

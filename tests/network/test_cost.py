@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from vitrail.errors import InputError
+from vitrail.insight import trace
 from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
 from vitrail.network.cost import count_parameters
 from vitrail.network.presets import preset
@@ -91,6 +92,18 @@ def test_an_estimate_is_of_the_network_as_built() -> None:
     assert cost.parameters == count_parameters(model) == sum(p.numel() for p in model.parameters())
     assert cost.parameter_bytes == 4 * cost.parameters
     assert cost.tokens == 1 + 2 + 49
+
+
+@pytest.mark.row("003.15")
+@pytest.mark.parametrize("merged", [0, 4, 30])
+def test_attention_memory_is_what_the_maps_take(merged: int) -> None:
+    """Added up over the maps that `trace` gives; merging makes them smaller from block to block."""
+    kept = ((0, 2), *((0, 1, 2),) * 5)
+    model = ViT(preset("vit-nano4-28", merge_per_block=merged, registers=2, kept_heads=kept)).eval()
+    for size in ((28, 28), (16, 40)):
+        maps = trace(model, torch.randn(1, 3, *size), hidden=False).attention
+        cost = estimate(model.config, size)
+        assert cost.attention_bytes == sum(each.numel() * each.element_size() for each in maps)
 
 
 def test_fewer_heads_cost_less() -> None:

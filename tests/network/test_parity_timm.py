@@ -223,6 +223,12 @@ def test_siglip(vit: Any, activation: str, classes: int) -> None:
     assert_equal_both_ways(small(**changes), theirs)
 
 
+def test_attention_pooling_leaves_prefix_tokens_out(vit: Any) -> None:
+    """With registers and a cls token, the probe still sees patches only."""
+    theirs = vit(class_token=True, reg_tokens=3, no_embed_class=True, global_pool="map")
+    assert_equal_both_ways(small(registers=3, pool="map", positions=BARE), theirs)
+
+
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_parallel_blocks(vit: Any, qk_norm: bool) -> None:
     """Attention and MLP side by side on one norm; timm keeps both first layers in one matrix."""

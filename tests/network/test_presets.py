@@ -100,11 +100,11 @@ def test_other_forms_of_the_base_network() -> None:
         ("vit-l16", 16, 1024, 4096, 16, 24, 0.1),
         ("vit-l32", 32, 1024, 4096, 16, 24, 0.0),
         ("vit-h14", 14, 1280, 5120, 16, 32, 0.1),
-        ("r50-vit-b16", 1, 768, 3072, 12, 12, None),
+        ("r50-vit-b16", 1, 768, 3072, 12, 12, 0.1),
     ],
 )
 def test_the_sizes_behind_the_names(
-    name: str, patch: int, width: int, mlp_width: int, heads: int, depth: int, dropout: float | None
+    name: str, patch: int, width: int, mlp_width: int, heads: int, depth: int, dropout: float
 ) -> None:
     """The table of the original configs; dropout is stored per config (trap E50), the rest is common to all."""
     config = PRESETS[name]
@@ -116,12 +116,18 @@ def test_the_sizes_behind_the_names(
     assert (config.pool, config.representation_width) == ("cls", 0)
     assert (config.image_size, config.norm_eps, config.activation) == ((224, 224), 1e-6, "gelu")
     assert config.positions == Positions("learned", at="stem", prefix=True)
-    if dropout is not None:
-        assert config.dropout == dropout
+    assert config.dropout == dropout
     if name == "r50-vit-b16":
         assert config.stem == ResNetStem((3, 4, 9), width_factor=1)
     else:
         assert config.stem is None
+
+
+@pytest.mark.row("001.01")
+def test_the_dropout_of_the_other_hybrids() -> None:
+    """As the original configs set it: with the large network, not with tiny and small."""
+    dropouts = {name: PRESETS[name].dropout for name in ("r-vit-ti16", "r26-vit-s32", "r50-vit-l32")}
+    assert dropouts == {"r-vit-ti16": 0.0, "r26-vit-s32": 0.0, "r50-vit-l32": 0.1}
 
 
 @pytest.mark.row("001.01", "003.02")

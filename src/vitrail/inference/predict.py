@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from vitrail.errors import ImageError, InputError
-from vitrail.images import Preprocess, Source
+from vitrail.images import Preprocess, Source, describe
 
 Array = np.ndarray[Any, Any]
+Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
 Skip = Callable[[str, ImageError], None]
 
 
@@ -43,7 +44,7 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    runtime: Runtime, images: Sequence[Source], top: int = 5, batch: int = 16, skip: Skip | None = None
+    runtime: Runtime, images: Images, top: int = 5, batch: int = 16, skip: Skip | None = None
 ) -> list[Prediction]:
     """The `top` likeliest classes of every picture, in order.
 
@@ -62,7 +63,7 @@ def predict(
     return found
 
 
-def embed(runtime: Runtime, images: Sequence[Source], batch: int = 16, skip: Skip | None = None) -> Array:
+def embed(runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
     rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip)]
     if not rows:
@@ -79,12 +80,13 @@ def probabilities(logits: Array, task: str = "one", temperature: float | None = 
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
-def _run(
-    runtime: Runtime, images: Sequence[Source], batch: int, skip: Skip | None
-) -> Iterator[tuple[list[str], Array, Array]]:
+def _run(runtime: Runtime, images: Images, batch: int, skip: Skip | None) -> Iterator[tuple[list[str], Array, Array]]:
     """Names, logits and embeddings, a batch at a time."""
-    if isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Sequence | np.ndarray):
-        raise InputError(f"expected a list of pictures, got {type(images).__name__}: put it in a list")
+    single = isinstance(images, str | bytes | bytearray | memoryview | os.PathLike)
+    if isinstance(images, np.ndarray):  # (H, W, C) is one picture
+        single = images.ndim < 3 or (images.ndim == 3 and images.shape[2] <= 4)
+    if single or not isinstance(images, Sequence | np.ndarray):
+        raise InputError(f"expected a list of pictures, got {describe(images)}: put it in a list")
     if batch < 1:
         raise InputError(f"batch: expected at least 1, got {batch}")
     for start in range(0, len(images), batch):

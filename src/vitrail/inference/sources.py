@@ -16,21 +16,24 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Every file named, and every picture in every folder named, below it too; hidden ones are left out."""
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = [each for each in path.rglob("*") if _is_picture(each, path)]
-            if not inside:
-                raise InputError(f"no pictures in {path}: expected files ending in {', '.join(SUFFIXES)}")
-            found += sorted(inside, key=natural)
-        elif path.exists():
-            found.append(path)
-        else:
-            raise InputError(f"no file or folder {path}")
+        try:
+            path.stat()
+            found += _in_folder(path) if path.is_dir() else [path]
+        except OSError as error:
+            raise InputError(f"no file or folder {path}: {error.strerror}") from error
     return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    inside = [each for each in folder.rglob("*") if _is_picture(each, folder)]
+    if not inside:
+        raise InputError(f"no pictures in {folder}: expected files ending in {', '.join(SUFFIXES)}")
+    return sorted(sorted(inside), key=natural)  # names of equal number, a1 and a01, in a fixed order too
 
 
 def natural(path: Path) -> list[tuple[int, str]]:
     """A key that sorts numbers by value: a2 before a10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def _is_picture(path: Path, root: Path) -> bool:

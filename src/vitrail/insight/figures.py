@@ -8,26 +8,43 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.insight.pictures import coloured, normalised, overlay, sheet
+from vitrail.insight.pictures import PAPER, coloured, normalised, overlay, sheet
 from vitrail.insight.trace import Trace
+from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
 
 
+def looks(trace: Trace, block: int, prefix: int, grid: tuple[int, int], query: int | None = None) -> Tensor:
+    """Where one token looks in a traced block, for every head (A, h, w); without a query: what the pool reads."""
+    weights = trace.attention[block][0].detach().float()  # (A, T, T)
+    share = trace.pool_weights[0].detach().float()  # (T,), one-hot for the cls token
+    rows = torch.einsum("t,ats->as", share, weights) if query is None else weights[:, query]
+    return rows[:, prefix:].reshape(-1, *grid)
+
+
 def attention_sheet(
-    trace: Trace, grid: tuple[int, int], prefix: int, image: Image.Image, query: int = 0, tile: int = 132
+    trace: Trace, config: ViTConfig, grid: tuple[int, int], image: Image.Image, query: int | None = None
 ) -> Image.Image:
-    """Where one token looks: a row for every block traced, a column for every head, the mean of heads last."""
-    small = image.resize((tile, tile), Image.Resampling.LANCZOS)
+    """A row for every block of a whole trace, a column for every head by its original number, the mean last."""
+    small = image.resize((132, round(132 * image.height / image.width)), Image.Resampling.LANCZOS)
     tiles = []
-    for weights in trace.attention:
-        maps = weights[0, :, query, prefix:].reshape(-1, *grid)  # (A, h, w)
-        maps = torch.cat((maps, maps.mean(dim=0, keepdim=True)))
-        tiles.append([overlay(small, each.detach().numpy()) for each in maps])
-    heads = [f"head {number}" for number in range(len(tiles[0]) - 1)]
-    name = "the cls token" if query == 0 and prefix else f"patch {query - prefix}"
-    rows = [f"block {number}" for number in range(len(tiles))]
-    return sheet(tiles, f"Where {name} looks", rows, [*heads, "mean"])
+    for block in range(config.depth):
+        maps = looks(trace, block, config.prefix, grid, query)
+        drawn = {head: overlay(small, each.numpy()) for head, each in zip(config.heads_of(block), maps, strict=True)}
+        gone = Image.new("RGB", small.size, PAPER)
+        tiles.append([drawn.get(head, gone) for head in range(config.heads)] + [overlay(small, maps.mean(0).numpy())])
+    columns = [*(f"head {number}" for number in range(config.heads)), "mean"]
+    return sheet(
+        tiles, f"Where {reader(config, query)}", [f"block {number}" for number in range(config.depth)], columns
+    )
+
+
+def reader(config: ViTConfig, query: int | None = None) -> str:
+    """Who looks, for titles."""
+    if query is not None:
+        return f"patch {query - config.prefix} looks" if query >= config.prefix else f"prefix token {query} looks"
+    return "the cls token looks" if config.pool == "cls" else "the pooled tokens look"
 
 
 def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> Image.Image:
@@ -44,15 +61,17 @@ def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> 
 
 
 def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5) -> Image.Image:
-    """The fixed sine-cosine table: a row for every patch, a column for every value."""
+    """The fixed sine-cosine table in its four parts: a row for every patch, a column for every value."""
     table = (sincos_2d(grid, width).numpy() + 1) / 2
-    picture = coloured(table).resize((width * cell, len(table) * cell), Image.Resampling.NEAREST)
-    return sheet([[picture]], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}")
+    quarters = [coloured(part) for part in np.split(table, 4, axis=1)]
+    tiles = [each.resize((each.width * cell, each.height * cell), Image.Resampling.NEAREST) for each in quarters]
+    names = ("sin of column", "cos of column", "sin of row", "cos of row")
+    return sheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
 
 
 def patch_filters(model: ViT, count: int = 28, columns: int = 7, cell: int = 9) -> Image.Image:
     """The principal components of the patch kernel, strongest first."""
-    kernel = model.patches.projection.weight.detach().float()  # (D, C, P, P)
+    kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
     _, _, directions = torch.linalg.svd(kernel.flatten(1) - kernel.flatten(1).mean(dim=0), full_matrices=False)
     parts = directions[:count].reshape(-1, *kernel.shape[1:])
     tiles = []

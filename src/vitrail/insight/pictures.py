@@ -57,7 +57,7 @@ def panes(image: Image.Image, grid: tuple[int, int], gap: int = 4) -> Image.Imag
     """An image cut into its patches, with gaps between them."""
     rows, columns = grid
     width, height = image.width // columns, image.height // rows
-    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), INK)
+    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), PAPER)
     for row in range(rows):
         for column in range(columns):
             box = (column * width, row * height, (column + 1) * width, (row + 1) * height)

@@ -10,9 +10,17 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
+from vitrail.errors import InputError
 from vitrail.images import Source, decode
 from vitrail.inference import Prediction, predict
-from vitrail.insight.figures import attention_sheet, patch_filters, position_similarity, sincos_heat_map
+from vitrail.insight.figures import (
+    attention_sheet,
+    looks,
+    patch_filters,
+    position_similarity,
+    reader,
+    sincos_heat_map,
+)
 from vitrail.insight.pictures import Array, bars, marked, overlay, panes, sheet
 from vitrail.insight.trace import Trace, trace
 from vitrail.network.cost import Step, shape_walk
@@ -37,15 +45,20 @@ class Tour(NamedTuple):
 
 def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     """Walk one picture through the network and write what is to be seen on the way."""
+    model = checkpoint.model.eval()
+    if model.config.merge_per_block:
+        raise InputError("the tour shows every patch, and this network merges them: set merge_per_block=0")
     image = decode(picture)
     seen = checkpoint.preprocess.view(picture)
     with torch.no_grad():
-        traced = trace(checkpoint.model, torch.from_numpy(checkpoint.preprocess(picture))[None])
+        pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
+        traced = trace(model, pixels)
     prediction = predict(checkpoint, [picture], top=5)[0]
     walk = shape_walk(checkpoint.model.config, checkpoint.preprocess.size)
     figures = draw_figures(checkpoint, traced, image, seen, prediction)
     out.mkdir(parents=True, exist_ok=True)
-    files = []
+    files = [out / "picture.png"]
+    image.save(files[0], optimize=True)
     for figure in figures:
         files.append(out / f"{figure.name}.png")
         figure.image.save(files[-1], optimize=True)
@@ -62,19 +75,22 @@ def draw_figures(
     grid = config.grid_for(checkpoint.preprocess.size)
     prefix = config.prefix
     large = seen.resize((seen.width * 4, seen.height * 4), Image.Resampling.LANCZOS)
-    if image.width == image.height:
+    if image.width == image.height and seen.width == seen.height and checkpoint.preprocess.crop == 1:
         large = image.resize(large.size, Image.Resampling.LANCZOS)
-    last = traced.attention[-1][0, :, 0, prefix:].mean(dim=0).reshape(grid).numpy()
+    last = looks(traced, -1, prefix, grid).mean(dim=0).numpy()
     busiest = int(last.argmax())
     row, column = divmod(busiest, grid[1])
     h, w = large.height / grid[0], large.width / grid[1]
     query = marked(large, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    patch_maps = [attn[0, :, prefix + busiest, prefix:].mean(dim=0).reshape(grid).numpy() for attn in traced.attention]
+    asked = [looks(traced, block, prefix, grid, prefix + busiest) for block in range(config.depth)]
+    patch_maps = [each.mean(dim=0).numpy() for each in asked]
+    small = (190, round(190 * large.height / large.width))
+    who = reader(config)
     figures = [
         Figure("1-patches", "What the network receives: the picture, cut into patches.", panes(large, grid)),
         Figure(
             "2-answer",
-            "The last block's cls token looks here, averaged over heads; and the answer.",
+            f"Where {who} in the last block, averaged over heads; and the answer.",
             _beside(
                 sheet([[large, overlay(large, last)]], "The picture, and where the last block looks"),
                 bars(prediction.labels, prediction.probabilities, "What it says"),
@@ -82,14 +98,14 @@ def draw_figures(
         ),
         Figure(
             "3-attention",
-            "Where the cls token looks, for every block and head: exact weights, not an approximation.",
-            attention_sheet(traced, grid, prefix, large),
+            f"Where {who}, for every block and head: exact weights, not an approximation.",
+            attention_sheet(traced, config, grid, large),
         ),
         Figure(
             "4-one-patch",
             "Where the marked patch looks, block by block.",
             sheet(
-                [[each.resize((190, 190), Image.Resampling.LANCZOS) for each in (query, *_over(large, patch_maps))]],
+                [[each.resize(small, Image.Resampling.LANCZOS) for each in (query, *_over(large, patch_maps))]],
                 "Where one patch looks",
                 columns=["the patch", *(f"block {number}" for number in range(len(patch_maps)))],
             ),
@@ -101,13 +117,14 @@ def draw_figures(
             Figure("5-positions", "Learned positions know rows and columns.", position_similarity(table, grid))
         )
     figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
-    figures.append(
-        Figure(
-            "7-sincos",
-            "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
-            sincos_heat_map(grid, config.width),
+    if config.width % 4 == 0:
+        figures.append(
+            Figure(
+                "7-sincos",
+                "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
+                sincos_heat_map(grid, config.width),
+            )
         )
-    )
     return figures
 
 

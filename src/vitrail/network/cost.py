@@ -48,14 +48,17 @@ def estimate(config: ViTConfig, image_size: tuple[int, int] | None = None) -> Co
         model(pixels)
     grid = config.grid_for((pixels.shape[2], pixels.shape[3]))
     tokens = config.prefix + grid[0] * grid[1]
-    heads = sum(len(config.heads_of(block)) for block in range(config.depth))
+    weights, patches = 0, grid[0] * grid[1]
+    for block in range(config.depth):  # merging leaves fewer tokens to each next block
+        weights += len(config.heads_of(block)) * (config.prefix + patches) ** 2
+        patches -= min(config.merge_per_block, patches // 2)
     parameters = count_parameters(model)
     return Cost(
         parameters,
         counter.get_total_flops() // 2,
         tokens,
         (tokens, tokens),
-        heads * tokens * tokens * 4,
+        weights * 4,
         parameters * 4,
     )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
@@ -58,7 +59,10 @@ class Pool(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """MAP: a learned probe attends to all tokens, then an MLP with a residual (big_vision, SigLIP)."""
+    """MAP: a learned probe attends to the patches, then an MLP with a residual (big_vision, SigLIP).
+
+    Prefix tokens are left out, as in timm: registers hold no part of the picture.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -68,13 +72,15 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(config.width, config.mlp_width, "gelu" if config.mlp == "swiglu" else config.activation)
 
     def forward(self, tokens: Tensor, place: Place) -> Tensor:
-        return self._finish(self.attention(self._probe(tokens), tokens, place=place))
+        patches, place = _without_prefix(tokens, place)
+        return self._finish(self.attention(self._probe(patches), patches, place=place))
 
     def weigh(self, tokens: Tensor, place: Place) -> Pooled:
         """The pooled vector with the probe's attention, averaged over its heads."""
-        attended = self.attention.attend(self._probe(tokens), tokens, place=place, explicit=True)
-        weights = cast(Tensor, attended.weights)  # (B, A, 1, T)
-        return Pooled(self._finish(attended.output), weights.mean(dim=1)[:, 0])
+        patches, without = _without_prefix(tokens, place)
+        attended = self.attention.attend(self._probe(patches), patches, place=without, explicit=True)
+        weights = cast(Tensor, attended.weights).mean(dim=1)[:, 0]  # (B, N)
+        return Pooled(self._finish(attended.output), F.pad(weights, (place.prefix, 0)))
 
     def _probe(self, tokens: Tensor) -> Tensor:
         return self.probe.expand(len(tokens), -1, -1)
@@ -82,6 +88,11 @@ class AttentionPool(nn.Module):
     def _finish(self, x: Tensor) -> Tensor:
         x = x + self.mlp(self.norm(x))  # (B, 1, D)
         return x[:, 0]
+
+
+def _without_prefix(tokens: Tensor, place: Place) -> tuple[Tensor, Place]:
+    sizes = None if place.sizes is None else place.sizes[:, place.prefix :]
+    return tokens[:, place.prefix :], place._replace(prefix=0, sizes=sizes)
 
 
 class Head(nn.Module):

@@ -45,40 +45,28 @@ def channels_first(pixels: Tensor) -> Tensor:
 
 
 class PatchEmbed(nn.Module):
-    """Project every patch: a convolution whose stride is its size, which equals slice, flatten, linear."""
+    """Project every patch: slice, flatten, linear. Equals a convolution whose stride is its size, and is faster."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        channels = config.stem.channels if config.stem else config.channels
+        self.channels = config.stem.channels if config.stem else config.channels
         self.patch_size = config.patch_size
-        self.projection = nn.Conv2d(
-            channels, config.width, config.patch_size, stride=config.patch_size, bias=config.patch_bias
-        )
-        self.norms = PatchNorms(config) if config.patch_norms else None
+        values = self.channels * config.patch_size[0] * config.patch_size[1]
+        self.norm_before = nn.LayerNorm(values, config.norm_eps) if config.patch_norms else None
+        self.projection = nn.Linear(values, config.width, bias=config.patch_bias)
+        self.norm_after = nn.LayerNorm(config.width, config.norm_eps) if config.patch_norms else None
+
+    @property
+    def kernel(self) -> Tensor:
+        """The weight as the convolution it equals: (D, C, P, P)."""
+        return self.projection.weight.reshape(-1, self.channels, *self.patch_size)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if self.norms is None:
-            patches: Tensor = self.projection(pixels).flatten(2).transpose(1, 2)  # (B, N, D)
-        else:
-            patches = self.norms(pixels, self.projection)
-        return patches
-
-
-class PatchNorms(nn.Module):
-    """One norm on the pixels of each patch and one on its token, as in vit-pytorch."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.patch_size = config.patch_size
-        values = config.channels * config.patch_size[0] * config.patch_size[1]
-        self.before = nn.LayerNorm(values, config.norm_eps)
-        self.after = nn.LayerNorm(config.width, config.norm_eps)
-
-    def forward(self, pixels: Tensor, projection: nn.Conv2d) -> Tensor:
-        patches = self.before(patchify(pixels, self.patch_size))  # (B, N, C*P*P)
-        patches = F.linear(patches, projection.weight.flatten(1), projection.bias)  # (B, N, D)
-        normed: Tensor = self.after(patches)
-        return normed
+        patches = patchify(pixels, self.patch_size)  # (B, N, C*P*P)
+        if self.norm_before is not None:
+            patches = self.norm_before(patches)
+        patches = self.projection(patches)  # (B, N, D)
+        return patches if self.norm_after is None else self.norm_after(patches)
 
 
 def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample | None = None) -> Tensor:

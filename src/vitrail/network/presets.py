@@ -117,10 +117,10 @@ PRESETS: dict[str, ViTConfig] = {
     "vit-so400m14": SO400M,
     "vit-test16": ViTConfig(width=1, depth=1, heads=1, mlp_width=1, initialisation="timm"),
     # hybrids
-    "r50-vit-b16": hybrid(B, (3, 4, 9)),
-    "r50-vit-b16-384": sized(hybrid(B, (3, 4, 9)), size=384),
+    "r50-vit-b16": hybrid(replace(B, dropout=0.1), (3, 4, 9)),
+    "r50-vit-b16-384": sized(hybrid(replace(B, dropout=0.1), (3, 4, 9)), size=384),
     "r50-vit-b32": hybrid(B, (3, 4, 6, 3)),
-    "r50-vit-l32": hybrid(L, (3, 4, 6, 3)),
+    "r50-vit-l32": hybrid(replace(L, dropout=0.1), (3, 4, 6, 3)),
     "r26-vit-s32": hybrid(S, (2, 2, 2, 2)),
     "r-vit-ti16": hybrid(TI, (), patch=8),
     # DeiT

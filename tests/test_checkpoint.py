@@ -1,0 +1,604 @@
+"""The checkpoint: what goes in comes out bit for bit; what is damaged, wrong or half written is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from vitrail import checkpoint as module
+from vitrail.checkpoint import KEY, Checkpoint, Provenance, content_hash, load, save
+from vitrail.errors import CheckpointError, InputError
+from vitrail.images import Preprocess
+from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
+
+TINY = ViTConfig(image_size=(16, 16), patch_size=(4, 4), width=8, depth=2, heads=2, mlp_width=12, classes=3)
+NAMES = ("cat", "œuf [à la coque]", "<b>été</b>")
+PIXELS = Preprocess(size=16)
+
+
+def shaped(**changes: Any) -> ViTConfig:
+    return dataclasses.replace(TINY, **changes)
+
+
+CONFIGS = {
+    "plain": TINY,
+    "fixed table": shaped(positions=Positions("sincos-2d", resample=vitrail.network.Resample(antialias=False))),
+    "fixed and shared": shaped(positions=Positions("sincos-1d", at="shared")),
+    "two tables": shaped(positions=Positions("learned-2d")),
+    "every block": shaped(positions=Positions("learned", at="every")),
+    "relative": shaped(positions=Positions("relative")),
+    "batch norm": shaped(norm="batch"),
+    "mixed rotary": shaped(rotary=Rotary("mixed", theta=10.0), positions=Positions("none")),
+    "dinov3 rotary": shaped(rotary=Rotary("dinov3", rescale=2.0), positions=Positions("none"), qkv_bias="no-key"),
+    "swiglu": shaped(mlp="swiglu", activation="silu", layer_scale=1e-5),
+    "attention pool": shaped(pool="map", cls_token=False),
+    "distillation": shaped(pool="cls+distillation", distillation_token=True, registers=2),
+    "conv stem": shaped(stem=ConvStem((4, 8)), patch_size=(1, 1)),
+    "no head": shaped(classes=0, embedding_norm=True, final_norm="none"),
+    "parallel, axial": shaped(parallel=True, axial=True, qk_norm=True, cls_token=False, pool="mean"),
+    "merging": shaped(merge_per_block=2, patch_norms=True, representation_width=5),
+}
+
+
+def full(model: ViT | None = None) -> Checkpoint:
+    """A checkpoint that uses every field."""
+    return Checkpoint(
+        model or ViT(TINY),
+        Preprocess(size=(16, 16), crop=1.0, interpolation="bilinear", mean=(0.1, 0.2, 0.3), std=(0.9, 0.3, 1 / 3)),
+        NAMES,
+        Provenance("photos/", "CC-BY-4.0", "runs/7", {"top1": 0.1 + 0.2, "n": 2e-7}, "fine-tuned"),
+        task="several",
+        temperature=0.1 + 0.7,
+        thresholds=(0.25, 0.5, 1e-6),
+        reject=0.3,
+    )
+
+
+def parts(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The header of a safetensors file and what follows it."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
+
+
+def joined(header: dict[str, Any] | str | bytes, body: bytes) -> bytes:
+    raw = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(raw)) + raw + body
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Path:
+    """A file whose description or tensors were changed by someone who then signed it rightly."""
+    from safetensors.torch import load as read
+    from safetensors.torch import save as write
+
+    tensors = read(path.read_bytes())
+    description = json.loads(parts(path)[0]["__metadata__"][KEY])
+    del description["hash"]
+    change(description, tensors)
+    text = json.dumps(description | {"hash": content_hash(description, tensors)})
+    other = path.with_name("changed.safetensors")
+    other.write_bytes(write(tensors, {KEY: text}))
+    return other
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "full.safetensors"
+    save(full(), path)
+    return path
+
+
+# ---- there and back ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_kind_of_network_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    config = CONFIGS[name]
+    model = ViT(config).train()
+    pixels = torch.randn(3, 3, 16, 16)
+    model(pixels)  # batch norm now has statistics of its own
+    made = Checkpoint(model.eval(), PIXELS)
+    save(made, tmp_path / "a.safetensors")
+    loaded = load(tmp_path / "a.safetensors")
+    assert loaded.model.config == config
+    assert loaded.describe() == made.describe()
+    assert not loaded.model.training
+    ours, theirs = model.state_dict(), loaded.model.state_dict()
+    assert list(ours) == list(theirs)
+    for key in ours:
+        assert ours[key].dtype == theirs[key].dtype
+        assert torch.equal(ours[key], theirs[key]), key
+    assert torch.equal(model(pixels), loaded.model(pixels))
+    assert all(each.requires_grad for each in loaded.model.parameters())
+
+
+def test_bfloat16_weights_stay_bfloat16(tmp_path: Path) -> None:
+    model = ViT(TINY).to(torch.bfloat16).eval()
+    save(Checkpoint(model, PIXELS), tmp_path / "half.safetensors")
+    loaded = load(tmp_path / "half.safetensors")
+    assert {each.dtype for each in loaded.model.state_dict().values()} == {torch.bfloat16}
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, loaded.model.state_dict()[key])
+    logits, embedding = loaded.run(np.zeros((1, 3, 16, 16), np.float32))
+    assert logits.dtype == embedding.dtype == np.float32
+
+
+def test_a_pruned_network_comes_back_pruned(tmp_path: Path) -> None:
+    model = vitrail.prune_heads(ViT(shaped(heads=4)), {0: [1, 2], 1: [0]}).eval()
+    save(Checkpoint(model, PIXELS), tmp_path / "cut.safetensors")
+    loaded = load(tmp_path / "cut.safetensors").model
+    assert loaded.config.kept_heads == ((0, 3), (1, 2, 3))
+    pixels = torch.randn(2, 3, 16, 16)
+    assert torch.equal(model(pixels), loaded(pixels))
+
+
+def test_all_that_is_not_a_tensor_comes_back(saved: Path) -> None:
+    loaded = load(saved)
+    made = full(loaded.model)
+    for field in dataclasses.fields(Checkpoint):
+        assert getattr(loaded, field.name) == getattr(made, field.name), field.name
+    assert loaded.classes == NAMES
+    assert loaded.provenance.metrics == {"top1": 0.30000000000000004, "n": 2e-7}
+    assert loaded.preprocess.std == (0.9, 0.3, 1 / 3)
+    assert loaded.describe()["format"] == 1
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path: Path, saved: Path) -> None:
+    save(load(saved), tmp_path / "again" / "deeper" / "b.safetensors")
+    assert (tmp_path / "again" / "deeper" / "b.safetensors").read_bytes() == saved.read_bytes()
+
+
+def test_classes_without_names_are_numbers() -> None:
+    assert Checkpoint(ViT(TINY), PIXELS).classes == ("0", "1", "2")
+
+
+def test_a_network_in_training_answers_as_one_at_rest(tmp_path: Path) -> None:
+    model = ViT(shaped(dropout=0.5, norm="batch", drop_path=0.3)).train()
+    pixels = np.random.default_rng(0).standard_normal((4, 3, 16, 16), np.float32)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    made = Checkpoint(model, PIXELS)
+    first, second = made.run(pixels), made.run(pixels)
+    assert np.array_equal(first[0], second[0])
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        assert np.array_equal(first[0], model.eval()(torch.from_numpy(pixels)).numpy())
+
+
+# ---- what is damaged ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("T8")
+def test_every_flipped_bit_is_found(saved: Path) -> None:
+    data = saved.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    dice = random.Random(0)
+    places = [dice.randrange(8 * len(data)) for _ in range(200)]
+    places += [dice.randrange(8 * end) for _ in range(200)]  # the header is a small part of a real file
+    places += range(64)
+    missed = [place for place in places if not refused(saved, flipped(data, place))]
+    assert missed == [], f"{len(missed)} of {len(places)} flips were not noticed"
+
+
+@pytest.mark.fault("T8")
+def test_flips_that_mean_the_same_are_found_too(saved: Path) -> None:
+    """1e-06 and 1E-06, \\u00e9 and \\u00E9, the 17th digit: the same value to a reader, but not what was written."""
+    data = saved.read_bytes()
+    text = data[: 8 + int.from_bytes(data[:8], "little")]
+    for same in (b"1e-06", b"u00e9", b"0.30000000000000004"):
+        place = text.index(same) + len(same) - (1 if same[0] == 48 else 4 if same[0] == 49 else 2)
+        bit = 5 if data[place] != ord("4") else 0  # e to E, 4 to 5
+        other = flipped(data, 8 * place + bit)
+        assert other[place : place + 1] in b"E5"
+        assert refused(saved, other), same
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    other = bytearray(data)
+    other[bit // 8] ^= 1 << bit % 8
+    return bytes(other)
+
+
+def refused(path: Path, data: bytes) -> bool:
+    """Whether these bytes raise CheckpointError; any other error fails the test."""
+    path.write_bytes(data)
+    try:
+        load(path)
+    except CheckpointError as error:
+        assert str(path) in str(error)
+        return True
+    return False
+
+
+@pytest.mark.fault("T7", "T9")
+def test_a_file_cut_short_is_refused(saved: Path) -> None:
+    data = saved.read_bytes()
+    for tenth in range(10):
+        assert refused(saved, data[: len(data) * tenth // 10]), f"{10 * tenth} % of the file"
+    assert refused(saved, data[:-1])
+    assert refused(saved, data + b"\0")
+
+
+@pytest.mark.fault("T9")
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.safetensors"
+    empty.touch()
+    fifo = tmp_path / "pipe.safetensors"
+    os.mkfifo(fifo)
+    loop = tmp_path / "loop.safetensors"
+    loop.symlink_to(loop)
+    for path, reason in (
+        (empty, "cut short"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "none.safetensors", "no checkpoint"),
+        (fifo, "no checkpoint"),
+        (loop, "no checkpoint"),
+        (tmp_path / ("x" * 300), "File name too long"),
+        ("vitrail:glas", "did you mean 'glass'"),
+        ("a\0b", "no checkpoint"),
+    ):
+        with pytest.raises(CheckpointError, match=reason):
+            load(path)
+    for wrong in (None, 5, b"x.safetensors"):
+        with pytest.raises(InputError, match="expected the path of a checkpoint"):
+            load(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.fault("W7")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<!DOCTYPE html><html><head><title>404</title></head></html>",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 22874184\n",
+        random.Random(3).randbytes(4096),
+        b"PK\x03\x04" + bytes(100),
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 2) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 4) + b"\xff\xfe{}",
+        joined('{"__metadata__": {"other": "x"}}', b""),
+        joined('{"__metadata__": 5}', b""),
+        joined('{"__metadata__": {"vitrail": 5}}', b""),
+        joined('{"__metadata__": {"vitrail": "{"}}', b""),
+        joined('{"__metadata__": {"vitrail": "[]"}}', b""),
+        joined('{"__metadata__": {"vitrail": "{\\"format\\": NaN}"}}', b""),
+        joined("[" * 100_000, b""),
+        joined(json.dumps({"__metadata__": {KEY: "[" * 100_000}}), b""),
+        joined('{"a": ' + "9" * 5000 + "}", b""),
+    ],
+    ids=lambda data: repr(data[:24]),
+)
+def test_what_is_not_ours_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.safetensors"
+    start = time.monotonic()
+    assert refused(path, data)
+    assert time.monotonic() - start < 0.5  # the expected 50 ms, with room for a busy machine
+
+
+@pytest.mark.fault("W8")
+def test_a_name_that_stands_twice_is_refused(saved: Path) -> None:
+    header, body = parts(saved)
+    text = json.dumps(header)
+    name = next(key for key in header if key != "__metadata__")
+    twice = text[:-1] + f", {json.dumps(name)}: {json.dumps(header[name])}}}"
+    assert json.loads(twice) == header  # json alone does not notice
+    saved.write_bytes(joined(twice, body))
+    with pytest.raises(CheckpointError, match="twice"):
+        load(saved)
+
+
+@pytest.mark.fault("W7")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data_offsets": [0, 4]},
+        {"data_offsets": [4, 0]},
+        {"data_offsets": [0, 2**62]},
+        {"data_offsets": "x"},
+        {"dtype": "F99"},
+        {"dtype": None},
+        {"shape": [2**62, 0]},
+        {"shape": "x"},
+        {"shape": [-1]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_wrong_entry_in_the_header_is_refused(saved: Path, change: dict[str, Any]) -> None:
+    header, body = parts(saved)
+    header["tokens.cls"] |= change
+    # An extra key is the one change that safetensors itself lets pass: it changes nothing that is read.
+    assert refused(saved, joined(header, body)) or change == {"more": 1}
+
+
+@pytest.mark.fault("W9")
+def test_all_that_does_not_fit_stands_in_one_message(saved: Path) -> None:
+    def change(description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["tokens.cls"]
+        tensors["extra.weight"] = torch.zeros(2)
+        tensors["norm.bias"] = torch.zeros(9)
+        tensors["head.classify.weight"] = torch.zeros(5, 8)
+        tensors["norm.weight"] = torch.zeros(8, dtype=torch.int64)
+
+    with pytest.raises(CheckpointError) as caught:
+        load(rewritten(saved, change))
+    message = str(caught.value)
+    for part in (
+        "missing tokens.cls",
+        "unexpected extra.weight",
+        "norm.bias: expected [8], got [9]",
+        "head.classify.weight: expected [3, 8], got [5, 8]",
+        "norm.weight: expected floats, got I64",
+    ):
+        assert part in message
+
+
+@pytest.mark.fault("W9")
+def test_a_wrong_count_of_classes_is_refused(saved: Path) -> None:
+    path = rewritten(saved, lambda description, _: description["classes"].append("dog"))
+    with pytest.raises(CheckpointError, match=r"expected 3 class names, as the head has, got 4"):
+        load(path)
+
+
+@pytest.mark.fault("W8")
+def test_nan_is_neither_saved_nor_loaded(saved: Path, tmp_path: Path) -> None:
+    made = full()
+    for value in (float("nan"), float("inf")):
+        with torch.no_grad():
+            made.model.norm.bias[3] = value
+        with pytest.raises(CheckpointError, match=r"norm\.bias holds NaN or infinite values: not saved"):
+            save(made, tmp_path / "nan.safetensors")
+        assert sorted(tmp_path.iterdir()) == [saved]
+
+    def change(_: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        tensors["norm.bias"][3] = float("nan")
+
+    with pytest.raises(CheckpointError, match=r"norm\.bias holds NaN or infinite values: refused"):
+        load(rewritten(saved, change))
+
+
+def test_another_hash_is_refused(saved: Path) -> None:
+    header, body = parts(saved)
+    text = header["__metadata__"][KEY]
+    digest = json.loads(text)["hash"]
+    assert digest.startswith("sha256:")
+    header["__metadata__"][KEY] = text.replace(digest, "sha256:" + "0" * 64)
+    saved.write_bytes(joined(header, body))
+    with pytest.raises(CheckpointError, match=r"its content hash is sha256:.*, expected sha256:000"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "field, value, reason",
+    [
+        ("depth", 10**9, "depth"),
+        ("depth", 1024, r"expected 1024 blocks, as the config says, got \d+ tensors"),
+        ("width", 2**40, "width"),
+        ("width", -8, "width"),
+        ("width", "8", "width"),
+        ("width", 8.5, "width"),
+        ("mlp_width", 2**20, "do not fit the config"),
+        ("classes", 10**12, "classes"),
+        ("image_size", [2**20, 2**20], "do not fit|crop|image"),
+        ("colour", "blue", "colour"),
+    ],
+)
+def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
+    saved: Path, field: str, value: Any, reason: str
+) -> None:
+    path = rewritten(saved, lambda description, _: description["config"].update({field: value}))
+    start = time.monotonic()
+    with pytest.raises(CheckpointError, match=reason):
+        load(path)
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"format": 2}, "expected format 1, got 2: it may need a newer Vitrail"),
+        ({"format": None}, "expected format 1, got None"),
+        ({"config": 5}, "expected a mapping"),
+        ({"preprocess": 5}, "damaged"),
+        ({"preprocess": {"size": 17}}, "17x17 does not divide into patches of 4x4"),
+        ({"preprocess": {"size": 16, "channels": 1}}, "the network takes 3 channels, the preprocessing gives 1"),
+        ({"classes": 5}, "int"),
+        ({"classes": ["a", "a", "b"]}, "class names must differ, got twice: a"),
+        ({"classes": ["a", "", "b"]}, "none may be empty"),
+        ({"classes": [1, [], {}]}, "must be text"),
+        ({"task": "many"}, "task 'many' is unknown"),
+        ({"temperature": 0}, "temperature: expected a positive number, got 0"),
+        ({"temperature": "1"}, "temperature: expected a positive number, got '1'"),
+        ({"thresholds": [0.5]}, "thresholds: expected 3, got 1"),
+        ({"thresholds": [0.5, "x", 0.5]}, "thresholds: expected a number from 0 to 1, got 'x'"),
+        ({"thresholds": 7}, "int"),
+        ({"reject": 1.5}, "reject: expected a number from 0 to 1, got 1.5"),
+        ({"provenance": []}, "damaged"),
+    ],
+)
+def test_a_wrong_description_is_refused(saved: Path, change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        load(rewritten(saved, lambda description, _: description.update(change)))
+
+
+@pytest.mark.parametrize("name", ["config", "preprocess", "classes", "task", "thresholds", "reject", "provenance"])
+def test_a_lacking_part_is_named(saved: Path, name: str) -> None:
+    with pytest.raises(CheckpointError, match=f"the description lacks '{name}'"):
+        load(rewritten(saved, lambda description, _: description.pop(name)))
+
+
+def test_wrong_parts_are_refused_at_construction() -> None:
+    model = ViT(TINY)
+    for values, reason in (
+        ({"classes": ("a", "b")}, "expected 3 class names, as the head has, got 2"),
+        ({"temperature": float("nan")}, "temperature: expected a positive number"),
+        ({"temperature": -1.0}, "temperature: expected a positive number"),
+        ({"thresholds": (0.5, float("nan"), 0.5)}, "thresholds: expected a number from 0 to 1"),
+        ({"task": "several labels"}, "did you mean 'several'"),
+    ):
+        with pytest.raises(CheckpointError, match=reason):
+            Checkpoint(model, PIXELS, **values)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"only \(16, 16\), the preprocessing gives \(32, 32\)"):
+        Checkpoint(ViT(shaped(fixed_size=True)), Preprocess(size=32))
+
+
+@pytest.mark.fault("W13")
+def test_only_our_errors_escape_from_mutated_files(saved: Path) -> None:
+    data = saved.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    dice = random.Random(1)
+    passed = 0
+    for number in range(500):
+        other = bytearray(data)
+        area = end if number % 2 else len(data)  # half of them hit the header
+        for _ in range(dice.randint(1, 8)):
+            place = dice.randrange(area)
+            kind = dice.randrange(4)
+            if kind == 0:
+                other[place] = dice.randrange(256)
+            elif kind == 1:
+                del other[place : place + dice.randint(1, 64)]
+            elif kind == 2:
+                other[place:place] = other[place : place + dice.randint(1, 64)]
+            else:
+                other[place:place] = dice.choice((b"9" * 20, b'"', b"}", b"null", b"-1", b"NaN", b"[[", bytes(8)))
+        passed += bytes(other) != data and not refused(saved, bytes(other))
+    assert passed == 0
+
+
+@pytest.mark.fault("W14")
+def test_a_file_cut_while_it_is_read_does_no_harm(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole file is in memory before anything looks at it, so a later cut is not even noticed."""
+    read = module.read_tensors
+
+    def cut_then_read(data: bytes) -> dict[str, torch.Tensor]:
+        os.truncate(saved, 10)
+        return read(data)
+
+    expected = load(saved).describe()
+    monkeypatch.setattr(module, "read_tensors", cut_then_read)
+    loaded = load(saved)
+    assert saved.stat().st_size == 10
+    assert loaded.describe() == expected
+    assert all(bool(torch.isfinite(value).all()) for value in loaded.model.state_dict().values())
+
+
+@pytest.mark.fault("W14")
+def test_a_file_replaced_all_the_time_loads_whole_or_not_at_all(saved: Path) -> None:
+    data = saved.read_bytes()
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        while not stop.is_set():
+            saved.write_bytes(data[: len(data) // 2])
+            saved.write_bytes(data)
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        for _ in range(50):
+            try:
+                assert load(saved).classes == NAMES
+            except CheckpointError:
+                pass
+    finally:
+        stop.set()
+        thread.join()
+
+
+# ---- saving is all or nothing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("T5")
+def test_a_full_disk_leaves_the_older_file(saved: Path) -> None:
+    """A limit on file size in another process stands for a full disk: the write itself fails half-way."""
+    before = saved.read_bytes()
+    script = f"""
+import resource, sys, torch, vitrail
+loaded = vitrail.load({str(saved)!r})
+with torch.no_grad():
+    loaded.model.norm.bias += 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    vitrail.save(loaded, {str(saved)!r})
+except vitrail.VitrailError as error:
+    print(error)
+    sys.exit(7)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 7, run.stderr
+    assert str(saved) in run.stdout
+    assert f"({len(before):,} bytes needed): File too large" in run.stdout
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+@pytest.mark.fault("T5")
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_a_step_that_fails_leaves_the_older_file(saved: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    before = saved.read_bytes()
+    other = full()
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, fail)
+        with pytest.raises(CheckpointError) as caught:
+            save(other, saved)
+    assert str(caught.value) == f"could not write {saved} ({len(before):,} bytes needed): No space left on device"
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+@pytest.mark.fault("T5")
+def test_what_does_not_read_back_never_takes_the_name(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved.read_bytes()
+    write = module.write_tensors
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_tensors", lambda *given: flipped(write(*given), 8 * (len(before) - 5)))
+        with pytest.raises(CheckpointError, match="is damaged: its content hash"):
+            save(full(), saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_places_where_no_file_can_be_are_refused(tmp_path: Path, saved: Path) -> None:
+    made = full()
+    folder = tmp_path / "folder.safetensors"
+    folder.mkdir()
+    for path, reason in (
+        (saved / "under a file.safetensors", "Not a directory|File exists"),
+        (tmp_path / ("x" * 250 + ".safetensors"), "File name too long"),
+        (folder, "Is a directory"),
+    ):
+        with pytest.raises(CheckpointError, match=reason):
+            save(made, path)
+    for name in ("weights.pt", "weights", "weights.safetensors.bak", ".safetensors"):
+        with pytest.raises(InputError, match=r"saved as NAME\.safetensors, got"):
+            save(made, tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == [folder.name, saved.name]
+
+
+@pytest.mark.parametrize("metric", [float("nan"), float("inf"), np.float32(0.5), object()], ids=str)
+def test_a_metric_that_json_cannot_carry_is_refused(tmp_path: Path, metric: Any) -> None:
+    made = dataclasses.replace(full(), provenance=Provenance(metrics={"top1": metric}))
+    with pytest.raises(CheckpointError, match="not saved: the description holds what JSON cannot carry"):
+        save(made, tmp_path / "a.safetensors")
+    assert os.listdir(tmp_path) == []
