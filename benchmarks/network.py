@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,10 +27,10 @@ from rich.table import Table
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "network")]
 
-import oracles
-import renames
+import renames  # noqa: E402
 
-import vitrail
+import oracles  # noqa: E402
+import vitrail  # noqa: E402
 
 SIZES = {
     "Ti": ("vit-ti16", "vit_tiny_patch16_224"),
@@ -86,9 +87,8 @@ def beside_others(rounds: int) -> list[dict[str, object]]:
             pixels = torch.randn(batch, 3, 224, 224)
             with torch.inference_mode():
                 same = float((ours(pixels) - theirs(pixels)).abs().max())
-                seconds = interleave(
-                    {"ours": lambda: ours(pixels), "timm": lambda: theirs(pixels), "hf": lambda: hf(pixels)}, rounds
-                )
+                networks = {"ours": ours, "timm": theirs, "hf": hf}
+                seconds = interleave({name: partial(each, pixels) for name, each in networks.items()}, rounds)
             for other in ("timm", "hf"):
                 middle, low, high = ratio(seconds[other], seconds["ours"])
                 rows.append(_row(f"{size} batch {batch}: {other} / ours", middle, low, high))
@@ -109,10 +109,10 @@ def attention_maps(rounds: int) -> list[dict[str, object]]:
         with torch.inference_mode():
             seconds = interleave(
                 {
-                    "plain": lambda: ours(pixels),
-                    "trace": lambda: vitrail.trace(ours, pixels, hidden=False),
-                    "hf": lambda: fused(pixels),
-                    "hf maps": lambda: eager(pixels, output_attentions=True),
+                    "plain": partial(ours, pixels),
+                    "trace": partial(vitrail.trace, ours, pixels, hidden=False),
+                    "hf": partial(fused, pixels),
+                    "hf maps": partial(eager, pixels, output_attentions=True),
                 },
                 rounds,
             )

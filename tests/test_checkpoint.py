@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
 TINY = ViTConfig(image_size=(16, 16), patch_size=(4, 4), width=8, depth=2, heads=2, mlp_width=12, classes=3)
 NAMES = ("cat", "œuf [à la coque]", "<b>été</b>")
 PIXELS = Preprocess(size=16)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """For networks this small a second thread only waits."""
+    torch.set_num_threads(1)
 
 
 def shaped(**changes: Any) -> ViTConfig:
@@ -216,13 +223,12 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def refused(path: Path, data: bytes) -> bool:
-    """Whether these bytes raise CheckpointError; any other error fails the test."""
+    """Whether these bytes raise CheckpointError with the path in it; any other error fails the test."""
     path.write_bytes(data)
     try:
         load(path)
     except CheckpointError as error:
-        assert str(path) in str(error)
-        return True
+        return str(path) in str(error)
     return False
 
 
@@ -468,7 +474,7 @@ def test_only_our_errors_escape_from_mutated_files(saved: Path) -> None:
         other = bytearray(data)
         area = end if number % 2 else len(data)  # half of them hit the header
         for _ in range(dice.randint(1, 8)):
-            place = dice.randrange(area)
+            place = dice.randrange(min(area, len(other)))
             kind = dice.randrange(4)
             if kind == 0:
                 other[place] = dice.randrange(256)
@@ -513,10 +519,8 @@ def test_a_file_replaced_all_the_time_loads_whole_or_not_at_all(saved: Path) -> 
     thread.start()
     try:
         for _ in range(50):
-            try:
+            with suppress(CheckpointError):
                 assert load(saved).classes == NAMES
-            except CheckpointError:
-                pass
     finally:
         stop.set()
         thread.join()

@@ -38,7 +38,7 @@ LINE = (
     "serving",
     "cli",
 )
-PART_OF = {"decoding": "images", "headers": "images", "doctor": "cli"}  # a room of several files
+PART_OF = {"checks": "errors", "decoding": "images", "headers": "images", "doctor": "cli"}  # a room of several files
 WITHOUT_TORCH = ("errors", "images", "inference")
 
 PUBLIC = [

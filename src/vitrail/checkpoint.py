@@ -230,7 +230,7 @@ def _read(path: str | os.PathLike[str]) -> _Raw:
     try:
         header = json.loads(data[8 : 8 + length], object_pairs_hook=_unique)
         metadata = header.pop("__metadata__", {})
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a safetensors file: its header cannot be read ({error})") from None
     if not isinstance(metadata, dict) or KEY not in metadata:
         raise CheckpointError(f"{path} has no Vitrail description: expected a file written by vitrail.save")
@@ -256,7 +256,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
             name = text.removeprefix("vitrail:")
             if name not in BUILT_IN:
                 raise CheckpointError(f"no built-in checkpoint {text!r}: {nearest(name, BUILT_IN)}")
-            return (resources.files("vitrail.data") / f"{name}.safetensors").read_bytes()
+            return (resources.files("vitrail") / "data" / f"{name}.safetensors").read_bytes()
         place = Path(text)
         if place.is_dir():
             raise CheckpointError(f"{text} is a folder: name the .safetensors file in it")

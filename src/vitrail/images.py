@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from PIL import Image
 
+from vitrail.checks import choice, number, pair, settings
 from vitrail.decoding import (
     BACKGROUND,
     DEFAULT_LIMITS,
@@ -21,7 +22,7 @@ from vitrail.decoding import (
     decode,
     describe,
 )
-from vitrail.errors import ConfigError, InputError, nearest
+from vitrail.errors import ConfigError, InputError
 
 __all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe"]
 
@@ -68,17 +69,17 @@ class Preprocess:
         order: Order = "RGB",
     ) -> None:
         """A single number serves for both sides of size, and for every channel of mean and std."""
-        channels = _one_of("channels", channels, (1, 3))
+        channels = choice("channels", channels, (1, 3))
         values: dict[str, object] = {
-            "size": _sides(size),
-            "resize": _one_of("resize", resize, get_args(Resize)),
-            "crop": _number("crop", crop),
-            "interpolation": _one_of("interpolation", interpolation, tuple(_FILTERS)),
-            "antialias": _one_of("antialias", antialias, (True, False)),
+            "size": pair("size", size, 16_384),
+            "resize": choice("resize", resize, get_args(Resize)),
+            "crop": number("crop", crop, -1e6, 1e6),
+            "interpolation": choice("interpolation", interpolation, tuple(_FILTERS)),
+            "antialias": choice("antialias", antialias, (True, False)),
             "mean": _per_channel("mean", mean, channels),
             "std": _per_channel("std", std, channels),
             "channels": channels,
-            "order": _one_of("order", order, get_args(Order)),
+            "order": choice("order", order, get_args(Order)),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -144,11 +145,7 @@ class Preprocess:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocess:
         """The Preprocess that to_dict wrote; missing fields take their defaults, unknown ones are refused."""
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigError(f"Preprocess has no field {name!r}: {nearest(str(name), known)}")
-        return cls(**values)
+        return cls(**settings(cls, values))
 
     def _bars(self) -> int | tuple[int, ...]:
         """The colour around a picture that leaves the frame open: the mean, which networks see as zero."""
@@ -244,35 +241,10 @@ def _taps(length: int, scaled: int, start: int, stop: int, interpolation: str) -
     return np.clip(where, 0, length - 1), weights.astype(np.float32)
 
 
-def _sides(size: object) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
-    if len(sides) != 2 or isinstance(size, str):
-        raise ConfigError(f"size must be one number or (height, width), got {size!r}")
-    return _whole("size", sides[0], 1, 16_384), _whole("size", sides[1], 1, 16_384)
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
-    return int(value)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise ConfigError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
 def _per_channel(name: str, value: object, channels: int) -> tuple[float, ...]:
+    """One number a channel; a single one serves for all."""
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        return (_number(name, value),) * channels
+        value = (value,) * channels
     if len(value) != channels:
         raise ConfigError(f"{name} needs {channels} numbers, one a channel, got {len(value)}: {value!r}")
-    return tuple(_number(name, each) for each in value)
-
-
-def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> Any:
-    for each in allowed:
-        if each == value and type(each) is type(value):
-            return each
-    raise ConfigError(f"{name}={value!r} is not known: {nearest(str(value), map(str, allowed))}")
+    return tuple(number(name, each, -1e6, 1e6) for each in value)

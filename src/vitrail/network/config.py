@@ -6,10 +6,11 @@ Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from vitrail.errors import ConfigError, nearest
+from vitrail.checks import choice, flags, instance, number, pair, settings, whole, wholes
+from vitrail.errors import ConfigError
 
 ACTIVATIONS: Final = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
 MLPS: Final = ("plain", "swiglu")
@@ -31,8 +32,6 @@ ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
 RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
 INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
 
-LARGEST: Final = 1 << 20  # no honest size is larger; a file that claims one is refused before it is built
-
 
 @dataclass(frozen=True)
 class Resample:
@@ -44,9 +43,9 @@ class Resample:
     offset: float = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
 
     def __post_init__(self) -> None:
-        _choice("resample mode", self.mode, RESAMPLE_MODES)
-        _flags(self, "antialias", "align_corners")
-        _number("resample offset", self.offset, least=0.0, most=1.0)
+        choice("resample mode", self.mode, RESAMPLE_MODES)
+        flags(self, "antialias", "align_corners")
+        number("resample offset", self.offset, least=0.0, most=1.0)
         if self.antialias and self.align_corners:
             raise ConfigError("resample: antialias and align_corners contradict each other: set one of them")
         if self.mode == "nearest" and (self.antialias or self.align_corners):
@@ -65,10 +64,10 @@ class Positions:
     resample: Resample = field(default_factory=Resample)
 
     def __post_init__(self) -> None:
-        _choice("positions kind", self.kind, POSITION_KINDS)
-        _choice("positions at", self.at, POSITION_PLACES)
-        _flags(self, "prefix")
-        _instance("positions resample", self.resample, Resample)
+        choice("positions kind", self.kind, POSITION_KINDS)
+        choice("positions at", self.at, POSITION_PLACES)
+        flags(self, "prefix")
+        instance("positions resample", self.resample, Resample)
         if self.kind in ("none", "relative") and self.at != "stem":
             raise ConfigError(
                 f"positions kind {self.kind!r} adds nothing to the tokens, so at={self.at!r} has no meaning: "
@@ -89,11 +88,11 @@ class Rotary:
     rescale: float = 1.0  # DINOv3, training only: stretch both axes by up to this factor
 
     def __post_init__(self) -> None:
-        _choice("rotary kind", self.kind, ROTARY_KINDS)
-        _number("rotary theta", self.theta, least=1.0, most=1e9)
-        _number("rotary shift", self.shift, least=0.0, most=100.0)
-        _number("rotary jitter", self.jitter, least=1.0, most=100.0)
-        _number("rotary rescale", self.rescale, least=1.0, most=100.0)
+        choice("rotary kind", self.kind, ROTARY_KINDS)
+        number("rotary theta", self.theta, least=1.0, most=1e9)
+        number("rotary shift", self.shift, least=0.0, most=100.0)
+        number("rotary jitter", self.jitter, least=1.0, most=100.0)
+        number("rotary rescale", self.rescale, least=1.0, most=100.0)
         if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
             raise ConfigError(
                 f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
@@ -107,7 +106,7 @@ class ConvStem:
     widths: tuple[int, ...] = (48, 96, 192, 384)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", _sizes("conv stem widths", self.widths))
+        object.__setattr__(self, "widths", wholes("conv stem widths", self.widths))
         if not 1 <= len(self.widths) <= 8:
             raise ConfigError(f"conv stem: expected 1 to 8 convolutions, got {len(self.widths)}")
 
@@ -130,10 +129,10 @@ class ResNetStem:
     weight_eps: float = 1e-5  # of the weight standardisation
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", _sizes("resnet stem layers", self.layers))
-        _whole("resnet stem width_factor", self.width_factor, most=16)
-        _number("resnet stem norm_eps", self.norm_eps, least=0.0, most=1.0)
-        _number("resnet stem weight_eps", self.weight_eps, least=0.0, most=1.0)
+        object.__setattr__(self, "layers", wholes("resnet stem layers", self.layers))
+        whole("resnet stem width_factor", self.width_factor, most=16)
+        number("resnet stem norm_eps", self.norm_eps, least=0.0, most=1.0)
+        number("resnet stem weight_eps", self.weight_eps, least=0.0, most=1.0)
         if len(self.layers) > 4:
             raise ConfigError(f"resnet stem: expected at most 4 stages, got {len(self.layers)}")
 
@@ -261,31 +260,25 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
         """A config from plain values; an unknown name or a wrong kind of value is refused."""
-        values = _known(cls, _mapping("config", plain))
+        values = settings(cls, plain)
         if values.get("stem") is not None:
-            stem = dict(_mapping("stem", values["stem"]))
-            kind = stem.pop("kind", None)
-            _choice("stem kind", kind, tuple(STEMS))
-            values["stem"] = STEMS[kind](**_known(STEMS[kind], stem))
+            values["stem"] = _stem_from(values["stem"])
         if values.get("rotary") is not None:
-            values["rotary"] = Rotary(**_known(Rotary, _mapping("rotary", values["rotary"])))
+            values["rotary"] = Rotary(**settings(Rotary, values["rotary"]))
         if "positions" in values:
-            positions = _known(Positions, _mapping("positions", values["positions"]))
+            positions = settings(Positions, values["positions"])
             if "resample" in positions:
-                positions["resample"] = Resample(**_known(Resample, _mapping("resample", positions["resample"])))
+                positions["resample"] = Resample(**settings(Resample, positions["resample"]))
             values["positions"] = Positions(**positions)
         return cls(**values)
 
 
-def pair(name: str, value: Any) -> tuple[int, int]:
-    """One number, or two: 16 -> (16, 16), (16, 8) -> (16, 8)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value, value)
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ConfigError(f"{name}: expected one whole number or a pair of them, got {value!r}")
-    for each in value:
-        _whole(name, each)
-    return value[0], value[1]
+def _stem_from(plain: Any) -> ConvStem | ResNetStem:
+    """The stem that plain values with a kind describe."""
+    instance("stem", plain, dict)
+    kind = choice("stem kind", plain.get("kind"), STEMS)
+    rest = {name: value for name, value in plain.items() if name != "kind"}
+    return ConvStem(**settings(ConvStem, rest)) if kind == "conv" else ResNetStem(**settings(ResNetStem, rest))
 
 
 def _normalise(config: ViTConfig) -> None:
@@ -296,11 +289,11 @@ def _normalise(config: ViTConfig) -> None:
     if config.kept_heads is not None:
         if not isinstance(config.kept_heads, tuple | list):
             raise ConfigError(f"kept_heads: expected one list of heads per block, got {config.kept_heads!r}")
-        kept = tuple(_sizes("kept_heads", block, least=0) for block in config.kept_heads)
+        kept = tuple(wholes("kept_heads", block, least=0) for block in config.kept_heads)
         settle(config, "kept_heads", kept)
     for name in ("width", "heads", "depth", "mlp_width", "channels"):
-        _whole(name, getattr(config, name))
-    _whole("head_width", config.head_width, least=0)
+        whole(name, getattr(config, name))
+    whole("head_width", config.head_width, least=0)
     if config.head_width == 0:
         if config.width % config.heads:
             raise ConfigError(
@@ -312,29 +305,29 @@ def _normalise(config: ViTConfig) -> None:
 
 def _validate(config: ViTConfig) -> None:
     """Every rule in one place: first each value, then what may not stand together."""
-    _whole("depth", config.depth, most=1024)
+    whole("depth", config.depth, most=1024)
     for name in ("classes", "registers", "representation_width", "merge_per_block"):
-        _whole(name, getattr(config, name), least=0)
+        whole(name, getattr(config, name), least=0)
     for name in ("dropout", "attention_dropout", "drop_path", "patch_dropout"):
-        _number(name, getattr(config, name), least=0.0, most=1.0, below=True)
-    _number("norm_eps", config.norm_eps, least=0.0, most=1.0)
-    _number("head_bias_init", config.head_bias_init, least=-1e6, most=1e6)
+        number(name, getattr(config, name), least=0.0, most=1.0, below=True)
+    number("norm_eps", config.norm_eps, least=0.0, most=1.0)
+    number("head_bias_init", config.head_bias_init, least=-1e6, most=1e6)
     if config.layer_scale is not None:
-        _number("layer_scale", config.layer_scale, least=0.0, most=1e6)
-    _choice("activation", config.activation, ACTIVATIONS)
-    _choice("mlp", config.mlp, MLPS)
-    _choice("qkv_bias", config.qkv_bias, QKV_BIASES)
-    _choice("norm", config.norm, NORMS)
-    _choice("final_norm", config.final_norm, FINAL_NORMS)
-    _choice("pool", config.pool, POOLS)
-    _choice("initialisation", config.initialisation, INITIALISATIONS)
-    _flags(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
-    _flags(config, "axial", "embedding_norm", "head_bias", "fixed_size")
-    _instance("positions", config.positions, Positions)
+        number("layer_scale", config.layer_scale, least=0.0, most=1e6)
+    choice("activation", config.activation, ACTIVATIONS)
+    choice("mlp", config.mlp, MLPS)
+    choice("qkv_bias", config.qkv_bias, QKV_BIASES)
+    choice("norm", config.norm, NORMS)
+    choice("final_norm", config.final_norm, FINAL_NORMS)
+    choice("pool", config.pool, POOLS)
+    choice("initialisation", config.initialisation, INITIALISATIONS)
+    flags(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
+    flags(config, "axial", "embedding_norm", "head_bias", "fixed_size")
+    instance("positions", config.positions, Positions)
     if config.rotary is not None:
-        _instance("rotary", config.rotary, Rotary)
+        instance("rotary", config.rotary, Rotary)
     if config.stem is not None:
-        _instance("stem", config.stem, ConvStem | ResNetStem)
+        instance("stem", config.stem, ConvStem, ResNetStem)
     _ = config.grid  # refuses an image that does not divide
     for reason in _contradictions(config):
         raise ConfigError(reason)
@@ -414,52 +407,3 @@ def _contradictions(config: ViTConfig) -> list[str]:
                 f"kept_heads of block {block}: expected rising numbers below {config.heads}, at least one, got {kept}",
             )
     return found
-
-
-def _known(kind: type, plain: dict[str, Any]) -> dict[str, Any]:
-    names = [each.name for each in fields(kind)]
-    for name in plain:
-        if name not in names:
-            raise ConfigError(f"{kind.__name__} has no setting {name!r}: {nearest(str(name), names)}")
-    return dict(plain)
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name}: expected a mapping of settings, got {value!r}")
-    return value
-
-
-def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")
-
-
-def _whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
-
-
-def _sizes(name: str, values: Any, least: int = 1) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list):
-        raise ConfigError(f"{name}: expected whole numbers, got {values!r}")
-    for each in values:
-        _whole(name, each, least)
-    return tuple(values)
-
-
-def _number(name: str, value: Any, least: float, most: float, below: bool = False) -> None:
-    right = isinstance(value, int | float) and not isinstance(value, bool)  # no range holds NaN or infinity
-    if not right or not least <= value <= most or (below and value == most):
-        raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {value!r}")
-
-
-def _flags(owner: Any, *names: str) -> None:
-    for name in names:
-        if not isinstance(getattr(owner, name), bool):
-            raise ConfigError(f"{name}: expected True or False, got {getattr(owner, name)!r}")
-
-
-def _instance(name: str, value: Any, kind: Any) -> None:
-    if not isinstance(value, kind):
-        raise ConfigError(f"{name}: expected {kind}, got {value!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -63,10 +65,9 @@ class PatchEmbed(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = patchify(pixels, self.patch_size)  # (B, N, C*P*P)
-        if self.norm_before is not None:
-            patches = self.norm_before(patches)
+        patches = patches if self.norm_before is None else self.norm_before(patches)
         patches = self.projection(patches)  # (B, N, D)
-        return patches if self.norm_after is None else self.norm_after(patches)
+        return patches if self.norm_after is None else cast(Tensor, self.norm_after(patches))
 
 
 def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample | None = None) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vitrail.checks import settings
 from vitrail.errors import ConfigError, nearest
 from vitrail.network.config import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 
@@ -182,10 +183,7 @@ def preset(name: str, **changes: Any) -> ViTConfig:
     """The config of a name, with changes: preset("vit-b16", classes=10)."""
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: {nearest(name, PRESETS)} (`vitrail models` lists all)")
-    known = [each.name for each in fields(ViTConfig)]
-    for change in changes:
-        if change not in known:
-            raise ConfigError(f"ViTConfig has no setting {change!r}: {nearest(change, known)}")
+    changes = settings(ViTConfig, changes)
     if ("width" in changes or "heads" in changes) and "head_width" not in changes:
         changes["head_width"] = 0  # follows the new width and heads
     return replace(PRESETS[name], **changes)

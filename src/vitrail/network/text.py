@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.checks import flags, whole
 from vitrail.errors import InputError
-from vitrail.network.config import Positions, ViTConfig, _flags, _whole
+from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.encoder import Encoder, Passed, Tape, build_norm
 from vitrail.network.initialisation import initialise
 from vitrail.network.tokens import Place
@@ -39,11 +40,11 @@ class TextConfig:
     attention_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _whole("vocabulary", self.vocabulary)
-        _whole("block_size", self.block_size)
-        _whole("width", self.width)
-        _whole("mlp_width", self.mlp_width, least=0)
-        _flags(self, "head_bias")
+        whole("vocabulary", self.vocabulary)
+        whole("block_size", self.block_size)
+        whole("width", self.width)
+        whole("mlp_width", self.mlp_width, least=0)
+        flags(self, "head_bias")
         _ = self.blocks  # refuses the rest
 
     @property
