@@ -421,7 +421,7 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
         ({"format": 2}, "expected format 1, got 2: it may need a newer Vitrail"),
         ({"format": None}, "expected format 1, got None"),
         ({"config": 5}, "expected a mapping"),
-        ({"preprocess": 5}, "damaged"),
+        ({"preprocess": 5}, "damaged|expected a mapping"),
         ({"preprocess": {"size": 17}}, "17x17 does not divide into patches of 4x4"),
         ({"preprocess": {"size": 16, "channels": 1}}, "the network takes 3 channels, the preprocessing gives 1"),
         ({"classes": 5}, "int"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,12 @@ from vitrail.inference import probabilities
 from vitrail.network import ViT, ViTConfig
 
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=2, mlp_width=64, classes=7)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """For networks this small a second thread only waits."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +70,16 @@ def photos(tmp_path: Path) -> list[Path]:
 # ---- a real network ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("TODO")
+@pytest.mark.row("000.27")
 @pytest.mark.parametrize(
     "name, expected",
     [("chelsea.png", {"285": 0.8128, "282": 0.1073}), ("coffee.png", {"967": 0.9380, "968": 0.0406})],
 )
 def test_the_published_answer(real: Checkpoint, pictures: Path, name: str, expected: dict[str, float]) -> None:
-    """Egyptian cat and tabby; espresso and cup: as timm with its own evaluation transform, to three digits."""
+    """Egyptian cat and tabby; espresso and cup: as timm with its own evaluation transform, to four digits."""
     [found] = vitrail.predict(real, [pictures / name], top=2)
     assert found.labels == tuple(expected)
-    assert found.probabilities == pytest.approx(tuple(expected.values()), abs=5e-4)
+    assert found.probabilities == pytest.approx(tuple(expected.values()), abs=6e-5)
 
 
 def test_the_same_as_timm_on_the_same_pixels(
@@ -94,23 +101,20 @@ def test_the_same_as_timm_on_the_same_pixels(
 def test_other_preprocessing_gives_other_numbers(real: Checkpoint, pictures: Path) -> None:
     """The mean and standard deviation of ImageNet, which this network was not trained with, cost it certainty."""
     wrong = Checkpoint(real.model, Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))
-    for name, label in (("chelsea.png", "285"), ("coffee.png", "967")):
-        right_row, wrong_row = (
-            dict(zip(found.labels, found.probabilities, strict=True))
-            for found in (vitrail.predict(each, [pictures / name], top=1000)[0] for each in (real, wrong))
-        )
-        assert right_row[label] - wrong_row[label] > 0.01
-        assert max(abs(right_row[key] - wrong_row[key]) for key in right_row) > 0.01
+    cat, cup = vitrail.predict(wrong, [pictures / "chelsea.png", pictures / "coffee.png"], top=2)
+    assert (cat.labels[0], cat.probabilities[0]) == ("285", pytest.approx(0.6962, abs=1e-4))  # 0.8128 with its own
+    assert (cup.labels, cup.probabilities[1]) == (("470", "967"), pytest.approx(0.1647, abs=1e-4))  # 0.9380 and first
 
 
 @pytest.mark.fault("I13")
 def test_one_picture_alone_and_in_a_batch_real(real: Checkpoint, pictures: Path) -> None:
-    """Logits of the real network, up to 15: at most 2e-6 of the largest one apart."""
+    """Logits of the real network, up to 16: at most 2e-6 of the largest apart (measured: 4e-7), answers 2e-6."""
     pixels = real.preprocess.batch([pictures / name for name in ("chelsea.png", "coffee.png", "rocket.jpg")])
     together, _ = real.run(pixels)
     for row, alone in zip(together, pixels, strict=True):
         single, _ = real.run(alone[None])
         assert np.abs(single[0] - row).max() <= 2e-6 * np.abs(together).max()
+        assert np.abs(probabilities(single[0]) - probabilities(row)).max() <= 2e-6
 
 
 # ---- the same answer, whichever way ------------------------------------------------------------------------------
@@ -119,12 +123,13 @@ def test_one_picture_alone_and_in_a_batch_real(real: Checkpoint, pictures: Path)
 @pytest.mark.fault("I13")
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 16, 31, 32])
 def test_one_picture_alone_and_in_a_batch(small: Checkpoint, photos: list[Path], size: int) -> None:
-    """Not padded, so not the same bits: logits differ by at most 2e-6 of the largest, the pixels not at all."""
+    """Not padded, so not the same bits: logits, here up to 4, differ by at most 2e-6 (measured: 7e-7)."""
     alone = np.concatenate([small.run(small.preprocess(path)[None])[0] for path in photos[:size]])
     pixels = small.preprocess.batch(photos[:size])
     assert np.array_equal(pixels, np.stack([small.preprocess(path) for path in photos[:size]]))
     together, _ = small.run(pixels)
-    assert np.abs(alone - together).max() <= 2e-6 * np.abs(together).max()
+    assert np.abs(together).max() < 8
+    assert np.abs(alone - together).max() <= 2e-6
     one = vitrail.predict(small, photos[:size], top=7, batch=1)
     many = vitrail.predict(small, photos[:size], top=7, batch=size)
     assert [each.labels for each in one] == [each.labels for each in many]
@@ -223,8 +228,6 @@ def test_embed_gives_what_the_head_receives(small: Checkpoint, photos: list[Path
 
 
 def test_embed_of_other_pools(photos: list[Path]) -> None:
-    import dataclasses
-
     two = ViT(dataclasses.replace(CONFIG, pool="cls+distillation", distillation_token=True)).eval()
     found = vitrail.embed(Checkpoint(two, Preprocess(size=32)), photos[:2])
     pixels = torch.from_numpy(Preprocess(size=32).batch(photos[:2]))
@@ -239,8 +242,6 @@ def test_embed_of_other_pools(photos: list[Path]) -> None:
 
 
 def test_a_network_without_a_head_cannot_predict(photos: list[Path]) -> None:
-    import dataclasses
-
     bare = Checkpoint(ViT(dataclasses.replace(CONFIG, classes=0)).eval(), Preprocess(size=32))
     with pytest.raises(InputError, match="has no head, so it cannot predict: use embed"):
         vitrail.predict(bare, photos[:1])

@@ -74,7 +74,8 @@ def draw_figures(
     model, config = checkpoint.model, checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
     prefix = config.prefix
-    large = seen.resize((seen.width * 4, seen.height * 4), Image.Resampling.LANCZOS)
+    times = max(1, round(448 / seen.width))  # a whole number, so that patches stay whole
+    large = seen.resize((seen.width * times, seen.height * times), Image.Resampling.LANCZOS)
     if image.width == image.height and seen.width == seen.height and checkpoint.preprocess.crop == 1:
         large = image.resize(large.size, Image.Resampling.LANCZOS)
     last = looks(traced, -1, prefix, grid).mean(dim=0).numpy()

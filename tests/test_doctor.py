@@ -1,0 +1,56 @@
+"""doctor: what it says of this machine is so."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import pytest
+import torch
+
+import vitrail
+from vitrail import doctor
+
+
+def test_versions_are_those_installed() -> None:
+    versions = doctor.examine()["versions"]
+    assert versions["vitrail"] == vitrail.__version__
+    assert versions["python"] == platform.python_version()
+    for name in ("torch", "numpy", "pillow", "safetensors", "typer", "rich"):
+        assert versions[name] == importlib.metadata.version(name)
+
+
+def test_the_machine() -> None:
+    machine = doctor.examine()["machine"]
+    assert machine["cores"] == str(len(os.sched_getaffinity(0)))
+    assert machine["torch threads"] == str(torch.get_num_threads())
+    assert machine["devices"].split(", ")[0] == "cpu"
+    assert ("cuda" in machine["devices"]) == torch.cuda.is_available()
+
+
+def test_extras_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = [
+        "torch>=2.10",
+        "onnx>=1.18; extra == 'onnx'",
+        'onnxruntime>=1.22; python_version > "3" and extra == "onnx"',
+        "fastapi>=0.115; extra == 'serve'",
+        "vitrail[onnx]; extra == 'web'",
+    ]
+    installed = {"torch": "2", "onnx": "1", "fastapi": "1"}
+    monkeypatch.setattr(doctor, "_requirements", lambda: needs)
+    monkeypatch.setattr(doctor, "_version", installed.get)
+    report = doctor.examine()
+    assert report["extras"] == {
+        "onnx": "missing onnxruntime: pip install 'vitrail[onnx]'",
+        "serve": "complete",
+    }
+    assert report["versions"]["rich"] == "missing: pip install vitrail"
+
+
+def test_from_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", unknown)
+    assert doctor.examine()["extras"] == {}
