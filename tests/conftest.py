@@ -1,4 +1,4 @@
-"""What every test stands on: no internet, two threads, a fixed seed, the real fixtures, the oracles."""
+"""What every test stands on: no internet, one thread, a fixed seed, the real fixtures, the oracles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import oracles
 
 ROOT = Path(__file__).resolve().parents[1]
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny networks: more would only wait for each other
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def seed() -> Iterator[None]:
     """The same random numbers for every test, whichever tests ran before; threads as they were."""
     torch.manual_seed(0)
     yield
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # tiny networks: more would only wait for each other
 
 
 @pytest.fixture(scope="session")

@@ -33,12 +33,6 @@ NAMES = ("cat", "œuf [à la coque]", "<b>été</b>")
 PIXELS = Preprocess(size=16)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 def shaped(**changes: Any) -> ViTConfig:
     return dataclasses.replace(TINY, **changes)
 

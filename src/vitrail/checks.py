@@ -12,18 +12,27 @@ from vitrail.errors import ConfigError, nearest
 LARGEST: Final = 1 << 20  # no honest size is larger; a file that claims one is refused before it is built
 
 
+def shown(value: Any) -> str:
+    """A value in a message: never long, never an error of its own."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
     """A whole number in a range; True and False are none."""
     right = type(value) is not bool and isinstance(value, Integral)
     if not right or not least <= value <= most:
-        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {value!r}")
+        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {shown(value)}")
     return int(value)
 
 
 def wholes(name: str, values: Any, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
     """Several whole numbers."""
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ConfigError(f"{name}: expected whole numbers, got {values!r}")
+        raise ConfigError(f"{name}: expected whole numbers, got {shown(values)}")
     return tuple(whole(name, each, least, most) for each in values)
 
 
@@ -31,7 +40,7 @@ def pair(name: str, value: Any, most: int = LARGEST) -> tuple[int, int]:
     """One whole number, or two: 16 -> (16, 16), (16, 8) -> (16, 8)."""
     both = (value, value) if isinstance(value, Integral) else value
     if not isinstance(both, Sequence) or isinstance(both, str) or len(both) != 2:
-        raise ConfigError(f"{name}: expected one whole number or a pair (height, width), got {value!r}")
+        raise ConfigError(f"{name}: expected one whole number or a pair (height, width), got {shown(value)}")
     return whole(name, both[0], most=most), whole(name, both[1], most=most)
 
 
@@ -39,7 +48,7 @@ def number(name: str, value: Any, least: float, most: float, below: bool = False
     """A finite number in a range; `below` leaves the upper end out."""
     right = type(value) is not bool and isinstance(value, Real)  # no range holds NaN or infinity
     if not right or not least <= value <= most or (below and value == most):
-        raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {value!r}")
+        raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {shown(value)}")
     return float(value)
 
 
@@ -47,7 +56,7 @@ def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
     """One of the known values, of the same type: 1 is not True."""
     known = list(known)
     if not any(type(each) is type(value) and each == value for each in known):
-        raise ConfigError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")
+        raise ConfigError(f"{name} {shown(value)} is unknown: {nearest(shown(value).strip(chr(39)), known)}")
     return value
 
 
@@ -55,20 +64,20 @@ def flags(owner: Any, *names: str) -> None:
     """Fields that are True or False."""
     for name in names:
         if not isinstance(getattr(owner, name), bool):
-            raise ConfigError(f"{name}: expected True or False, got {getattr(owner, name)!r}")
+            raise ConfigError(f"{name}: expected True or False, got {shown(getattr(owner, name))}")
 
 
 def instance(name: str, value: Any, *kinds: type) -> None:
     """An instance of one of the kinds."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise ConfigError(f"{name}: expected {expected}, got {value!r}")
+        raise ConfigError(f"{name}: expected {expected}, got {shown(value)}")
 
 
 def settings(kind: type, plain: Any) -> dict[str, Any]:
     """A mapping whose every name is a field of the dataclass."""
     if not isinstance(plain, Mapping):
-        raise ConfigError(f"{kind.__name__}: expected a mapping of settings, got {plain!r}")
+        raise ConfigError(f"{kind.__name__}: expected a mapping of settings, got {shown(plain)}")
     names = [each.name for each in fields(kind)]
     for name in plain:
         if name not in names:

@@ -26,12 +26,6 @@ from vitrail.network import ViT, ViTConfig
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=2, mlp_width=64, classes=7)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def real(fixtures: Path) -> Checkpoint:
     """ViT-Ti/16 as published, with the preprocessing it was trained for: the defaults."""

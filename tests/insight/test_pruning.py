@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -36,12 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "map": {"pool": "map"},
     "batch norm": {"norm": "batch"},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
 
 
 def build(**changes: Any) -> ViT:
@@ -223,3 +218,13 @@ def test_other_networks_can_be_made_from_a_pruned_one(pixels: Tensor) -> None:
     tuned = pruned.with_head(2)
     assert tuned.config.kept_heads == pruned.config.kept_heads
     assert torch.equal(tuned.features(pixels).patches, pruned.features(pixels).patches)
+
+
+def test_what_is_not_a_mapping_of_heads_is_told() -> None:
+    model = build()
+    for wrong in ([1], {0: 1}, {0: ["one"]}, {True: [0]}, {0: [True]}):
+        with pytest.raises(InputError):
+            prune_heads(model, wrong)  # type: ignore[arg-type]
+    heads = prune_heads(model, {np.int64(0): np.array([1])}).config.kept_heads  # type: ignore[dict-item]
+    assert heads is not None
+    assert 1 not in heads[0]

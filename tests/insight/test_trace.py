@@ -56,12 +56,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def build(**changes: Any) -> ViT:
     """A small model whose every parameter is random; three blocks, 2x3 patches."""
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 3, "heads": 4, "mlp_width": 24}
@@ -336,3 +330,12 @@ def test_tracing_leaves_no_trace_on_the_model(pixels: Tensor) -> None:
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
     assert not any(isinstance(each, nn.Module) and each._forward_hooks for each in model.modules())
+
+
+def test_blocks_that_are_no_list_or_not_wanted() -> None:
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=8, classes=3)).eval()
+    pixels = torch.randn(1, 3, 8, 8)
+    with pytest.raises(InputError, match="expected a list of numbers, got 1"):
+        trace(model, pixels, blocks=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="attention=False"):
+        trace(model, pixels, attention=False, blocks=[0])

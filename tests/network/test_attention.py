@@ -20,12 +20,6 @@ from vitrail.network.tokens import Place
 BIASES = ["all", "none", "no-key"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def build(width: int = 16, heads: int = 4, head_width: int = 4, **options: Any) -> Attention:
     """Attention whose every parameter is random."""
     attention = Attention(width, heads, head_width, **options).eval()

@@ -6,10 +6,12 @@ import json
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vitrail.checks import shown
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 from vitrail.network.config import (
@@ -66,7 +68,7 @@ def test_the_defaults_are_vit_b16() -> None:
         "qkv_bias": "all",
     }
     assert {name: getattr(config, name) for name in hf} == hf
-    assert (config.head_width, config.tokens, config.prefix) == (64, 197, 1)
+    assert (config.per_head, config.tokens, config.prefix) == (64, 197, 1)
     assert config.norm_eps == 1e-6  # Google's; files of transformers say 1e-12, and may (E21)
     assert ViTConfig(norm_eps=1e-12).norm_eps == 1e-12
     assert ViTConfig(initialisation="hf").initialisation == "hf"  # deviation 0.02: test_initialisation.py
@@ -87,7 +89,7 @@ def test_one_dict_describes_the_whole_network() -> None:
         "classes": 1000,
     }
     config = ViTConfig(**settings)
-    assert config == ViTConfig.from_dict(settings) == replace(ViTConfig(), dropout=0.1)
+    assert config == ViTConfig.from_dict(settings) == replace(ViTConfig(), dropout=0.1, head_width=64)
 
 
 @pytest.mark.row("000.07")
@@ -113,7 +115,7 @@ WHOLE = [
 def test_whole_numbers(name: str, value: Any) -> None:
     message = refusal(tiny, **{name: value})
     assert message.startswith(f"{name}: expected a whole number from ")
-    assert message.endswith(f"got {value!r}")
+    assert message.endswith(f"got {shown(value)}")
 
 
 SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
@@ -134,7 +136,7 @@ NUMBERS = [
 def test_numbers(name: str, value: Any) -> None:
     message = refusal(tiny, **{name: value})
     assert message.startswith(f"{name}: expected a number from ")
-    assert message.endswith(f"got {value!r}")
+    assert message.endswith(f"got {shown(value)}")
 
 
 CHOICES = [
@@ -412,3 +414,25 @@ def test_json_carries_every_config_unchanged(config: ViTConfig) -> None:
     assert back == config
     assert json.dumps(back.to_dict()) == text
     assert set(json.loads(text)) == {each.name for each in fields(ViTConfig)}
+
+
+def test_numbers_of_numpy_are_stored_as_plain_ones() -> None:
+    config = tiny(width=np.int64(32), heads=np.int32(4), dropout=np.float32(0.5), norm_eps=np.float64(1e-5))
+    assert json.loads(json.dumps(config.to_dict())) == json.loads(
+        json.dumps(tiny(width=32, heads=4, dropout=0.5, norm_eps=1e-5).to_dict())
+    )
+    assert (type(config.width), type(config.dropout)) == (int, float)
+
+
+def test_a_number_too_long_to_print_is_refused_all_the_same() -> None:
+    assert refusal(tiny, width=10**5000).endswith("got a huge int")
+
+
+def test_replacing_the_width_or_the_heads_moves_the_head_width() -> None:
+    assert replace(ViTConfig(), heads=6).per_head == 128
+    with pytest.raises(ConfigError, match="width 770 does not divide into 12 heads"):
+        replace(ViTConfig(), width=770)
+
+
+def test_a_head_without_bias_has_none_to_start() -> None:
+    assert "head_bias_init=-10.0 has nothing to fill" in refusal(tiny, head_bias=False, head_bias_init=-10.0)

@@ -11,18 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError
 from vitrail.network import ViT, ViTConfig
 from vitrail.network.config import ACTIVATIONS
 from vitrail.network.encoder import Block, LayerScale, Mlp, SwiGLU, TokenBatchNorm, activate, drop_path
 from vitrail.network.tokens import Place
 
 HERE = Place((2, 3), 1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
 
 
 def tiny(**changes: Any) -> ViTConfig:
@@ -350,3 +345,11 @@ def test_the_norm_before_the_encoder(pixels: Tensor) -> None:
     without = copy.deepcopy(model)
     without.embedding_norm = None
     assert (without(pixels) - model(pixels)).abs().max() > 1e-3
+
+
+def test_batch_norm_refuses_checkpointing() -> None:
+    """The second pass through a block would count the batch twice."""
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=8, classes=3, norm="batch"))
+    with pytest.raises(ConfigError, match="batch norm would count the batch twice"):
+        model.encoder.checkpointing = True
+    assert model.encoder.checkpointing is False

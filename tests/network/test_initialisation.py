@@ -16,12 +16,6 @@ from vitrail.network.initialisation import lecun, truncated
 D, M, P, K = 96, 192, 8, 50
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def fresh(style: str, **changes: Any) -> ViT:
     sizes = {"image_size": 64, "patch_size": P, "width": D, "depth": 2, "heads": 4, "mlp_width": M, "classes": K}
     return ViT(ViTConfig(**{**sizes, "initialisation": style, **changes}))

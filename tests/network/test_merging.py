@@ -17,12 +17,6 @@ from vitrail.network.merging import match, merge, unmerge
 from vitrail.network.tokens import Place
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def build(**changes: Any) -> ViT:
     """A small model whose every parameter is random; 12 patches."""
     sizes = {"image_size": (12, 16), "patch_size": 4, "width": 16, "depth": 3, "heads": 4, "mlp_width": 24}

@@ -37,12 +37,6 @@ THEIRS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 def small(**changes: Any) -> ViT:
     return ViT(ViTConfig(**{**SMALL, "classes": 10, **changes})).eval()
 

@@ -17,12 +17,6 @@ CLOSE = 1e-5  # of the largest logit, in fp32
 POLICY = Resample(antialias=False, align_corners=True)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def torchvision() -> ModuleType:
     return oracles.torchvision()

@@ -15,12 +15,6 @@ from vitrail.network import Resample, ViT, ViTConfig, channels_first, patchify, 
 from vitrail.network.patches import PatchEmbed
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def tiny(**changes: Any) -> ViTConfig:
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 1, "heads": 4, "mlp_width": 24}
     return ViTConfig(**{**sizes, "classes": 5, **changes})

@@ -42,12 +42,6 @@ SMALL: dict[str, Any] = {
 PLAIN = Resample(antialias=False)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 def config(**changes: Any) -> ViTConfig:
     return ViTConfig(**{**SMALL, **changes})
 
@@ -201,7 +195,7 @@ def test_relative_keys_against_loops(prefix: int) -> None:
     for b, head, i, j in product(range(2), range(2), range(n), range(n)):
         key = keys.table[i - j + n - 1]
         expected[b, head, prefix + i, prefix + j] = queries[b, head, prefix + i] @ key / math.sqrt(d)
-    assert (keys(queries, prefix) - expected).abs().max() < 1e-5
+    assert (keys(queries, (3, 4), prefix) - expected).abs().max() < 1e-5
 
 
 @pytest.mark.row("P.1")
@@ -221,16 +215,22 @@ def test_relative_positions_through_the_whole_attention() -> None:
 
 
 @pytest.mark.row("P.1")
-def test_relative_keys_on_another_grid_keep_their_ends() -> None:
+@pytest.mark.parametrize("grid", [(5, 4), (2, 6), (4, 3), (1, 12)])
+def test_relative_keys_on_another_grid_keep_their_ends(grid: tuple[int, int]) -> None:
+    """Each patch takes its place on the native 3x4 grid, ends on ends, also where only the shape changes."""
     keys = RelativeKeys(config(positions=Positions("relative")))
     torch.nn.init.normal_(keys.table)
-    n = 20
-    queries = torch.randn(1, 1, n, 16)
-    bias = keys(queries, 0)[0, 0]
-    old = np.linspace(-1, 1, 23)
-    for i, j in product(range(n), range(n)):
-        where = (i - j) / (n - 1)
-        key = np.array([np.interp(where, old, keys.table.detach().numpy()[:, c]) for c in range(16)])
+    h, w = grid
+    queries = torch.randn(1, 1, h * w, 16)
+    bias = keys(queries, grid, 0)[0, 0]
+
+    def place(patch: int) -> float:
+        row, column = divmod(patch, w)
+        return row * 2 / max(h - 1, 1) * 4 + column * 3 / max(w - 1, 1)
+
+    table = keys.table.detach().numpy()
+    for i, j in product(range(h * w), range(h * w)):
+        key = np.array([np.interp(place(i) - place(j), np.arange(-11, 12), table[:, c]) for c in range(16)])
         assert bias[i, j].item() == pytest.approx(float(queries[0, 0, i].numpy() @ key) / 4, abs=1e-4)
 
 

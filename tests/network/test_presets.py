@@ -111,7 +111,7 @@ def test_the_sizes_behind_the_names(
     assert isinstance(config, ViTConfig)
     assert config.patch_size == (patch, patch)
     assert (config.width, config.mlp_width, config.heads, config.depth) == (width, mlp_width, heads, depth)
-    assert config.head_width * heads == width
+    assert config.per_head * heads == width
     assert config.attention_dropout == 0.0
     assert (config.pool, config.representation_width) == ("cls", 0)
     assert (config.image_size, config.norm_eps, config.activation) == ((224, 224), 1e-6, "gelu")
@@ -135,14 +135,15 @@ def test_a_preset_is_changed_by_replacing_fields() -> None:
     """Another project's base, large and huge have dropout 0.1 throughout: a field, not another preset."""
     for name, head_width, patch in (("vit-b16", 64, 16), ("vit-l16", 64, 16), ("vit-h14", 80, 14)):
         config = preset(name, dropout=0.1, qkv_bias="none")
-        assert (config.dropout, config.head_width, config.patch_size) == (0.1, head_width, (patch, patch))
+        assert (config.dropout, config.per_head, config.patch_size) == (0.1, head_width, (patch, patch))
         assert config == replace(PRESETS[name], dropout=0.1, qkv_bias="none")
 
 
 def test_head_width_follows_new_heads_unless_it_is_given() -> None:
-    assert preset("vit-b16", heads=6).head_width == 128
-    assert preset("vit-b16", width=384, heads=6).head_width == 64
-    assert preset("vit-b16", heads=6, head_width=32).head_width == 32
+    assert preset("vit-b16", heads=6).per_head == 128
+    assert preset("vit-b16", width=384, heads=6).per_head == 64
+    assert replace(PRESETS["vit-b16"], heads=6).per_head == 128
+    assert preset("vit-b16", heads=6, head_width=32).per_head == 32
 
 
 @pytest.mark.row("001.09")

@@ -22,12 +22,6 @@ from vitrail.network.vit import on_meta
 SMALL: dict[str, Any] = {"width": 32, "depth": 1, "heads": 2, "mlp_width": 64, "classes": 5}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """For networks this small a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 # ---- the ResNetV2 ------------------------------------------------------------------------------------------------
 
 

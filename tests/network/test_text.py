@@ -22,12 +22,6 @@ V, BLOCK, D = 11, 8, 24
 CONFIG = TextConfig(vocabulary=V, block_size=BLOCK, width=D, depth=3, heads=4)
 
 
-@pytest.fixture(autouse=True)
-def one_thread(seed: None) -> None:
-    """Networks this small are faster on one; conftest's `seed` gives the second back."""
-    torch.set_num_threads(1)
-
-
 def lively(config: TextConfig = CONFIG) -> TextDecoder:
     """A decoder whose every weight matters: a fresh one is almost uniform."""
     model = TextDecoder(config).eval()
@@ -424,10 +418,10 @@ def test_e10_8_the_feed_forward_layer_is_four_times_as_wide() -> None:
 
 def test_the_config_is_frozen_and_makes_its_blocks() -> None:
     blocks = CONFIG.blocks
-    assert (blocks.width, blocks.depth, blocks.heads, blocks.head_width, blocks.mlp_width) == (D, 3, 4, 6, 96)
+    assert (blocks.width, blocks.depth, blocks.heads, blocks.per_head, blocks.mlp_width) == (D, 3, 4, 6, 96)
     assert (blocks.grid, blocks.prefix, blocks.norm_eps) == ((1, BLOCK), 0, 1e-5)
-    assert replace(CONFIG, width=32).blocks.head_width == 8  # follows, as nothing else was said
-    assert replace(CONFIG, width=30, head_width=5).blocks.head_width == 5
+    assert replace(CONFIG, width=32).blocks.per_head == 8  # follows, as nothing else was said
+    assert replace(CONFIG, width=30, head_width=5).blocks.per_head == 5
     with pytest.raises(FrozenInstanceError):
         CONFIG.width = 3  # type: ignore[misc]
 

@@ -18,12 +18,6 @@ from vitrail.network.vit import on_meta
 BOTH = {"distillation_token": True, "pool": "cls+distillation"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def tiny(**changes: Any) -> ViTConfig:
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 4, "mlp_width": 24}
     return ViTConfig(**{**sizes, "classes": 5, **changes})

@@ -19,12 +19,6 @@ from vitrail.network.patches import PatchEmbed
 NONE = Positions("none")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tensors are tiny: a second thread costs more than it brings."""
-    torch.set_num_threads(1)
-
-
 def build(**changes: Any) -> ViT:
     """A small model whose every parameter is random."""
     sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 4, "mlp_width": 24}
@@ -333,3 +327,26 @@ def test_autocast_runs_every_part(pixels: Tensor) -> None:
 
 def test_no_images_give_no_logits() -> None:
     assert build()(torch.zeros(0, 3, 8, 12)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_pixels_of_another_precision_are_told(dtype: torch.dtype) -> None:
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)).eval()
+    pixels = torch.randn(1, 3, 8, 8)
+    with pytest.raises(InputError, match=f"expected torch.float32 pixels, as the weights are, got {dtype}"):
+        model(pixels.to(dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # which turns them itself
+        model(pixels.bfloat16())
+
+
+def test_a_new_head_keeps_what_was_frozen_and_how_memory_is_spent() -> None:
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3))
+    model.encoder.checkpointing, model.encoder.mlp_chunk = True, 2
+    model.requires_grad_(False)
+    other = model.with_head(5)
+    assert {name for name, each in other.named_parameters() if each.requires_grad} == {
+        "head.classify.weight",
+        "head.classify.bias",
+    }
+    assert other.encoder.checkpointing
+    assert other.encoder.mlp_chunk == 2

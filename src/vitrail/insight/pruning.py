@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -32,18 +33,23 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
     smaller.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
     for name, parameter in model.named_parameters():
         smaller.get_parameter(name).requires_grad_(parameter.requires_grad)
+    smaller.encoder.like(model.encoder)
     return smaller.train(model.training)
 
 
 def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[tuple[int, ...], ...]:
     """The heads left in each block, or an error that names the block and the head."""
     kept = [config.heads_of(block) for block in range(config.depth)]
+    if not isinstance(heads, Mapping):
+        raise InputError(f"heads to prune: expected {{block: [heads]}}, got {heads!r:.80}")
     for block, numbers in heads.items():
-        if not isinstance(block, int) or not 0 <= block < config.depth:
+        if not _is_number(block) or not 0 <= block < config.depth:
             raise InputError(f"no block {block!r} to prune: expected 0 to {config.depth - 1}")
+        if not isinstance(numbers, Iterable):
+            raise InputError(f"heads of block {block}: expected a list of numbers, got {numbers!r:.80}")
         cut = set(numbers)
         for head in cut:
-            if not isinstance(head, int) or not 0 <= head < config.heads:
+            if not _is_number(head) or not 0 <= head < config.heads:
                 raise InputError(f"block {block} never had a head {head!r}: expected 0 to {config.heads - 1}")
         left = tuple(head for head in kept[block] if head not in cut)
         if not left:
@@ -52,9 +58,13 @@ def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[
     return tuple(kept)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfig) -> None:
     """Keep only the rows and columns of the heads left, in the weights of one block."""
-    heads, width = len(config.heads_of(block)), config.head_width
+    heads, width = len(config.heads_of(block)), config.per_head
     prefix = f"encoder.blocks.{block}.attention."
 
     def rows(tensor: Tensor, parts: int) -> Tensor:  # (parts * heads * width, …)

@@ -36,6 +36,8 @@ def trace(
     `blocks` names the blocks whose attention is wanted (all by default; -1 is the last). In those blocks explicit
     attention takes the place of the fused kernel, so `torch.autograd.grad(logit, trace.attention)` works.
     """
+    if blocks is not None and not attention:
+        raise InputError("blocks names blocks whose attention is wanted, but attention=False: leave one of them out")
     wanted = _numbers(blocks, model.config.depth) if attention else []
     tape = Tape(wanted, hidden)
     encoded = model.encode(pixels, head_mask, tape)
@@ -57,6 +59,8 @@ def _numbers(blocks: Sequence[int] | None, depth: int) -> list[int]:
     """Block numbers from 0; negative ones count from the end."""
     if blocks is None:
         return list(range(depth))
+    if not isinstance(blocks, Sequence):
+        raise InputError(f"blocks: expected a list of numbers, got {blocks!r:.80}")
     for block in blocks:
         if not isinstance(block, int) or not -depth <= block < depth:
             raise InputError(f"blocks: expected numbers from 0 to {depth - 1}, or -{depth} to -1, got {block!r}")

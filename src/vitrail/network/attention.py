@@ -63,7 +63,7 @@ class Attention(nn.Module):
         attention = cls(
             config.width,
             len(config.heads_of(block)),
-            config.head_width,
+            config.per_head,
             qkv_bias=config.qkv_bias,
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
@@ -159,7 +159,7 @@ class Attention(nn.Module):
             return None
         bias: Tensor | None = None
         if self.relative is not None:
-            bias = self.relative(q, place.prefix)
+            bias = self.relative(q, place.grid, place.prefix)
         elif place.sizes is not None:
             bias = place.sizes.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
         return bias

@@ -210,6 +210,11 @@ class ViTConfig:
         _validate(self)
 
     @property
+    def per_head(self) -> int:
+        """d: the head width in force."""
+        return self.head_width or self.width // self.heads
+
+    @property
     def cell(self) -> tuple[int, int]:
         """Pixels of the image that one patch token stands for (h, w)."""
         reduction = self.stem.reduction if self.stem else 1
@@ -281,8 +286,16 @@ def _stem_from(plain: Any) -> ConvStem | ResNetStem:
     return ConvStem(**settings(ConvStem, rest)) if kind == "conv" else ResNetStem(**settings(ResNetStem, rest))
 
 
+_WHOLE = {  # the least each may be
+    **dict.fromkeys(("channels", "width", "depth", "heads", "mlp_width"), 1),
+    **dict.fromkeys(("head_width", "classes", "registers", "representation_width", "merge_per_block"), 0),
+}
+_SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
+_NUMBERS = {"norm_eps": (0.0, 1.0), "layer_scale": (0.0, 1e6), "head_bias_init": (-1e6, 1e6)}
+
+
 def _normalise(config: ViTConfig) -> None:
-    """Pairs from single numbers, the head width from its default, tuples from JSON's lists."""
+    """Plain numbers, pairs from single ones, tuples from JSON's lists."""
     settle = object.__setattr__
     settle(config, "image_size", pair("image_size", config.image_size))
     settle(config, "patch_size", pair("patch_size", config.patch_size))
@@ -291,29 +304,18 @@ def _normalise(config: ViTConfig) -> None:
             raise ConfigError(f"kept_heads: expected one list of heads per block, got {config.kept_heads!r}")
         kept = tuple(wholes("kept_heads", block, least=0) for block in config.kept_heads)
         settle(config, "kept_heads", kept)
-    for name in ("width", "heads", "depth", "mlp_width", "channels"):
-        whole(name, getattr(config, name))
-    whole("head_width", config.head_width, least=0)
-    if config.head_width == 0:
-        if config.width % config.heads:
-            raise ConfigError(
-                f"width {config.width} does not divide into {config.heads} heads "
-                f"({config.width / config.heads:.2f} each): change one of them, or set head_width"
-            )
-        settle(config, "head_width", config.width // config.heads)
+    for name, least in _WHOLE.items():
+        settle(config, name, whole(name, getattr(config, name), least))
+    for name in _SHARES:
+        settle(config, name, number(name, getattr(config, name), 0.0, 1.0, below=True))
+    for name, (low, high) in _NUMBERS.items():
+        if name != "layer_scale" or config.layer_scale is not None:
+            settle(config, name, number(name, getattr(config, name), low, high))
 
 
 def _validate(config: ViTConfig) -> None:
     """Every rule in one place: first each value, then what may not stand together."""
     whole("depth", config.depth, most=1024)
-    for name in ("classes", "registers", "representation_width", "merge_per_block"):
-        whole(name, getattr(config, name), least=0)
-    for name in ("dropout", "attention_dropout", "drop_path", "patch_dropout"):
-        number(name, getattr(config, name), least=0.0, most=1.0, below=True)
-    number("norm_eps", config.norm_eps, least=0.0, most=1.0)
-    number("head_bias_init", config.head_bias_init, least=-1e6, most=1e6)
-    if config.layer_scale is not None:
-        number("layer_scale", config.layer_scale, least=0.0, most=1e6)
     choice("activation", config.activation, ACTIVATIONS)
     choice("mlp", config.mlp, MLPS)
     choice("qkv_bias", config.qkv_bias, QKV_BIASES)
@@ -342,6 +344,15 @@ def _contradictions(config: ViTConfig) -> list[str]:
         if wrong:
             found.append(reason)
 
+    refuse(
+        config.head_width == 0 and config.width % config.heads != 0,
+        f"width {config.width} does not divide into {config.heads} heads "
+        f"({config.width / config.heads:.2f} each): change one of them, or set head_width",
+    )
+    refuse(
+        config.head_bias_init != 0 and not config.head_bias,
+        f"head_bias_init={config.head_bias_init} has nothing to fill with head_bias=False: leave one of them out",
+    )
     refuse(
         config.pool == "cls" and not config.cls_token,
         "pool 'cls' needs cls_token=True, or choose pool 'mean'",
@@ -383,8 +394,8 @@ def _contradictions(config: ViTConfig) -> list[str]:
         "positions 'sincos-2d-moco' need a width of at least 8, got 4",
     )
     refuse(
-        config.rotary is not None and config.head_width % 4 != 0,
-        f"rotary positions split the head width in four, got {config.head_width}: use a multiple of 4",
+        config.rotary is not None and config.per_head % 4 != 0,
+        f"rotary positions split the head width in four, got {config.per_head}: use a multiple of 4",
     )
     moving = "token merging" if config.merge_per_block else "patch dropout" if config.patch_dropout else ""
     refuse(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.errors import ConfigError
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
 from vitrail.network.merging import merge
@@ -175,9 +176,26 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ViTConfig, causal: bool = False) -> None:
         super().__init__()
-        self.checkpointing = False
         self.mlp_chunk = 0
+        self._checkpointing = False
         self.blocks = nn.ModuleList(Block(config, index, causal) for index in range(config.depth))
+
+    @property
+    def checkpointing(self) -> bool:
+        return self._checkpointing
+
+    @checkpointing.setter
+    def checkpointing(self, wanted: bool) -> None:
+        if wanted and any(isinstance(module, TokenBatchNorm) for module in self.modules()):
+            raise ConfigError(
+                "gradient checkpointing runs every block twice, and batch norm would count the batch twice: "
+                "use norm='layer', or leave checkpointing off"
+            )
+        self._checkpointing = wanted
+
+    def like(self, other: Encoder) -> None:
+        """Take over how another encoder spends memory."""
+        self.mlp_chunk, self._checkpointing = other.mlp_chunk, other.checkpointing
 
     def forward(
         self,

@@ -51,7 +51,7 @@ class Pool(nn.Module):
         if place.sizes is None:
             return patches.mean(dim=1)
         sizes = place.sizes[:, place.prefix :, None]  # merged tokens count for all they stand for
-        return (patches * sizes).sum(dim=1) / sizes.sum(dim=1)
+        return ((patches * sizes).sum(dim=1) / sizes.sum(dim=1)).to(patches.dtype)
 
     def weigh(self, tokens: Tensor, place: Place) -> Pooled:
         """The pooled vector with the weights of the tokens."""
@@ -67,7 +67,7 @@ class AttentionPool(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.zeros(1, 1, config.width))
-        self.attention = Attention(config.width, config.heads, config.head_width)
+        self.attention = Attention(config.width, config.heads, config.per_head)
         self.norm = build_norm(config)
         self.mlp = Mlp(config.width, config.mlp_width, "gelu" if config.mlp == "swiglu" else config.activation)
 

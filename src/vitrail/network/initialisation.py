@@ -89,6 +89,8 @@ STYLES: dict[str, Style] = {
 @torch.no_grad()
 def initialise(model: nn.Module, config: ViTConfig) -> None:
     """Fill every parameter of a fresh network by the config's style."""
+    if next(model.parameters()).is_meta:
+        return  # shapes only
     style = STYLES[config.initialisation]
     for module in model.modules():
         _start(module, style, config)

@@ -47,10 +47,10 @@ def merge(x: Tensor, place: Place, metric: Tensor, count: int) -> tuple[Tensor, 
     r = place.prefix
     b, t, _ = x.shape
     target, left = match(metric[:, r:], count)
-    sizes = place.sizes if place.sizes is not None else x.new_ones(b, t)
+    sizes = place.sizes if place.sizes is not None else torch.ones(b, t, device=x.device)  # fp32: counts stay exact
     weight = sizes[:, r:, None]
     total = _pour(weight, target, left)  # (B, left, 1)
-    patches = _pour(x[:, r:] * weight, target, left) / total
+    patches = (_pour(x[:, r:] * weight, target, left) / total).to(x.dtype)
     places = place.places
     if places is not None:
         places = _pour(places.expand(b, -1, -1) * weight, target, left) / total

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.checks import pair
 from vitrail.errors import InputError
 from vitrail.network.config import Resample, ViTConfig
 
 
-def patchify(pixels: Tensor, patch_size: tuple[int, int], channels_last: bool = False) -> Tensor:
+def patchify(pixels: Tensor, patch_size: int | tuple[int, int], channels_last: bool = False) -> Tensor:
     """Cut into patches, row by row, lossless: (B, C, H, W) -> (B, N, C*P*P), or (B, N, P*P*C) channels last."""
+    if pixels.ndim != 4:
+        raise InputError(f"expected pixels (B, C, H, W), got {tuple(pixels.shape)}")
     b, c, height, width = pixels.shape
-    p, q = patch_size
+    p, q = pair("patch_size", patch_size)
     if height % p or width % q:
         raise InputError(f"pixels {height}x{width} do not divide into patches of {p}x{q}")
     cells = pixels.reshape(b, c, height // p, p, width // q, q)  # (B, C, h, P, w, P)
@@ -24,11 +27,11 @@ def patchify(pixels: Tensor, patch_size: tuple[int, int], channels_last: bool = 
 
 
 def unpatchify(
-    patches: Tensor, grid: tuple[int, int], patch_size: tuple[int, int], channels_last: bool = False
+    patches: Tensor, grid: tuple[int, int], patch_size: int | tuple[int, int], channels_last: bool = False
 ) -> Tensor:
     """The inverse of patchify: (B, N, C*P*P) -> (B, C, H, W)."""
     b, n, values = patches.shape
-    (h, w), (p, q) = grid, patch_size
+    (h, w), (p, q) = grid, pair("patch_size", patch_size)
     if n != h * w or values % (p * q):
         raise InputError(f"{n} patches of {values} values do not fill a grid of {h}x{w} with patches of {p}x{q}")
     c = values // (p * q)

@@ -129,20 +129,29 @@ class RelativeKeys(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.patches = config.grid[0] * config.grid[1]
-        self.table = nn.Parameter(torch.zeros(2 * self.patches - 1, config.head_width))
+        self.grid = config.grid
+        self.table = nn.Parameter(torch.zeros(2 * self.grid[0] * self.grid[1] - 1, config.per_head))
 
-    def forward(self, queries: Tensor, prefix: int) -> Tensor:
-        """Queries (B, A, T, d) -> bias (B, A, T, T), zero where a prefix token takes part."""
-        n = queries.shape[-2] - prefix
-        table: Tensor = self.table
-        if n != self.patches:
-            table = F.interpolate(table.T[None], size=2 * n - 1, mode="linear", align_corners=True)[0].T
-        scores = queries[..., prefix:, :] @ table.T * queries.shape[-1] ** -0.5  # (B, A, N, 2N-1)
-        places = torch.arange(n, device=queries.device)
-        offsets = places[:, None] - places[None, :] + n - 1  # (N, N): how far the query is past the key
-        bias = scores.gather(-1, offsets.expand(*scores.shape[:2], n, n))
+    def forward(self, queries: Tensor, grid: Grid, prefix: int) -> Tensor:
+        """Queries (B, A, T, d) -> bias (B, A, T, T), zero where a prefix token takes part.
+
+        On another grid each patch takes its place on the native one, ends on ends, and keys are mixed linearly.
+        """
+        scores = queries[..., prefix:, :] @ self.table.T * queries.shape[-1] ** -0.5  # (B, A, N, 2*N0-1)
+        rows, columns = coordinates(grid, queries.device).unbind(-1)
+        rows = rows * ((self.grid[0] - 1) / max(grid[0] - 1, 1))
+        places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))
+        offsets = places[:, None] - places[None, :] + (self.table.shape[0] // 2)  # (N, N), query past key
+        low = offsets.floor().long()
+        bias = self._at(scores, low)
+        if grid != self.grid:
+            share = (offsets - low).to(scores.dtype)
+            bias = torch.lerp(bias, self._at(scores, (low + 1).clamp(max=scores.shape[-1] - 1)), share)
         return F.pad(bias, (prefix, 0, prefix, 0))
+
+    @staticmethod
+    def _at(scores: Tensor, offsets: Tensor) -> Tensor:
+        return scores.gather(-1, offsets.expand(*scores.shape[:2], *offsets.shape))
 
 
 # ---- rotary positions: queries and keys are turned -------------------------------------------------------------
@@ -175,12 +184,12 @@ class RotaryPositions(nn.Module):
     def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
         super().__init__()
         self.rotary = rotary
-        self.head_width = config.head_width
+        self.head_width = config.per_head
         self.mixed: nn.ParameterList | None = None
         if rotary.kind == "mixed":
             kept = (len(config.heads_of(block)) for block in range(config.depth))
             self.mixed = nn.ParameterList(
-                nn.Parameter(mixed_frequencies(heads, config.head_width, rotary.theta)) for heads in kept
+                nn.Parameter(mixed_frequencies(heads, config.per_head, rotary.theta)) for heads in kept
             )
 
     def places(self, grid: Grid, device: torch.device) -> Tensor:
@@ -205,10 +214,11 @@ class RotaryPositions(nn.Module):
     def forward(self, places: Tensor, block: int) -> Rotation:
         """The turn of every patch in a block; places (N, 2), or (B, N, 2) where patches have moved."""
         places = places[..., None, :, :]  # room for the heads: (…, 1, N, 2)
+        row, column = places[..., :1], places[..., 1:]
         if self.mixed is not None:
-            angle = places @ self.mixed[block].to(places.dtype)  # (…, A, N, d/2)
+            along_rows, along_columns = self.mixed[block].to(places.dtype)[:, :, None].unbind(1)  # (A, 1, d/2)
+            angle = row * along_rows + column * along_columns  # (…, A, N, d/2); no matmul, which autocast would round
         else:
-            row, column = places[..., :1], places[..., 1:]
             frequency = axis_frequencies(self.rotary, self.head_width, places.device)
             first, second = (row, column) if self.rotary.kind == "dinov3" else (column, row)
             angle = torch.cat((first * frequency, second * frequency), dim=-1)  # (…, 1, N, d/2)

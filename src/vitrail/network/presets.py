@@ -184,8 +184,6 @@ def preset(name: str, **changes: Any) -> ViTConfig:
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: {nearest(name, PRESETS)} (`vitrail models` lists all)")
     changes = settings(ViTConfig, changes)
-    if ("width" in changes or "heads" in changes) and "head_width" not in changes:
-        changes["head_width"] = 0  # follows the new width and heads
     return replace(PRESETS[name], **changes)
 
 

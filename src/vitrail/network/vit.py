@@ -98,6 +98,10 @@ class ViT(nn.Module):
             if not name.startswith(dropped) or (keep_representation and name.startswith(dropped[2])):
                 ours[name] = own[name]
         model.load_state_dict(ours)
+        model.encoder.like(self.encoder)
+        frozen = {name for name, each in self.named_parameters() if not each.requires_grad}
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen or name.startswith("head."))
         first = next(self.parameters())
         return model.to(first.device, first.dtype).train(self.training)
 
@@ -117,6 +121,9 @@ class ViT(nn.Module):
             raise InputError(
                 f"expected float pixels, got {pixels.dtype}: images go through Preprocess, which scales and normalises"
             )
+        weights = self.patches.projection.weight.dtype
+        if pixels.dtype != weights and not torch.is_autocast_enabled(pixels.device.type):
+            raise InputError(f"expected {weights} pixels, as the weights are, got {pixels.dtype}: pixels.to({weights})")
         size = (pixels.shape[2], pixels.shape[3])
         if config.fixed_size and size != config.image_size:
             (h, w), (eh, ew) = size, config.image_size
