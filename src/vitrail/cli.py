@@ -8,16 +8,20 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitrail.errors import ImageError, InputError, VitrailError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.network.cost import Step
 
 app = typer.Typer(
     help="Vitrail: vision transformers you can see through.",
@@ -123,11 +127,8 @@ def inspect(
             }
         )
         return
-    table = _table("station", "shape", "parameters")
-    for step in walk:
-        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
     _say(f"{what}, one image of {image_size[0]}x{image_size[1]}")
-    _show(table)
+    _show_walk(walk)
     _say(f"parameters        {cost.parameters:,} ({_bytes(cost.parameter_bytes)} in fp32)")
     _say(f"multiply-adds     {cost.multiply_adds / 1e9:.3f} G ({cost.flops / 1e9:.2f} GFLOPs)")
     side = cost.attention_matrix[0]
@@ -156,7 +157,9 @@ def predict(
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
     loaded = load(checkpoint)
     skipped = _Skipped()
-    found = run(loaded, find_images(images), top, batch, skipped)
+    paths = find_images(images)
+    with _progress(len(paths)) as done:
+        found = run(loaded, paths, top, batch, skipped, done)
     rows: list[dict[str, Any]] = [
         {
             "path": each.path,
@@ -210,7 +213,9 @@ def embed(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     paths = [str(path) for path in find_images(images)]
     skipped = _Skipped()
-    vectors = run(load(checkpoint), paths, batch, skipped)
+    loaded = load(checkpoint)
+    with _progress(len(paths)) as done:
+        vectors = run(loaded, paths, batch, skipped, done)
     kept = [path for path in paths if path not in skipped.names]
     if to is not None and to.suffix == ".npy":
         if any(len(path.splitlines()) != 1 for path in kept):
@@ -275,10 +280,7 @@ def demo(
             }
         )
         return
-    table = _table("station", "shape", "parameters")
-    for step in result.walk:
-        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
-    _show(table)
+    _show_walk(result.walk)
     truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
     _say(f"the picture: {truth}; the network says: {best}")
     for file in result.files:
@@ -334,6 +336,29 @@ def _table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     return table
+
+
+def _show_walk(walk: list[Step]) -> None:
+    table = _table("station", "shape", "parameters")
+    for step in walk:
+        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
+    _show(table)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while pictures are worked on; nothing where nobody watches."""
+    bar = Progress(
+        TextColumn("{task.completed}/{task.total} pictures"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def _short(value: Any) -> str:

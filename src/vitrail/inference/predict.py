@@ -13,7 +13,8 @@ from vitrail.images import Preprocess, Source, describe
 
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
-Skip = Callable[[str, ImageError], None]
+Skip = Callable[[str, ImageError], None]  # told of a picture that could not be read
+Done = Callable[[int], None]  # told how many more pictures are done
 
 
 class Runtime(Protocol):
@@ -44,7 +45,12 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    runtime: Runtime, images: Images, top: int = 5, batch: int = 16, skip: Skip | None = None
+    runtime: Runtime,
+    images: Images,
+    top: int = 5,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every picture, in order.
 
@@ -55,7 +61,7 @@ def predict(
     if top < 1:
         raise InputError(f"top: expected at least 1, got {top}")
     found: list[Prediction] = []
-    for names, logits, _ in _run(runtime, images, batch, skip):
+    for names, logits, _ in _run(runtime, images, batch, skip, done):
         for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
             best = np.argsort(-row, kind="stable")[:top]
             labels = tuple(runtime.classes[number] for number in best)
@@ -63,9 +69,11 @@ def predict(
     return found
 
 
-def embed(runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None) -> Array:
+def embed(
+    runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None, done: Done | None = None
+) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
-    rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip)]
+    rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip, done)]
     if not rows:
         raise InputError("no pictures to embed")
     return np.concatenate(rows)
@@ -80,7 +88,9 @@ def probabilities(logits: Array, task: str = "one", temperature: float | None = 
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
-def _run(runtime: Runtime, images: Images, batch: int, skip: Skip | None) -> Iterator[tuple[list[str], Array, Array]]:
+def _run(
+    runtime: Runtime, images: Images, batch: int, skip: Skip | None, done: Done | None
+) -> Iterator[tuple[list[str], Array, Array]]:
     """Names, logits and embeddings, a batch at a time."""
     single = isinstance(images, str | bytes | bytearray | memoryview | os.PathLike)
     if isinstance(images, np.ndarray):  # (H, W, C) is one picture
@@ -103,3 +113,5 @@ def _run(runtime: Runtime, images: Images, batch: int, skip: Skip | None) -> Ite
                 skip(str(name), error)
         if pixels:
             yield names, *runtime.run(np.stack(pixels))
+        if done is not None:
+            done(min(batch, len(images) - start))
