@@ -4,14 +4,15 @@
     python benchmarks/network.py --quick    fewer rounds
     python benchmarks/network.py --json
 
-A ratio is the other's time divided by ours, so above 1 means ours is faster; it is the median over rounds, and each
-round times every candidate once in a rotating order. Absolute times differ from machine to machine and are not printed.
+A ratio is the other's time divided by ours, so above 1 means ours is faster; it is the median over rounds.
+Absolute times differ from machine to machine and are not printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -39,8 +40,12 @@ SIZES = {
 }
 
 
-def interleave(candidates: dict[str, Callable[[], object]], rounds: int, least: float = 0.15) -> dict[str, list[float]]:
-    """Seconds a call, a list for each candidate, one entry a round; short calls are repeated within a round."""
+def interleave(candidates: dict[str, Callable[[], object]], rounds: int, least: float = 0.2) -> dict[str, list[float]]:
+    """Seconds a call, a list for each candidate, one entry a round.
+
+    In a round every candidate comes once, in random order: one call that is not timed, so that none pays for the
+    memory its neighbour left behind, then calls for at least `least` seconds. Quick calls get twice the rounds.
+    """
     repeats = {}
     for name, call in candidates.items():
         call()
@@ -48,9 +53,10 @@ def interleave(candidates: dict[str, Callable[[], object]], rounds: int, least: 
         call()
         repeats[name] = max(1, round(least / (time.perf_counter() - started)))
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    names = list(candidates)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    dice = random.Random(0)
+    for _ in range(rounds * 2 if min(repeats.values()) > 1 else rounds):
+        for name in dice.sample(list(candidates), len(candidates)):
+            candidates[name]()
             started = time.perf_counter()
             for _ in range(repeats[name]):
                 candidates[name]()
@@ -100,9 +106,12 @@ def attention_maps(rounds: int) -> list[dict[str, object]]:
     """All attention maps of ViT-B/16 against a plain forward; the same for transformers' eager attention."""
     transformers = oracles.transformers()
     ours = vitrail.create("vit-b16").eval()
-    config = transformers.ViTConfig(num_labels=1000)
-    eager = transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").eval()
-    fused = transformers.ViTForImageClassification._from_config(config, attn_implementation="sdpa").eval()
+    eager, fused = (
+        transformers.ViTForImageClassification._from_config(
+            transformers.ViTConfig(num_labels=1000), attn_implementation=kind
+        ).eval()
+        for kind in ("eager", "sdpa")
+    )
     rows = []
     for batch in (1, 8):
         pixels = torch.randn(batch, 3, 224, 224)

@@ -1,6 +1,9 @@
 """Train the built-in network `vitrail:glass` on stained-glass windows drawn by rule.
 
 command   python recipes/glass.py
+time      34 minutes on one busy core (OMP_NUM_THREADS=1), of which 2.5 to draw the windows
+memory    2.0 GB with 20,000 windows, less with the default 12,000
+score     99.75 % of 2,000 windows of seeds that were not trained on (a task made up by us: no other score compares)
 """
 
 from __future__ import annotations

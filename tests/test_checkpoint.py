@@ -418,7 +418,7 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
         ({"preprocess": 5}, "damaged|expected a mapping"),
         ({"preprocess": {"size": 17}}, "17x17 does not divide into patches of 4x4"),
         ({"preprocess": {"size": 16, "channels": 1}}, "the network takes 3 channels, the preprocessing gives 1"),
-        ({"classes": 5}, "int"),
+        ({"classes": 5}, "classes: expected a list, got 5"),
         ({"classes": ["a", "a", "b"]}, "class names must differ, got twice: a"),
         ({"classes": ["a", "", "b"]}, "none may be empty"),
         ({"classes": [1, [], {}]}, "must be text"),
@@ -427,7 +427,7 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
         ({"temperature": "1"}, "temperature: expected a positive number, got '1'"),
         ({"thresholds": [0.5]}, "thresholds: expected 3, got 1"),
         ({"thresholds": [0.5, "x", 0.5]}, "thresholds: expected a number from 0 to 1, got 'x'"),
-        ({"thresholds": 7}, "int"),
+        ({"thresholds": 7}, "thresholds: expected a list, got 7"),
         ({"reject": 1.5}, "reject: expected a number from 0 to 1, got 1.5"),
         ({"provenance": []}, "damaged"),
     ],
@@ -600,3 +600,65 @@ def test_a_metric_that_json_cannot_carry_is_refused(tmp_path: Path, metric: Any)
     with pytest.raises(CheckpointError, match="not saved: the description holds what JSON cannot carry"):
         save(made, tmp_path / "a.safetensors")
     assert os.listdir(tmp_path) == []
+
+
+def tiny_network(**changes: Any) -> ViT:
+    settings = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "mlp_width": 8, "classes": 3}
+    return ViT(ViTConfig(**{**settings, **changes}))
+
+
+def test_predicting_leaves_every_module_in_its_mode() -> None:
+    model = tiny_network(dropout=0.5).train()
+    model.encoder.blocks[0].eval()  # frozen, as people do
+    before = [module.training for module in model.modules()]
+    checkpoint = Checkpoint(model, Preprocess(size=8))
+    pixels = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    first, second = checkpoint.run(pixels)[0], checkpoint.run(pixels)[0]
+    assert np.array_equal(first, second)  # no dropout
+    assert [module.training for module in model.modules()] == before
+
+
+def test_run_takes_float_pixels_only() -> None:
+    checkpoint = Checkpoint(tiny_network(), Preprocess(size=8))
+    for wrong in (np.zeros((1, 3, 8, 8), np.uint8), [[1.0]], torch.zeros(1, 3, 8, 8)):
+        with pytest.raises(InputError, match="expected pixels as a float array"):
+            checkpoint.run(wrong)  # type: ignore[arg-type]
+
+
+def test_one_thing_given_for_another_is_told(tmp_path: Path) -> None:
+    """The likeliest mistakes of all: a checkpoint for its model, a model for its checkpoint."""
+    model = tiny_network()
+    checkpoint = Checkpoint(model, Preprocess(size=8))
+    for verb in (vitrail.trace, vitrail.prune_heads):
+        with pytest.raises(InputError, match="model: expected ViT, got a Checkpoint: pass its .model"):
+            verb(checkpoint, {})  # type: ignore[operator]
+    for verb in (vitrail.predict, vitrail.embed):
+        with pytest.raises(InputError, match="expected a checkpoint or another runtime, got ViT"):
+            verb(model, [])  # type: ignore[operator]
+    with pytest.raises(InputError, match="checkpoint: expected Checkpoint, got a ViT"):
+        save(model, tmp_path / "m.safetensors")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expected a path to save to, got NoneType"):
+        save(checkpoint, None)  # type: ignore[arg-type]
+    for wrong in (
+        (None, Preprocess(size=8)),
+        (model, None),
+        (model, Preprocess(size=8), "abc"),
+        (model, Preprocess(size=8), 5),
+    ):
+        with pytest.raises(CheckpointError, match="expected"):
+            Checkpoint(*wrong)
+
+
+def test_thresholds_and_reject_are_obeyed() -> None:
+    model = tiny_network(head_bias_init=0.0)
+    torch.nn.init.normal_(model.head.classify.weight)
+    picture = np.zeros((8, 8, 3), np.uint8)
+    plain = vitrail.predict(Checkpoint(model, Preprocess(size=8)), [picture])[0]
+    assert len(plain.labels) == 3
+    sure, unsure = plain.probabilities[0] - 0.01, plain.probabilities[0] + 0.01
+    assert vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=sure), [picture])[0] == plain
+    assert vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=unsure), [picture])[0].labels == ()
+    limits = [0.0, 0.0, 0.0]
+    limits[int(plain.labels[1])] = 1.0
+    kept = vitrail.predict(Checkpoint(model, Preprocess(size=8), thresholds=tuple(limits)), [picture])[0]
+    assert kept.labels == (plain.labels[0], plain.labels[2])

@@ -338,3 +338,13 @@ def test_i1_two_thousand_mutants() -> None:
         assert time.perf_counter() - began < 2
     assert set(ends) == {"decoded", "refused"}
     assert 100 < ends.count("decoded") < 1000  # the mutants are neither harmless nor all dead at the door
+
+
+@pytest.mark.fault("I3")
+@pytest.mark.parametrize("progressive", [False, True])
+def test_i3_a_video_behind_a_photo_is_no_bomb(progressive: bool) -> None:
+    """Phones append a video to a picture; its bytes hold every marker by chance, and none of them counts."""
+    picture = encoded(photo(), "JPEG", progressive=progressive)
+    behind = np.random.default_rng(0).integers(0, 256, 8_000_000, dtype=np.uint8).tobytes()
+    assert behind.count(b"\xff\xda") > 64
+    assert np.array_equal(np.asarray(decode(picture + behind)), np.asarray(decode(picture)))

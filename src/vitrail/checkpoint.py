@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
@@ -25,9 +25,11 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from vitrail.checks import instance
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
+from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT, on_meta
 
 FORMAT: Final = 1
@@ -63,8 +65,14 @@ class Checkpoint:
     reject: float | None = None  # answers less sure than this are left open
 
     def __post_init__(self) -> None:
+        for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
+            instance(name, getattr(self, name), kind, error=CheckpointError)
         count = self.model.config.classes
         classes = self.classes
+        for name in ("classes", "thresholds"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not (value is None or isinstance(value, Iterable)):
+                raise CheckpointError(f"{name}: expected a list, got {value!r:.80}")
         if not classes and count:
             classes = tuple(str(number) for number in range(count))
         object.__setattr__(self, "classes", tuple(classes))
@@ -108,16 +116,14 @@ class Checkpoint:
 
     def run(self, pixels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
+        if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
+            got = getattr(pixels, "dtype", type(pixels).__name__)
+            raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
         parameter = next(self.model.parameters())
-        training = self.model.training
-        self.model.eval()  # a network in training would answer by chance
-        try:
-            with torch.inference_mode():
-                tensor = torch.from_numpy(pixels).to(parameter.device, parameter.dtype)
-                embedding = self.model.embed(tensor)
-                logits = self.model.head(embedding)
-        finally:
-            self.model.train(training)
+        with evaluating(self.model), torch.inference_mode():  # a network in training would answer by chance
+            tensor = torch.from_numpy(pixels).to(parameter.device, parameter.dtype)
+            embedding = self.model.embed(tensor)
+            logits = self.model.head(embedding)
         if embedding.ndim == 3:
             if self.model.config.pool == "none":
                 raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
@@ -141,6 +147,9 @@ class Checkpoint:
 
 def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint to one file, all or nothing: an older file of that name stays until the new one is proven."""
+    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected a path to save to, got {type(path).__name__}")
     path = Path(path)
     if path.suffix != ".safetensors":
         raise InputError(f"a checkpoint is saved as NAME.safetensors, got {path.name!r}")

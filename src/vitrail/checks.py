@@ -7,25 +7,27 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, Final
 
-from vitrail.errors import ConfigError, nearest
+from vitrail.errors import ConfigError, VitrailError, nearest
 
 LARGEST: Final = 1 << 20  # no honest size is larger; a file that claims one is refused before it is built
 
 
 def shown(value: Any) -> str:
-    """A value in a message: never long, never an error of its own."""
+    """A value in a message: one line, never long, never an error of its own."""
     try:
         text = repr(value)
     except ValueError:  # a number of thousands of digits
         text = f"a huge {type(value).__name__}"
+    if "\n" in text:
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, error: type[VitrailError] = ConfigError) -> int:
     """A whole number in a range; True and False are none."""
     right = type(value) is not bool and isinstance(value, Integral)
     if not right or not least <= value <= most:
-        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {shown(value)}")
+        raise error(f"{name}: expected a whole number from {least} to {most}, got {shown(value)}")
     return int(value)
 
 
@@ -67,11 +69,12 @@ def flags(owner: Any, *names: str) -> None:
             raise ConfigError(f"{name}: expected True or False, got {shown(getattr(owner, name))}")
 
 
-def instance(name: str, value: Any, *kinds: type) -> None:
+def instance(name: str, value: Any, *kinds: type, error: type[VitrailError] = ConfigError) -> None:
     """An instance of one of the kinds."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
-        raise ConfigError(f"{name}: expected {expected}, got {shown(value)}")
+        hint = f": pass its .{name}" if isinstance(getattr(value, name, None), kinds) else ""
+        raise error(f"{name}: expected {expected}, got {shown(value)}{hint}")
 
 
 def settings(kind: type, plain: Any) -> dict[str, Any]:

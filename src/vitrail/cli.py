@@ -21,6 +21,7 @@ from rich.table import Table
 from vitrail.errors import ImageError, InputError, VitrailError, nearest
 
 if TYPE_CHECKING:
+    from vitrail.network.config import ViTConfig
     from vitrail.network.cost import Step
 
 app = typer.Typer(
@@ -109,8 +110,8 @@ def inspect(
     """Show what a network is: shape walk, parameters, FLOPs, memory of attention."""
     from vitrail.network.cost import estimate, shape_walk
 
-    config, about = _described(what)
-    image_size = _size(size) if size else config.image_size
+    config, about, used = _described(what)
+    image_size = _size(size) if size else used
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
     if as_json:
@@ -176,6 +177,8 @@ def predict(
             for row in rows:
                 for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
                     writer.writerow([row["path"], rank, pair[0], f"{pair[1]:.6f}"])
+                if not row["labels"]:
+                    writer.writerow([row["path"], "", "", ""])  # nothing sure enough, but not forgotten
     elif to is not None:
         with _writing(to) as file:
             json.dump(result, file, indent=1)
@@ -189,6 +192,8 @@ def predict(
                 f"{name} {100 * p:.1f} %" for name, p in zip(row["labels"], row["probabilities"], strict=True)
             )
             _say(f"{row['path']}: {answers or 'nothing above the threshold'}")
+    if loaded.temperature is not None and not as_json:
+        _say("the probabilities are calibrated")
     skipped.finish()
 
 
@@ -308,20 +313,22 @@ class _Skipped:
             raise typer.Exit(2)
 
 
-def _described(what: str) -> tuple[Any, dict[str, Any]]:
-    """The config of a checkpoint or a preset, and what else is known of it."""
+def _described(what: str) -> tuple[ViTConfig, dict[str, Any], tuple[int, int]]:
+    """The config of a checkpoint or a preset, what else is known of it, and the size it is used at."""
     from vitrail.network.presets import PRESETS
 
     if what in PRESETS:
-        return PRESETS[what], {}
+        return PRESETS[what], {}, PRESETS[what].image_size
     if not what.startswith("vitrail:") and not Path(what).exists():
         raise InputError(f"no checkpoint file and no preset {what!r}: {nearest(what, PRESETS)}")
     from vitrail.checkpoint import load
 
     loaded = load(what)
     about = loaded.describe()
-    del about["config"], about["format"]
-    return loaded.model.config, about | about.pop("provenance")
+    provenance = about["provenance"]
+    for name in ("config", "format", "provenance"):
+        del about[name]
+    return loaded.model.config, about | provenance, loaded.preprocess.size
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -368,11 +375,11 @@ def _short(value: Any) -> str:
 
 
 def _bytes(count: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1000:
-            break
-        count, unit = count / 1000, {"bytes": "KB", "KB": "MB", "MB": "GB", "GB": "TB"}[unit]
-    return f"{count:.4g} {unit}"
+    units = ["bytes", "KB", "MB", "GB", "TB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:.4g} {units[0]}"
 
 
 @contextmanager

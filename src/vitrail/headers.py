@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 
@@ -61,10 +62,24 @@ def check_metadata(data: bytes, name: str, allowed_bytes: int) -> None:
                 f"{name}: refused, metadata of over {allowed_bytes:,} bytes or {PARTS:,} parts: "
                 "save the picture again without metadata"
             )
-    if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > SCANS:
+    if data.startswith(b"\xff\xd8") and _scans(data) > SCANS:
         raise ImageError(f"{name}: refused, a JPEG of more than {SCANS} scans: save it again as baseline JPEG")
     if len(data) > SLOW_BYTES and _decodes_slowly(data):
         raise ImageError(f"{name}: refused, a rare and slow kind of {data[:2].decode()} file: save it as PNG")
+
+
+def _scans(data: bytes) -> int:
+    """How many scans a JPEG has up to its end; phones append videos, which do not count."""
+    place = scans = 0
+    for _ in range(PARTS):
+        found = _MARKER.search(data, place)
+        if found is None or found[0] == b"\xff\xd9" or scans > SCANS:
+            return scans
+        scans += found[0] == b"\xff\xda"
+        place = found.end()
+        if found[0] not in (b"\xff\xd8", b"\xff\x01"):  # these two have no length
+            place += int.from_bytes(data[place : place + 2], "big")
+    return SCANS + 1
 
 
 def webp_size(data: bytes) -> tuple[int, int] | None:
@@ -213,6 +228,7 @@ def _tags(data: bytes) -> Iterator[int]:
             continue
 
 
+_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)  # in a scan, ff00 and restarts are data
 _TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 
 

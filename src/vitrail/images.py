@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
@@ -24,7 +25,7 @@ from vitrail.decoding import (
 )
 from vitrail.errors import ConfigError, InputError
 
-__all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe"]
+__all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe", "several"]
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Resize: TypeAlias = Literal["crop", "squash", "pad"]
@@ -112,10 +113,7 @@ class Preprocess:
 
     def batch(self, sources: Sequence[Source]) -> Pixels:
         """Several pictures as pixels, float32 (B, C, H, W); each as it would be alone."""
-        if isinstance(sources, str | bytes | bytearray | memoryview | Image.Image) or not isinstance(
-            sources, Sequence | np.ndarray
-        ):
-            raise InputError(f"expected a list of pictures, got {describe(sources)}: put it in a list")
+        several(sources)
         pixels = np.empty((len(sources), self.channels, *self.size), np.float32)
         for source, place in zip(sources, pixels, strict=True):
             self._write(self.view(source), place)
@@ -200,6 +198,15 @@ class Preprocess:
         mean = np.array(self.mean).reshape(-1, 1, 1)
         np.multiply(values, (1 / (255 * std)).astype(np.float32), out=place)
         np.subtract(place, (mean / std).astype(np.float32), out=place)
+
+
+def several(sources: object) -> None:
+    """Refuse one picture where a list is wanted; an array (H, W, C) is one, (n, H, W, C) are several."""
+    single = isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike)
+    if isinstance(sources, np.ndarray):
+        single = sources.ndim < 3 or (sources.ndim == 3 and sources.shape[2] <= 4)
+    if single or not isinstance(sources, Sequence | np.ndarray):
+        raise InputError(f"expected a list of pictures, got {describe(sources)}: put it in a list")
 
 
 def _offset(length: int, frame: int) -> int:

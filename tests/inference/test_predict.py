@@ -278,9 +278,9 @@ def test_one_picture_instead_of_a_list(small: Checkpoint, photos: list[Path]) ->
                     verb(small, mistake)
 
 
-@pytest.mark.parametrize("wrong", [{"top": 0}, {"top": -1}, {"batch": 0}])
+@pytest.mark.parametrize("wrong", [{"top": 0}, {"top": -1}, {"batch": 0}, {"top": "5"}, {"top": 2.5}, {"batch": 2.0}])
 def test_wrong_numbers(small: Checkpoint, photos: list[Path], wrong: dict[str, int]) -> None:
-    with pytest.raises(InputError, match=f"{next(iter(wrong))}: expected at least 1, got"):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))}: expected a whole number from 1 to"):
         vitrail.predict(small, photos[:1], **wrong)
 
 
@@ -295,7 +295,7 @@ class Bright:
     preprocess = vitrail.Preprocess(size=32)
     classes = ("dark", "bright")
     task = "one"
-    temperature = None
+    temperature = thresholds = reject = None
 
     def run(self, pixels):
         mean = pixels.mean(axis=(1, 2, 3))

@@ -191,12 +191,12 @@ def test_what_the_model_was_set_to_is_kept(pixels: Tensor) -> None:
     "cuts, words",
     [
         ({0: [0, 1, 2, 3]}, "pruning [0, 1, 2, 3] would leave block 0 without heads: keep at least one"),
-        ({1: [4]}, "block 1 never had a head 4: expected 0 to 3"),
-        ({1: [-1]}, "block 1 never had a head -1: expected 0 to 3"),
-        ({1: ["a"]}, "block 1 never had a head 'a': expected 0 to 3"),
-        ({3: [0]}, "no block 3 to prune: expected 0 to 2"),
-        ({-1: [0]}, "no block -1 to prune: expected 0 to 2"),
-        ({"0": [0]}, "no block '0' to prune: expected 0 to 2"),
+        ({1: [4]}, "head to prune from block 1: expected a whole number from 0 to 3, got 4"),
+        ({1: [-1]}, "head to prune from block 1: expected a whole number from 0 to 3, got -1"),
+        ({1: ["a"]}, "head to prune from block 1: expected a whole number from 0 to 3, got 'a'"),
+        ({3: [0]}, "block to prune: expected a whole number from 0 to 2, got 3"),
+        ({-1: [0]}, "block to prune: expected a whole number from 0 to 2, got -1"),
+        ({"0": [0]}, "block to prune: expected a whole number from 0 to 2, got '0'"),
     ],
 )
 def test_cuts_that_cannot_be_are_named(cuts: Any, words: str) -> None:
@@ -222,9 +222,14 @@ def test_other_networks_can_be_made_from_a_pruned_one(pixels: Tensor) -> None:
 
 def test_what_is_not_a_mapping_of_heads_is_told() -> None:
     model = build()
-    for wrong in ([1], {0: 1}, {0: ["one"]}, {True: [0]}, {0: [True]}):
+    for wrong in ([1], {0: 1}, {0: ["one"]}, {0: [[1]]}, {True: [0]}, {0: [True]}):
         with pytest.raises(InputError):
             prune_heads(model, wrong)  # type: ignore[arg-type]
     heads = prune_heads(model, {np.int64(0): np.array([1])}).config.kept_heads  # type: ignore[dict-item]
     assert heads is not None
     assert 1 not in heads[0]
+
+
+def test_cutting_nothing_leaves_the_config_alone() -> None:
+    model = build()
+    assert prune_heads(model, {}).config == model.config

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitrail.errors import InputError
+from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
 from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
 from vitrail.network.cost import count_parameters
@@ -143,3 +143,17 @@ def test_the_shape_walk_counts_every_parameter(name: str) -> None:
     with torch.device("meta"):
         model = ViT(config).eval()
         assert steps[-1].shape == model(torch.empty(1, 3, *config.image_size)).shape
+
+
+def test_one_number_means_square_and_nonsense_is_told() -> None:
+    assert estimate(preset("vit-ti16"), 384) == estimate(preset("vit-ti16"), (384, 384))
+    for wrong in ((-16, 16), "384", (1, 2, 3)):
+        with pytest.raises(ConfigError, match="image_size: expected"):
+            shape_walk(preset("vit-ti16"), wrong)
+
+
+@pytest.mark.parametrize("final_norm", ["tokens", "pooled", "none"])
+def test_the_walk_has_the_norm_where_it_is(final_norm: str) -> None:
+    names = [step.name for step in shape_walk(preset("vit-nano4-28", final_norm=final_norm))]
+    tail = {"tokens": ["norm", "pool (mean)"], "pooled": ["pool (mean)", "norm"], "none": ["pool (mean)"]}[final_norm]
+    assert names[names.index("block 5") + 1 : -1] == tail

@@ -215,6 +215,21 @@ def test_relative_positions_through_the_whole_attention() -> None:
 
 
 @pytest.mark.row("P.1")
+@pytest.mark.parametrize("native, patches", [(8, 14), (16, 20), (16, 24), (16, 28), (8, 27), (3, 1)])
+def test_relative_keys_at_ordinary_sizes(native: int, patches: int) -> None:
+    """Rounding may put the last place a hair past the end; the ends are still the ends."""
+    described = config(image_size=8 * native, positions=Positions("relative"))
+    keys = RelativeKeys(described)
+    torch.nn.init.normal_(keys.table)
+    queries = torch.randn(1, 1, patches**2, 16)
+    bias = keys(queries, (patches, patches), 0)[0, 0]
+    if patches > 1:
+        last = (queries[0, 0, -1] @ keys.table[-1] / 4).item()
+        assert bias[-1, 0].item() == pytest.approx(last, abs=1e-3)
+    assert bias.isfinite().all()
+
+
+@pytest.mark.row("P.1")
 @pytest.mark.parametrize("grid", [(5, 4), (2, 6), (4, 3), (1, 12)])
 def test_relative_keys_on_another_grid_keep_their_ends(grid: tuple[int, int]) -> None:
     """Each patch takes its place on the native 3x4 grid, ends on ends, also where only the shape changes."""

@@ -350,3 +350,42 @@ def test_a_new_head_keeps_what_was_frozen_and_how_memory_is_spent() -> None:
     }
     assert other.encoder.checkpointing
     assert other.encoder.mlp_chunk == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"pool": "map", "registers": 2}, {"rotary": Rotary("mixed")}, {"axial": True}, {"merge_per_block": 1}],
+    ids=str,
+)
+def test_export_with_any_batch(changes: dict[str, Any]) -> None:
+    """An ordinary module: torch.export takes it with a free batch, and the program gives the same."""
+    settings = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "mlp_width": 16, "classes": 3}
+    model = ViT(ViTConfig(**{**settings, **changes})).eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(2, 3, 16, 16),), dynamic_shapes={"pixels": {0: batch}})
+        pixels = torch.randn(5, 3, 16, 16)
+        torch.testing.assert_close(program.module()(pixels), model(pixels), atol=1e-6, rtol=1e-5)
+
+
+def test_a_hook_sees_what_the_layer_gave() -> None:
+    """Without gradients the MLP is activated in place, but not behind the back of someone who looks."""
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)).eval()
+    pixels, seen = torch.randn(1, 3, 8, 8), []
+    up = model.encoder.blocks[0].mlp.up
+    with torch.no_grad():
+        plain = model(pixels)
+        hook = up.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0].clone(), output)))
+        assert torch.equal(model(pixels), plain)
+        hook.remove()
+        assert torch.equal(seen[0][1], up(seen[0][0]))
+    assert torch.equal(model(pixels), plain)  # with gradients, out of place
+
+
+@pytest.mark.parametrize("wrong", [None, {}, "vit-b16", 3])
+def test_what_is_no_config_is_told(wrong: Any) -> None:
+    for build_from in (ViT, vitrail.TextDecoder):
+        with pytest.raises(vitrail.VitrailError, match="config: expected .*Config, got"):
+            build_from(wrong)
+    with pytest.raises(vitrail.VitrailError, match="no preset"):
+        vitrail.create(wrong if wrong != "vit-b16" else "vit-b17")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from vitrail.checks import whole
 from vitrail.errors import ImageError, InputError
-from vitrail.images import Preprocess, Source, describe
+from vitrail.images import Preprocess, Source, several
 
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
@@ -31,6 +32,12 @@ class Runtime(Protocol):
 
     @property
     def temperature(self) -> float | None: ...
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None: ...
+
+    @property
+    def reject(self) -> float | None: ...
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
@@ -54,25 +61,35 @@ def predict(
 ) -> list[Prediction]:
     """The `top` likeliest classes of every picture, in order.
 
+    Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
     A picture that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
+    _check(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
-    if top < 1:
-        raise InputError(f"top: expected at least 1, got {top}")
+    whole("top", top, error=InputError)
     found: list[Prediction] = []
     for names, logits, _ in _run(runtime, images, batch, skip, done):
         for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
-            best = np.argsort(-row, kind="stable")[:top]
+            best = _answers(row, runtime)[:top]
             labels = tuple(runtime.classes[number] for number in best)
             found.append(Prediction(name, labels, tuple(float(row[number]) for number in best)))
     return found
+
+
+def _answers(row: Array, runtime: Runtime) -> Array:
+    """The classes to name, likeliest first: none where the checkpoint is not sure enough to answer."""
+    best = np.argsort(-row, kind="stable")
+    if runtime.reject is not None and row.max() < runtime.reject:
+        return best[:0]
+    return best if runtime.thresholds is None else best[row[best] >= np.asarray(runtime.thresholds)[best]]
 
 
 def embed(
     runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None, done: Done | None = None
 ) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
+    _check(runtime)
     rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip, done)]
     if not rows:
         raise InputError("no pictures to embed")
@@ -88,17 +105,17 @@ def probabilities(logits: Array, task: str = "one", temperature: float | None = 
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
+def _check(runtime: Runtime) -> None:
+    if not hasattr(runtime, "run") or not hasattr(runtime, "preprocess"):
+        raise InputError(f"expected a checkpoint or another runtime, got {type(runtime).__name__}: see vitrail.load")
+
+
 def _run(
     runtime: Runtime, images: Images, batch: int, skip: Skip | None, done: Done | None
 ) -> Iterator[tuple[list[str], Array, Array]]:
     """Names, logits and embeddings, a batch at a time."""
-    single = isinstance(images, str | bytes | bytearray | memoryview | os.PathLike)
-    if isinstance(images, np.ndarray):  # (H, W, C) is one picture
-        single = images.ndim < 3 or (images.ndim == 3 and images.shape[2] <= 4)
-    if single or not isinstance(images, Sequence | np.ndarray):
-        raise InputError(f"expected a list of pictures, got {describe(images)}: put it in a list")
-    if batch < 1:
-        raise InputError(f"batch: expected at least 1, got {batch}")
+    several(images)
+    whole("batch", batch, error=InputError)
     for start in range(0, len(images), batch):
         names: list[str] = []
         pixels: list[Array] = []

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from vitrail.errors import InputError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif"),
+)
 
 
 def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:

@@ -69,7 +69,7 @@ def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5) -> Image.I
     return sheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
 
 
-def patch_filters(model: ViT, count: int = 28, columns: int = 7, cell: int = 9) -> Image.Image:
+def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9) -> Image.Image:
     """The principal components of the patch kernel, strongest first."""
     kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
     _, _, directions = torch.linalg.svd(kernel.flatten(1) - kernel.flatten(1).mean(dim=0), full_matrices=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from vitrail.checks import instance, whole
 from vitrail.errors import InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT
@@ -20,9 +20,11 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
     The new model's config keeps the numbers of the heads left, so masks, further cuts and figures still mean the
     heads as trained. Cutting one that is already gone changes nothing.
     """
+    instance("model", model, ViT, error=InputError)
     old = model.config
     kept = _kept_after(old, heads)
-    config = replace(old, kept_heads=kept)
+    full = tuple(tuple(range(old.heads)) for _ in range(old.depth))
+    config = replace(old, kept_heads=None if kept == full else kept)
     state = model.state_dict()
     for block in range(old.depth):
         left = [old.heads_of(block).index(head) for head in kept[block]]
@@ -43,23 +45,17 @@ def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[
     if not isinstance(heads, Mapping):
         raise InputError(f"heads to prune: expected {{block: [heads]}}, got {heads!r:.80}")
     for block, numbers in heads.items():
-        if not _is_number(block) or not 0 <= block < config.depth:
-            raise InputError(f"no block {block!r} to prune: expected 0 to {config.depth - 1}")
+        whole("block to prune", block, 0, config.depth - 1, error=InputError)
         if not isinstance(numbers, Iterable):
             raise InputError(f"heads of block {block}: expected a list of numbers, got {numbers!r:.80}")
-        cut = set(numbers)
+        cut = list(numbers)
         for head in cut:
-            if not _is_number(head) or not 0 <= head < config.heads:
-                raise InputError(f"block {block} never had a head {head!r}: expected 0 to {config.heads - 1}")
+            whole(f"head to prune from block {block}", head, 0, config.heads - 1, error=InputError)
         left = tuple(head for head in kept[block] if head not in cut)
         if not left:
-            raise InputError(f"pruning {sorted(cut)} would leave block {block} without heads: keep at least one")
+            raise InputError(f"pruning {sorted(set(cut))} would leave block {block} without heads: keep at least one")
         kept[block] = left
     return tuple(kept)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfig) -> None:

@@ -24,6 +24,7 @@ from vitrail.insight.figures import (
 from vitrail.insight.pictures import Array, bars, marked, overlay, panes, sheet
 from vitrail.insight.trace import Trace, trace
 from vitrail.network.cost import Step, shape_walk
+from vitrail.network.modes import evaluating
 
 
 class Figure(NamedTuple):
@@ -45,12 +46,12 @@ class Tour(NamedTuple):
 
 def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     """Walk one picture through the network and write what is to be seen on the way."""
-    model = checkpoint.model.eval()
+    model = checkpoint.model
     if model.config.merge_per_block:
         raise InputError("the tour shows every patch, and this network merges them: set merge_per_block=0")
     image = decode(picture)
     seen = checkpoint.preprocess.view(picture)
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
         traced = trace(model, pixels)
     prediction = predict(checkpoint, [picture], top=5)[0]
@@ -88,7 +89,11 @@ def draw_figures(
     small = (190, round(190 * large.height / large.width))
     who = reader(config)
     figures = [
-        Figure("1-patches", "What the network receives: the picture, cut into patches.", panes(large, grid)),
+        Figure(
+            "1-patches",
+            f"The picture, cut into the network's patches; it receives {seen.width}x{seen.height} pixels of it.",
+            panes(large, grid),
+        ),
         Figure(
             "2-answer",
             f"Where {who} in the last block, averaged over heads; and the answer.",
@@ -115,7 +120,11 @@ def draw_figures(
     if config.positions.kind == "learned" and config.positions.at == "stem":
         table = model.tokens.tables[0](grid)[config.slots :]
         figures.append(
-            Figure("5-positions", "Learned positions know rows and columns.", position_similarity(table, grid))
+            Figure(
+                "5-positions",
+                "The learned positions: a tile for each patch, bright where another patch's is like its own.",
+                position_similarity(table, grid),
+            )
         )
     figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
     if config.width % 4 == 0:

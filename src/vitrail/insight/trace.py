@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from vitrail.checks import instance, whole
 from vitrail.errors import InputError
 from vitrail.network.encoder import Tape
 from vitrail.network.vit import ViT
@@ -36,6 +37,7 @@ def trace(
     `blocks` names the blocks whose attention is wanted (all by default; -1 is the last). In those blocks explicit
     attention takes the place of the fused kernel, so `torch.autograd.grad(logit, trace.attention)` works.
     """
+    instance("model", model, ViT, error=InputError)
     if blocks is not None and not attention:
         raise InputError("blocks names blocks whose attention is wanted, but attention=False: leave one of them out")
     wanted = _numbers(blocks, model.config.depth) if attention else []
@@ -62,6 +64,5 @@ def _numbers(blocks: Sequence[int] | None, depth: int) -> list[int]:
     if not isinstance(blocks, Sequence):
         raise InputError(f"blocks: expected a list of numbers, got {blocks!r:.80}")
     for block in blocks:
-        if not isinstance(block, int) or not -depth <= block < depth:
-            raise InputError(f"blocks: expected numbers from 0 to {depth - 1}, or -{depth} to -1, got {block!r}")
-    return [block % depth for block in blocks]
+        whole("blocks", block, -depth, depth - 1, error=InputError)
+    return [int(block) % depth for block in blocks]

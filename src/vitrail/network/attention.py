@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.errors import ConfigError
-from vitrail.network.config import ViTConfig
+from vitrail.checks import choice, whole
+from vitrail.errors import ConfigError, InputError
+from vitrail.network.config import QKV_BIASES, ViTConfig
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
 
@@ -45,7 +46,9 @@ class Attention(nn.Module):
         super().__init__()
         if causal and line:
             raise ConfigError("causal attention sees all before a token, axial one line: leave one of them out")
-        self.heads, self.head_width = heads, head_width
+        choice("qkv_bias", qkv_bias, QKV_BIASES)
+        choice("line", line, ("", "row", "column"))
+        self.heads, self.head_width = whole("heads", heads), whole("head_width", head_width)
         self.dropout, self.attention_dropout = dropout, attention_dropout
         self.causal, self.line = causal, line
         inner = heads * head_width
@@ -99,6 +102,8 @@ class Attention(nn.Module):
         explicit: bool = False,
     ) -> Attended:
         """The same, with the keys, and with the exact weights where `explicit`."""
+        if self.line and place is None:
+            raise InputError(f"attention along a {self.line} needs to know the grid: give place")
         q, k, v = self._project(x, context)  # (B, A, T, d) each
         keys = k
         if self.query_norm is not None and self.key_norm is not None:
@@ -191,7 +196,7 @@ class Attention(nn.Module):
             return torch.cat((prefix, lines(x)), dim=2)
 
         patches = F.scaled_dot_product_attention(lines(q), beside(k), beside(v), None, self._dropping)
-        patches = patches.reshape(b, -1, *patches.shape[1:])  # (B, lines, A, along, d)
+        patches = patches.reshape(b, h if self.line == "row" else w, *patches.shape[1:])  # (B, lines, A, along, d)
         order = (0, 2, 1, 3, 4) if self.line == "row" else (0, 2, 3, 1, 4)
         patches = patches.permute(order).flatten(2, 3)  # (B, A, N, d)
         if not r:

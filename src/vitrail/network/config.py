@@ -45,7 +45,7 @@ class Resample:
     def __post_init__(self) -> None:
         choice("resample mode", self.mode, RESAMPLE_MODES)
         flags(self, "antialias", "align_corners")
-        number("resample offset", self.offset, least=0.0, most=1.0)
+        object.__setattr__(self, "offset", number("resample offset", self.offset, 0.0, 1.0, below=True))
         if self.antialias and self.align_corners:
             raise ConfigError("resample: antialias and align_corners contradict each other: set one of them")
         if self.mode == "nearest" and (self.antialias or self.align_corners):
@@ -89,10 +89,9 @@ class Rotary:
 
     def __post_init__(self) -> None:
         choice("rotary kind", self.kind, ROTARY_KINDS)
-        number("rotary theta", self.theta, least=1.0, most=1e9)
-        number("rotary shift", self.shift, least=0.0, most=100.0)
-        number("rotary jitter", self.jitter, least=1.0, most=100.0)
-        number("rotary rescale", self.rescale, least=1.0, most=100.0)
+        ranges = {"theta": (1.0, 1e9), "shift": (0.0, 100.0), "jitter": (1.0, 100.0), "rescale": (1.0, 100.0)}
+        for name, (low, high) in ranges.items():
+            object.__setattr__(self, name, number(f"rotary {name}", getattr(self, name), low, high))
         if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
             raise ConfigError(
                 f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
@@ -130,9 +129,9 @@ class ResNetStem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", wholes("resnet stem layers", self.layers))
-        whole("resnet stem width_factor", self.width_factor, most=16)
-        number("resnet stem norm_eps", self.norm_eps, least=0.0, most=1.0)
-        number("resnet stem weight_eps", self.weight_eps, least=0.0, most=1.0)
+        object.__setattr__(self, "width_factor", whole("resnet stem width_factor", self.width_factor, most=16))
+        for name in ("norm_eps", "weight_eps"):
+            object.__setattr__(self, name, number(f"resnet stem {name}", getattr(self, name), 0.0, 1.0))
         if len(self.layers) > 4:
             raise ConfigError(f"resnet stem: expected at most 4 stages, got {len(self.layers)}")
 
@@ -155,10 +154,7 @@ class ViTConfig:
 
     # sizes
     image_size: tuple[int, int] = (224, 224)  # (H, W) in pixels; one number means square
-    patch_size: tuple[int, int] = (
-        16,
-        16,
-    )  # in pixels, or in cells of the stem's output where there is a stem
+    patch_size: tuple[int, int] = (16, 16)  # in pixels; where there is a stem, in cells of its output
     channels: int = 3
     width: int = 768  # D
     depth: int = 12  # L
@@ -350,8 +346,13 @@ def _contradictions(config: ViTConfig) -> list[str]:
         f"({config.width / config.heads:.2f} each): change one of them, or set head_width",
     )
     refuse(
-        config.head_bias_init != 0 and not config.head_bias,
-        f"head_bias_init={config.head_bias_init} has nothing to fill with head_bias=False: leave one of them out",
+        config.head_bias_init != 0 and not (config.head_bias and config.classes),
+        f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
+        f"{config.classes} classes: leave it out",
+    )
+    refuse(
+        config.pool == "none" and config.merge_per_block > 0,
+        "pool 'none' speaks for every token, and token merging leaves fewer: choose another pool, or merge none",
     )
     refuse(
         config.pool == "cls" and not config.cls_token,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitrail.checks import instance, pair
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Tape
 from vitrail.network.vit import on_meta
@@ -39,7 +40,7 @@ class Step(NamedTuple):
     parameters: int
 
 
-def estimate(config: ViTConfig, image_size: tuple[int, int] | None = None) -> Cost:
+def estimate(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> Cost:
     """The cost of one forward pass of one image, at the native size or another."""
     model = on_meta(config).eval().requires_grad_(False)
     pixels = _pixels(config, image_size)
@@ -63,7 +64,7 @@ def estimate(config: ViTConfig, image_size: tuple[int, int] | None = None) -> Co
     )
 
 
-def shape_walk(config: ViTConfig, image_size: tuple[int, int] | None = None) -> list[Step]:
+def shape_walk(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> list[Step]:
     """The stations an image passes, with the shape it has there and the parameters spent."""
     model = on_meta(config).eval().requires_grad_(False)
     x = _pixels(config, image_size)
@@ -85,11 +86,16 @@ def shape_walk(config: ViTConfig, image_size: tuple[int, int] | None = None) -> 
         encoded = model.encode(_pixels(config, image_size), tape=tape)
         for index, hidden in enumerate(tape.hidden[1:]):
             arrive(f"block {index}", hidden, model.encoder.blocks[index])
-        normed = model.normed(encoded.tokens)
-        arrive("norm", normed, model.norm)
-        pooled = model.pool(normed, encoded.place)
-        arrive(f"pool ({config.pool})", pooled, model.pool)
-        arrive("logits" if config.classes else "embedding", model.head(model.head.represent(pooled)), model.head)
+        x = encoded.tokens
+        if config.final_norm == "tokens":
+            x = model.normed(x)
+            arrive("norm", x, model.norm)
+        x = model.pool(x, encoded.place)
+        arrive(f"pool ({config.pool})", x, model.pool)
+        if config.final_norm == "pooled":
+            x = model.normed(x)
+            arrive("norm", x, model.norm)
+        arrive("logits" if config.classes else "embedding", model.head(model.head.represent(x)), model.head)
     return steps
 
 
@@ -98,5 +104,7 @@ def count_parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _pixels(config: ViTConfig, image_size: tuple[int, int] | None) -> Tensor:
-    return torch.empty(1, config.channels, *(image_size or config.image_size), device="meta")
+def _pixels(config: ViTConfig, image_size: int | tuple[int, int] | None) -> Tensor:
+    instance("config", config, ViTConfig)
+    size = config.image_size if image_size is None else pair("image_size", image_size)
+    return torch.empty(1, config.channels, *size, device="meta")

@@ -10,23 +10,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.checks import choice
 from vitrail.errors import ConfigError
 from vitrail.network.attention import Attention
-from vitrail.network.config import ViTConfig
+from vitrail.network.config import ACTIVATIONS, ViTConfig
 from vitrail.network.merging import merge
 from vitrail.network.positions import RotaryPositions, Rotation
 from vitrail.network.tokens import Place
 
 
-def activate(x: Tensor, activation: str) -> Tensor:
+def activate(x: Tensor, activation: str, in_place: bool = False) -> Tensor:
     """The non-linearity of an MLP, by name."""
-    if activation == "gelu":
-        return F.gelu(x)
-    if activation == "gelu_tanh":
-        return F.gelu(x, approximate="tanh")
+    if activation in ("gelu", "gelu_tanh"):
+        gelu = torch.ops.aten.gelu_ if in_place else torch.ops.aten.gelu
+        activated: Tensor = gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+        return activated
     if activation == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
-    return F.relu(x) if activation == "relu" else F.silu(x)
+    return F.relu(x, in_place) if activation == "relu" else F.silu(x, in_place)
 
 
 class Mlp(nn.Module):
@@ -34,12 +35,15 @@ class Mlp(nn.Module):
 
     def __init__(self, width: int, mlp_width: int, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.activation, self.dropout = activation, dropout
+        self.activation, self.dropout = choice("activation", activation, ACTIVATIONS), dropout
         self.up = nn.Linear(width, mlp_width)
         self.down = nn.Linear(mlp_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = activate(self.up(x), self.activation)  # (B, T, M)
+        # The widest tensor of the network: without gradients it is activated where it stands, which saves a pass
+        # through fresh memory; a hook on `up` still sees what `up` gave.
+        in_place = not torch.is_grad_enabled() and not self.up._forward_hooks
+        x = activate(self.up(x), self.activation, in_place)  # (B, T, M)
         x = self.down(F.dropout(x, self.dropout, self.training) if self.dropout else x)
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
@@ -64,7 +68,6 @@ class LayerScale(nn.Module):
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
-        self.start = start
         self.gamma = nn.Parameter(torch.full((width,), float(start)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -171,7 +174,7 @@ class Encoder(nn.Module):
     """The stack of blocks.
 
     `checkpointing` recomputes blocks in the backward pass to save memory; `mlp_chunk` does the MLP that many
-    tokens at a time. Both change memory, never the result.
+    tokens at a time. Both change memory, and no result but which values dropout picks.
     """
 
     def __init__(self, config: ViTConfig, causal: bool = False) -> None:

@@ -83,7 +83,7 @@ class AttentionPool(nn.Module):
         return Pooled(self._finish(attended.output), F.pad(weights, (place.prefix, 0)))
 
     def _probe(self, tokens: Tensor) -> Tensor:
-        return self.probe.expand(len(tokens), -1, -1)
+        return self.probe.expand(tokens.shape[0], -1, -1)
 
     def _finish(self, x: Tensor) -> Tensor:
         x = x + self.mlp(self.norm(x))  # (B, 1, D)

@@ -51,7 +51,8 @@ def resample(table: Tensor, old: Grid, new: Grid, policy: Resample) -> Tensor:
     """A table of one grid (h*w, D) read on another (h'*w', D); the same grid gives the same table."""
     if old == new:
         return table
-    image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
+    precise = torch.promote_types(table.dtype, torch.float32)
+    image = table.to(precise).reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
     align = None if policy.mode == "nearest" else policy.align_corners
     if policy.offset:
         scale = tuple((n + policy.offset) / m for n, m in zip(new, old, strict=True))
@@ -142,6 +143,7 @@ class RelativeKeys(nn.Module):
         rows = rows * ((self.grid[0] - 1) / max(grid[0] - 1, 1))
         places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))
         offsets = places[:, None] - places[None, :] + (self.table.shape[0] // 2)  # (N, N), query past key
+        offsets = offsets.clamp(0, self.table.shape[0] - 1)  # rounding may step over the ends
         low = offsets.floor().long()
         bias = self._at(scores, low)
         if grid != self.grid:

@@ -181,8 +181,8 @@ PRESETS: dict[str, ViTConfig] = {
 
 def preset(name: str, **changes: Any) -> ViTConfig:
     """The config of a name, with changes: preset("vit-b16", classes=10)."""
-    if name not in PRESETS:
-        raise ConfigError(f"no preset {name!r}: {nearest(name, PRESETS)} (`vitrail models` lists all)")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"no preset {name!r}: {nearest(str(name), PRESETS)} (`vitrail models` lists all)")
     changes = settings(ViTConfig, changes)
     return replace(PRESETS[name], **changes)
 

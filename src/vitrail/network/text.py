@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import flags, whole
+from vitrail.checks import flags, instance, whole
 from vitrail.errors import InputError
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.encoder import Encoder, Passed, Tape, build_norm
 from vitrail.network.initialisation import initialise
+from vitrail.network.modes import evaluating
 from vitrail.network.tokens import Place
 
 DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
@@ -76,6 +75,7 @@ class TextDecoder(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
+        instance("config", config, TextConfig)
         self.config = config
         blocks = config.blocks
         self.tokens = nn.Embedding(config.vocabulary, config.width)
@@ -179,18 +179,6 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
     values, choices = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))  # likeliest first
     chances = ((values - values[:, :1]) / temperature).softmax(dim=-1)  # shifted: no temperature overflows
     return choices.gather(1, torch.multinomial(chances, 1, generator=generator))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout inside; every module is left in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _check_sampling(new_tokens: int, temperature: float, top_k: int | None, seed: int | None) -> None:

@@ -50,7 +50,7 @@ class Tokens(nn.Module):
         if self.training and self.patch_dropout > 0:
             patches, places = drop_patches(patches, places, self.patch_dropout)
         parts = [each for each in (named, self.registers) if each is not None]  # registers have no position
-        parts = [part.expand(len(patches), -1, -1) for part in parts]
+        parts = [part.expand(patches.shape[0], -1, -1) for part in parts]
         tokens = torch.cat([*parts, patches], dim=1) if parts else patches  # (B, T, D)
         tokens = F.dropout(tokens, self.dropout, self.training) if self.dropout else tokens
         return tokens, Place(grid, self.prefix, places)

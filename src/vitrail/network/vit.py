@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitrail.checks import instance
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Encoder, Tape, build_norm
@@ -40,6 +41,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
+        instance("config", config, ViTConfig)
         self.config = config
         self.stem = build_stem(config.stem, config.channels) if config.stem else None
         self.patches = PatchEmbed(config)
@@ -79,7 +81,10 @@ class ViT(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def features(self, pixels: Tensor, head_mask: Tensor | None = None) -> Features:
-        """Prefix tokens, patches and grid after the final norm; merged patches are given back to their places."""
+        """Prefix tokens, patches and grid after the final norm; merged patches are given back to their places.
+
+        While training with patch dropout there are fewer patches than the grid has.
+        """
         tokens, place = self.encode(pixels, head_mask)
         tokens = self.normed(tokens)
         return Features(tokens[:, : place.prefix], unmerge(tokens[:, place.prefix :], place), place.grid)
@@ -101,7 +106,8 @@ class ViT(nn.Module):
         model.encoder.like(self.encoder)
         frozen = {name for name, each in self.named_parameters() if not each.requires_grad}
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in frozen or name.startswith("head."))
+            fresh = name.startswith(dropped) and not (keep_representation and name.startswith(dropped[2]))
+            parameter.requires_grad_(fresh or name not in frozen)
         first = next(self.parameters())
         return model.to(first.device, first.dtype).train(self.training)
 
