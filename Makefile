@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 DEMO_EXTRAS := train,figures,onnx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench capabilities wheel clean
+.PHONY: help demo test lint types bench capabilities wheel wheel-demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -30,7 +30,12 @@ capabilities: $(VENV)/.dev-installed  ## write docs/capabilities.md anew from th
 	$(BIN)/python tools/capabilities.py
 
 wheel: $(VENV)/.dev-installed  ## build dist/*.whl
-	$(BIN)/python -m build --wheel
+	rm -rf dist && $(BIN)/python -m build --wheel
+
+wheel-demo: wheel  ## the wheel alone, in an empty environment, runs the demo
+	rm -rf build/alone && $(BIN)/python -m venv build/alone
+	build/alone/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/alone && bin/vitrail demo && test -s demo/index.html
 
 clean:  ## remove what was made, except the environment
 	rm -rf demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """A text model learns to spell, character by character: `python examples/characters.py`, or with a file of your own.
 
-Without a file it brings its own text: small sentences made by a grammar. Seconds on a laptop, no downloads.
+Without a file it brings its own text: small sentences made by a grammar. About a quarter of a minute on one core, no
+downloads.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> Outcome:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="one is fastest for a network this small")
+    parser.add_argument("--threads", type=int, default=1, help="one is enough for a network this small")
     options = parser.parse_args(arguments)
     text = options.file.read_text("utf-8") if options.file else invented_text(seed=options.seed)
     if len(text) <= options.block_size:

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,3 +316,16 @@ def test_one_array_is_one_picture_also_for_batch() -> None:
     ):
         Preprocess(size=32).batch(np.zeros((40, 60, 3), np.uint8))
     assert Preprocess(size=32).batch(np.zeros((2, 40, 60, 3), np.uint8)).shape == (2, 3, 32, 32)
+
+
+@pytest.mark.parametrize("mode, resize", [("center", "crop"), ("squash", "squash")])
+@pytest.mark.parametrize("size", [(300, 451), (500, 375), (97, 260), (224, 224), (100, 100)])
+def test_timm_s_own_transform(timm: ModuleType, mode: str, resize: Any, size: tuple[int, int]) -> None:
+    """The evaluation transform of timm itself, on odd sizes."""
+    from timm.data import create_transform
+
+    transform = create_transform(
+        (3, 224, 224), interpolation="bicubic", crop_pct=0.9, crop_mode=mode, mean=(0.5,) * 3, std=(0.5,) * 3
+    )
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8))
+    np.testing.assert_allclose(Preprocess(resize=resize)(image), transform(image).numpy(), rtol=0, atol=1e-6)

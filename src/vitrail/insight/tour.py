@@ -21,7 +21,7 @@ from vitrail.insight.figures import (
     reader,
     sincos_heat_map,
 )
-from vitrail.insight.pictures import Array, bars, marked, overlay, panes, sheet
+from vitrail.insight.pictures import PAPER, Array, bars, marked, overlay, panes, sheet
 from vitrail.insight.trace import Trace, trace
 from vitrail.network.cost import Step, shape_walk
 from vitrail.network.modes import evaluating
@@ -143,7 +143,7 @@ def _over(image: Image.Image, maps: list[Array]) -> list[Image.Image]:
 
 
 def _beside(*images: Image.Image) -> Image.Image:
-    page = Image.new("RGB", (sum(each.width for each in images), max(each.height for each in images)), (252, 251, 248))
+    page = Image.new("RGB", (sum(each.width for each in images), max(each.height for each in images)), PAPER)
     left = 0
     for each in images:
         page.paste(each, (left, 0))
