@@ -157,9 +157,7 @@ def link(test: Test) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write docs/capabilities.md from the tests' marks.")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where the page is out of date"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page is out of date")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project's root")
     arguments = parser.parse_args()
 
