@@ -230,3 +230,16 @@ def test_a_wrong_quotation_is_found() -> None:
     assert unquoted(Code("", "quote=src/vitrail/errors.py", 1, f"{source}\n")) == []
     assert len(unquoted(Code("", "quote=src/vitrail/errors.py", 1, f"{source}\nno such line\n"))) == 1
     assert len(unquoted(Code("", "quote=src/vitrail/no_such_file.py", 1, "x\n"))) == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text("utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("verb", re.findall(r"^vitrail (\w+)", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE))
+def test_the_readme_names_verbs_that_exist(verb: str) -> None:
+    from vitrail.cli import app
+
+    assert verb in {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
