@@ -264,7 +264,9 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
         if text.startswith("vitrail:"):
             name = text.removeprefix("vitrail:")
             if name not in BUILT_IN:
-                raise CheckpointError(f"no built-in checkpoint {text!r}: {nearest(name, BUILT_IN)}")
+                raise CheckpointError(
+                    f"no built-in checkpoint {text!r}: {nearest(text, [f'vitrail:{each}' for each in BUILT_IN])}"
+                )
             return (resources.files("vitrail") / "data" / f"{name}.safetensors").read_bytes()
         place = Path(text)
         if place.is_dir():
