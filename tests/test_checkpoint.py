@@ -250,7 +250,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         (fifo, "no checkpoint"),
         (loop, "no checkpoint"),
         (tmp_path / ("x" * 300), "File name too long"),
-        ("vitrail:glas", "did you mean 'glass'"),
+        ("vitrail:glas", "did you mean 'vitrail:glass'"),
         ("a\0b", "no checkpoint"),
     ):
         with pytest.raises(CheckpointError, match=reason):
