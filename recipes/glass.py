@@ -1,8 +1,8 @@
 """Train the built-in network `vitrail:glass` on stained-glass windows drawn by rule.
 
 command   python recipes/glass.py
-time      34 minutes on one busy core (OMP_NUM_THREADS=1), of which 2.5 to draw the windows
-memory    2.0 GB with 20,000 windows, less with the default 12,000
+time      34 minutes on one busy core (OMP_NUM_THREADS=1), of which 2.4 to draw the windows
+memory    2.0 GB, seen with 20,000 windows
 score     99.75 % of 2,000 windows of seeds that were not trained on (a task made up by us: no other score compares)
 """
 
