@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError
 from vitrail.insight import trace
-from vitrail.network import Positions, ViT, ViTConfig
+from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
 from vitrail.network.config import INITIALISATIONS
 from vitrail.network.heads import AttentionPool, DistillationHead, Head, Pool, pool_weights
 from vitrail.network.tokens import Place
@@ -102,6 +103,72 @@ def test_unpooled_heads_speak_for_every_token(pixels: Tensor) -> None:
     gap = build(pool="mean", cls_token=False)
     gap.load_state_dict(unpooled.state_dict())
     torch.testing.assert_close(unpooled(pixels).mean(dim=1), gap(pixels), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("final_norm", ["tokens", "none"])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_the_cls_token_beside_the_mean_of_the_patches(pixels: Tensor, final_norm: str, registers: int) -> None:
+    """One vector of twice the width: cls first, then patches alone, each after the final norm."""
+    model = build(pool="cls+mean", registers=registers, final_norm=final_norm)
+    tokens = model.normed(model.encode(pixels).tokens)
+    expected = torch.cat((tokens[:, 0], tokens[:, 1 + registers :].mean(dim=1)), dim=1)
+    assert model.head.classify.weight.shape == (5, 32)
+    torch.testing.assert_close(model.embed(pixels), expected)
+    torch.testing.assert_close(model(pixels), model.head.classify(expected), atol=1e-5, rtol=1e-5)
+    seen = trace(model, pixels)
+    torch.testing.assert_close(seen.pooled, expected)
+    torch.testing.assert_close(seen.logits, model(pixels))
+    share = torch.tensor([0.5] + [0.0] * registers + [0.5 / 6] * 6)
+    torch.testing.assert_close(seen.pool_weights, share.expand(3, -1))
+
+
+def test_two_vectors_side_by_side_with_a_representation_and_another_head(pixels: Tensor) -> None:
+    """The layer with tanh reads both vectors; a new head without it is twice as wide as a token again."""
+    model = build(pool="cls+mean", representation_width=24)
+    assert model.head.representation.weight.shape == (24, 32)
+    assert model.head.classify.weight.shape == (5, 24)
+    both = model.pool(model.norm(model.encode(pixels).tokens), Place((2, 3), 1))
+    expected = torch.tanh(both @ model.head.representation.weight.T + model.head.representation.bias)
+    torch.testing.assert_close(trace(model, pixels).pooled, expected, atol=1e-5, rtol=1e-4)
+    tuned = model.with_head(3)
+    assert torch.equal(tuned.head.classify.weight, torch.zeros(3, 32))
+    torch.testing.assert_close(tuned.embed(pixels), both)
+    kept = model.with_head(3, keep_representation=True)
+    torch.testing.assert_close(kept.embed(pixels), expected, atol=1e-5, rtol=1e-4)
+    bare = model.with_head(0)
+    torch.testing.assert_close(bare(pixels), both)
+
+
+def test_merged_tokens_count_for_all_they_hold_beside_the_cls_token() -> None:
+    tokens, place = torch.randn(1, 4, 16), Place((2, 3), 1, sizes=torch.tensor([[1.0, 1.0, 3.0, 2.0]]))
+    whole = tokens[:, [1, 2, 2, 2, 3, 3]].mean(dim=1)
+    torch.testing.assert_close(Pool("cls+mean")(tokens, place), torch.cat((tokens[:, 0], whole), dim=1))
+    shares = pool_weights(tokens, place, "cls+mean")
+    torch.testing.assert_close(shares, torch.tensor([[6.0, 1.0, 3.0, 2.0]]) / 12)
+
+
+def test_what_the_wider_head_costs() -> None:
+    """Against the cls token alone: K more values of a token's width, and their products; the walk says both."""
+    narrow, wide = ViTConfig(classes=10), ViTConfig(classes=10, pool="cls+mean")
+    assert (narrow.pooled_width, wide.pooled_width) == (768, 1536)
+    one, two = estimate(narrow), estimate(wide)
+    assert two.parameters - one.parameters == two.multiply_adds - one.multiply_adds == 768 * 10
+    steps = {step.name: step for step in shape_walk(wide)}
+    assert steps["pool (cls+mean)"].shape == (1, 1536)
+    assert steps["logits"].parameters == 1536 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"cls_token": False}, "pool 'cls[+]mean' needs cls_token=True, or choose pool 'mean'"),
+        ({"final_norm": "pooled"}, "lays two side by side: use final_norm 'tokens'"),
+        ({"distillation_token": True}, "read by pool 'cls[+]distillation' .got 'cls[+]mean'."),
+    ],
+)
+def test_what_cannot_stand_beside_the_mean(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(pool="cls+mean", **changes)
 
 
 @pytest.mark.row("P.3")

@@ -223,6 +223,24 @@ def test_attention_pooling_leaves_prefix_tokens_out(vit: Any) -> None:
     assert_equal_both_ways(small(registers=3, pool="map", positions=BARE), theirs)
 
 
+@pytest.mark.parametrize("pool", ["map", "mean"])
+def test_naflex(timm: ModuleType, pool: str) -> None:
+    """timm's networks of any size are the same ViT: patches by a matrix, channels last, positions as a grid."""
+    from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
+
+    names = ("patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio")
+    sizes = {name: THEIRS[name] for name in names}
+    how = {"reg_tokens": 2, "global_pool": "map" if pool == "map" else "avg", "fc_norm": False}
+    theirs = NaFlexVit(NaFlexVitCfg(**sizes, **how, pos_embed_grid_size=(4, 4)), num_classes=10, img_size=32).eval()
+    renames.randomise(theirs)
+    state = {name.removeprefix("embeds."): value for name, value in theirs.state_dict().items()}
+    kernel = state.pop("proj.weight").unflatten(1, (8, 8, 3)).permute(0, 3, 1, 2)
+    renamed = {"patch_embed.proj.weight": kernel, "patch_embed.proj.bias": state.pop("proj.bias")}
+    ours = small(cls_token=False, registers=2, pool=pool, positions=BARE)
+    renames.to_ours(renames.TIMM, ours, state | renamed)
+    assert_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_parallel_blocks(vit: Any, qk_norm: bool) -> None:
     """Attention and MLP side by side on one norm; timm keeps both first layers in one matrix."""
@@ -335,6 +353,53 @@ def test_hybrids(timm: ModuleType, layers: tuple[int, ...], patch: int) -> None:
                 parameter.copy_(0.2 + torch.randn_like(parameter))
     renames.to_ours(table, ours, theirs.state_dict())
     assert_equal(ours, theirs, ((64, 64), (32, 96)))
+
+
+TIMM_STEM = partial(ResNetStem, norm_eps=1e-5, weight_eps=1e-8, standardise="variance")
+
+
+def set_filters(theirs: nn.Module, deviation: float) -> None:
+    """Random filters with a mean of their own, of the deviation or up to a hundredth of it: norms undo no eps."""
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "backbone" in name and parameter.ndim == 4:
+                spread = deviation * 100 ** -torch.rand(len(parameter), 1, 1, 1)
+                parameter.copy_(spread * (0.2 + torch.randn_like(parameter)))
+
+
+@pytest.mark.row("001.02", "001.04", "P.4")
+@pytest.mark.parametrize("deviation", [1.0, 0.01, 0.0003])
+@pytest.mark.parametrize("layers, patch", [((), 8), ((1, 2), 2), ((1, 1, 1), 1)])
+def test_hybrids_standardised_as_timm_does(
+    timm: ModuleType, layers: tuple[int, ...], patch: int, deviation: float
+) -> None:
+    """By the variance with an eps of 1e-8: the same for filters of any size, also where the eps counts."""
+    ours, theirs, table = hybrid_pair(layers, TIMM_STEM(layers), patch)
+    renames.randomise(theirs)
+    set_filters(theirs, deviation)
+    renames.to_ours(table, ours, theirs.state_dict())
+    assert_equal(ours, theirs, ((64, 64), (32, 96)))
+
+
+@pytest.mark.row("001.02", "P.4")
+@pytest.mark.parametrize("name, layers, patch", [("tiny_r_s16_p8", (), 8), ("small_r26_s32", (2, 2, 2, 2), 1)])
+def test_hybrids_as_timm_builds_them_by_name(timm: ModuleType, name: str, layers: tuple[int, ...], patch: int) -> None:
+    """The whole network from timm's own builder, its stem at full size, its transformer small."""
+    sizes = {"img_size": 64, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "num_classes": 10}
+    theirs = timm.create_model(f"vit_{name}_224", **sizes, dynamic_img_size=True).eval()
+    renames.randomise(theirs)
+    set_filters(theirs, 0.01)
+    ours = small(image_size=64, patch_size=patch, stem=TIMM_STEM(layers))
+    stem = "patch_embed.backbone" + (".stem" if layers else "")
+    table = (*renames.TIMM, *renames.timm_resnet(stem, "patch_embed.backbone.stages"))
+    renames.to_ours(table, ours, theirs.state_dict())
+    assert_equal(ours, theirs, ((64, 64), (32, 96)))
+    for changes in ({"weight_eps": 1e-5}, {"weight_eps": 0.0}):  # Google's form, and the form without an eps, are apart
+        other = small(image_size=64, patch_size=patch, stem=ResNetStem(layers, norm_eps=1e-5, **changes))
+        other.load_state_dict(ours.state_dict())
+        pixels = torch.randn(2, 3, 64, 64)
+        with torch.no_grad():
+            assert renames.gap(other(pixels), theirs(pixels)) > 100 * CLOSE
 
 
 @pytest.mark.row("001.04")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from network import renames
 from vitrail.insight import trace
-from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
+from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig, patchify
 
 SIZES = ((32, 32), (48, 48), (40, 24))  # native, larger, and not square
 CLOSE = 1e-5  # of the largest absolute value, in fp32
@@ -46,8 +46,13 @@ def state_of(theirs: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in stripped.items() if name != UNUSED}
 
 
+TOWERS = ("vit.", "deit.", "ijepa.", "vision_model.", "dinov2.", "dinov2_with_registers.")
+
+
 def _bare(name: str) -> str:
-    return name.removeprefix("vit.").removeprefix("deit.").removeprefix("vision_model.")
+    for tower in TOWERS:
+        name = name.removeprefix(tower)
+    return name
 
 
 def assert_equal(ours: Read, theirs: Read) -> None:
@@ -141,6 +146,20 @@ def test_dinov2_with_registers(transformers: ModuleType) -> None:
     assert_equal_both_ways(ours, theirs, (tokens_of(ours), lambda pixels: theirs(pixels).last_hidden_state))
 
 
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dinov2_for_classification(transformers: ModuleType, registers: int) -> None:
+    """The head reads the cls token beside the mean of the patches; registers are in neither."""
+    if registers:
+        config = transformers.Dinov2WithRegistersConfig(**DINOV2, num_register_tokens=registers, num_labels=10)
+        theirs = transformers.Dinov2WithRegistersForImageClassification(config).eval()
+    else:
+        theirs = transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**DINOV2, num_labels=10)).eval()
+    positions = Positions() if registers else Positions(resample=PLAIN)
+    ours = small(classes=10, pool="cls+mean", layer_scale=1.0, registers=registers, positions=positions)
+    assert ours.head.classify.weight.shape == theirs.classifier.weight.shape == (10, 128)
+    assert_equal_both_ways(ours, theirs, (ours, lambda pixels: theirs(pixels).logits))
+
+
 @pytest.mark.row("4.ROPE", "4.REG")
 @pytest.mark.parametrize("gated", [False, True])
 def test_dinov3(transformers: ModuleType, gated: bool) -> None:
@@ -192,6 +211,54 @@ def test_siglip(transformers: ModuleType) -> None:
         (ours, lambda pixels: theirs(pixels, interpolate_pos_encoding=True).pooler_output),
         (tokens_of(ours), lambda pixels: theirs(pixels, interpolate_pos_encoding=True).last_hidden_state),
     )
+
+
+def channels_last(weight: Tensor, patch: int = 8) -> Tensor:
+    """A matrix over patches flattened as (row, column, channel), as one over (channel, row, column)."""
+    return weight.unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2).flatten(1)
+
+
+def test_siglip2(transformers: ModuleType) -> None:
+    """SigLIP 2 of any size: patches come flattened, channels last; positions are read bilinearly, antialiased.
+
+    A row of padding, which the mask leaves out, changes nothing.
+    """
+    sizes = {name: value for name, value in THEIRS.items() if name != "image_size"}
+    theirs = transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**sizes, num_patches=16)).eval()
+    positions = Positions(prefix=False, resample=Resample("bilinear"))
+    ours = small(cls_token=False, pool="map", activation="gelu_tanh", positions=positions)
+    renames.randomise(theirs)
+    state = state_of(theirs)
+    state["embeddings.patch_embedding.weight"] = channels_last(state["embeddings.patch_embedding.weight"])
+    renames.to_ours(renames.HF, ours, state)
+
+    def run(pixels: Tensor, padding: int) -> Any:
+        patches = patchify(pixels, 8, channels_last=True)
+        b, n, _ = patches.shape
+        grid = torch.tensor([[pixels.shape[2] // 8, pixels.shape[3] // 8]]).expand(b, -1)
+        mask = torch.ones(b, n + padding, dtype=torch.int64)
+        mask[:, n:] = 0
+        padded = nn.functional.pad(patches, (0, 0, 0, padding))
+        return theirs(padded, pixel_attention_mask=mask, spatial_shapes=grid)
+
+    for padding in (0, 5):
+        assert_equal(ours, lambda pixels, padding=padding: run(pixels, padding).pooler_output)
+    assert_equal(tokens_of(ours), lambda pixels: run(pixels, 0).last_hidden_state)
+
+
+def test_ijepa(transformers: ModuleType) -> None:
+    """No cls token, no slots; the head reads the mean of the patches after the final norm."""
+    theirs = transformers.IJepaForImageClassification(transformers.IJepaConfig(**THEIRS, num_labels=10)).eval()
+    positions = Positions(prefix=False, resample=PLAIN)
+    ours = small(classes=10, cls_token=False, pool="mean", positions=positions, norm_eps=1e-12)
+    assert_equal_both_ways(ours, theirs, (ours, lambda pixels: theirs(pixels, interpolate_pos_encoding=True).logits))
+
+
+def test_msn(transformers: ModuleType) -> None:
+    """A plain ViT with the cls token and an eps of 1e-6."""
+    theirs = transformers.ViTMSNForImageClassification(transformers.ViTMSNConfig(**THEIRS, num_labels=10)).eval()
+    ours = small(classes=10)
+    assert_equal_both_ways(ours, theirs, (ours, lambda pixels: theirs(pixels, interpolate_pos_encoding=True).logits))
 
 
 @pytest.mark.row("003.07", "4.SIN")

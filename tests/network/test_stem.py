@@ -192,6 +192,45 @@ def test_filters_have_mean_0_and_variance_1_when_used() -> None:
 
 
 @pytest.mark.row("001.04")
+@pytest.mark.parametrize("deviation", [1.0, 1e-3, 1e-5])
+def test_filters_by_deviation_and_by_variance(deviation: float) -> None:
+    """Both formulas in float64; they part where the filters are small, and a filter of one value gives zeros."""
+    weight = deviation * (0.5 + torch.randn(6, 4, 3, 3))
+    weight[0] = deviation  # nothing to standardise
+    w = weight.double()
+    centred, variance = w - w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), correction=0, keepdim=True)
+    by_deviation = StandardisedConv(4, 6, 3, eps=1e-5)
+    by_variance = StandardisedConv(4, 6, 3, eps=1e-8, standardise="variance")
+    for conv, expected in (
+        (by_deviation, centred / (variance.sqrt() + 1e-5)),
+        (by_variance, centred / (variance + 1e-8).sqrt()),
+    ):
+        conv.weight.data.copy_(weight)
+        assert (conv.standardised().detach() - expected).abs().max() < 1e-5
+        assert conv.standardised()[0].abs().max() < 1e-5
+    apart = (by_deviation.standardised() - by_variance.standardised()).abs().max()
+    assert (apart > 1e-2) == (deviation < 1.0)
+
+
+@pytest.mark.row("001.04")
+def test_a_stem_standardises_all_its_filters_one_way() -> None:
+    stem = ResNetStem((1, 1), norm_eps=1e-5, weight_eps=1e-8, standardise="variance")
+    with torch.device("meta"):
+        convs = [each for each in ResNetV2(stem, channels=3).modules() if isinstance(each, StandardisedConv)]
+    assert len(convs) == 1 + 2 * 4
+    assert {(each.eps, each.standardise) for each in convs} == {(1e-8, "variance")}
+    config = ViTConfig(image_size=32, patch_size=1, stem=stem, **SMALL)
+    assert ViTConfig.from_dict(config.to_dict()) == config
+    older = config.to_dict()
+    del older["stem"]["standardise"]  # a file from before the setting: Google's form
+    assert ViTConfig.from_dict(older).stem == ResNetStem((1, 1), norm_eps=1e-5, weight_eps=1e-8)
+    with pytest.raises(ConfigError, match="resnet stem standardise 'std' is unknown: expected one of"):
+        ResNetStem(standardise="std")
+    with pytest.raises(ConfigError, match="standardise 'std' is unknown"):
+        StandardisedConv(4, 6, 3, standardise="std")
+
+
+@pytest.mark.row("001.04")
 @pytest.mark.parametrize("size, stride", [(1, 1), (3, 1), (3, 2), (7, 2), (1, 2)])
 def test_a_standardised_convolution_against_loops(size: int, stride: int) -> None:
     """Every output cell summed by hand, with zeros outside; odd and even sides."""

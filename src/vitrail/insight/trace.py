@@ -17,7 +17,7 @@ class Trace(NamedTuple):
     """What a pass leaves behind; read it by name or unpack it."""
 
     tokens: Tensor  # (B, T, D), after the final norm
-    pooled: Tensor  # (B, D), what the last layer receives; (B, 2, D) for cls+distillation, (B, T, D) unpooled
+    pooled: Tensor  # what the last layer receives: (B, D), cls+mean (B, 2D), cls+distillation (B, 2, D), none (B, T, D)
     logits: Tensor  # (B, K)
     hidden: tuple[Tensor, ...]  # depth + 1 of (B, T, D), the embedding output first; empty if not asked for
     attention: tuple[Tensor, ...]  # (B, A, T, T) for each block asked for; rows sum to 1, before any head mask

@@ -3,6 +3,7 @@
 from vitrail.network.attention import Attention
 from vitrail.network.config import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 from vitrail.network.cost import Cost, estimate, shape_walk
+from vitrail.network.masked import MaskedDecoder
 from vitrail.network.patches import channels_first, patchify, resize_kernel, unpatchify
 from vitrail.network.presets import create, preset
 from vitrail.network.vit import Features, ViT
@@ -12,6 +13,7 @@ __all__ = [
     "ConvStem",
     "Cost",
     "Features",
+    "MaskedDecoder",
     "Positions",
     "ResNetStem",
     "Resample",

@@ -17,7 +17,7 @@ MLPS: Final = ("plain", "swiglu")
 QKV_BIASES: Final = ("all", "none", "no-key")
 NORMS: Final = ("layer", "batch")
 FINAL_NORMS: Final = ("tokens", "pooled", "none")
-POOLS: Final = ("cls", "mean", "map", "cls+distillation", "none")
+POOLS: Final = ("cls", "mean", "cls+mean", "map", "cls+distillation", "none")
 POSITION_KINDS: Final = (
     "none",
     "learned",
@@ -30,6 +30,7 @@ POSITION_KINDS: Final = (
 POSITION_PLACES: Final = ("stem", "every", "shared")
 ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
 RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
+STANDARDISATIONS: Final = ("deviation", "variance")
 INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
 
 
@@ -126,8 +127,10 @@ class ResNetStem:
     width_factor: int = 1
     norm_eps: float = 1e-6  # of the group norms
     weight_eps: float = 1e-5  # of the weight standardisation
+    standardise: str = "deviation"  # filters by deviation + eps (Google), or by sqrt(variance + eps) (timm, eps 1e-8)
 
     def __post_init__(self) -> None:
+        choice("resnet stem standardise", self.standardise, STANDARDISATIONS)
         object.__setattr__(self, "layers", wholes("resnet stem layers", self.layers))
         object.__setattr__(self, "width_factor", whole("resnet stem width_factor", self.width_factor, most=16))
         for name in ("norm_eps", "weight_eps"):
@@ -240,6 +243,11 @@ class ViTConfig:
     def slots(self) -> int:
         """How many prefix tokens have a slot in the table of positions."""
         return int(self.cls_token) + int(self.distillation_token) if self.positions.prefix else 0
+
+    @property
+    def pooled_width(self) -> int:
+        """Values that the pool hands on: the width, or twice that where two vectors stand side by side."""
+        return 2 * self.width if self.pool == "cls+mean" else self.width
 
     @property
     def tokens(self) -> int:
@@ -355,20 +363,25 @@ def _contradictions(config: ViTConfig) -> list[str]:
         "pool 'none' speaks for every token, and token merging leaves fewer: choose another pool, or merge none",
     )
     refuse(
-        config.pool == "cls" and not config.cls_token,
-        "pool 'cls' needs cls_token=True, or choose pool 'mean'",
+        config.pool in ("cls", "cls+mean") and not config.cls_token,
+        f"pool {config.pool!r} needs cls_token=True, or choose pool 'mean'",
     )
     refuse(
         config.pool == "cls+distillation" and not (config.cls_token and config.distillation_token),
         "pool 'cls+distillation' needs both cls_token=True and distillation_token=True",
     )
     refuse(
-        config.distillation_token and config.pool == "cls",
-        "a distillation token is read by pool 'cls+distillation' (got 'cls'): set that, or leave the token out",
+        config.distillation_token and config.pool in ("cls", "cls+mean"),
+        f"a distillation token is read by pool 'cls+distillation' (got {config.pool!r}): set that, or leave the token "
+        "out",
     )
     refuse(
         config.pool == "none" and config.final_norm == "pooled",
         "final_norm 'pooled' needs a pool, and pool is 'none': use final_norm 'tokens'",
+    )
+    refuse(
+        config.pool == "cls+mean" and config.final_norm == "pooled",
+        "final_norm 'pooled' is for one vector, and pool 'cls+mean' lays two side by side: use final_norm 'tokens'",
     )
     refuse(
         config.representation_width > 0 and config.pool == "cls+distillation",

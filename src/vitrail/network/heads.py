@@ -23,6 +23,8 @@ class Pooled(NamedTuple):
 
 def pool_weights(tokens: Tensor, place: Place, pool: str) -> Tensor:
     """How much of each token a plain pool takes: (B, T), rows sum to 1."""
+    if pool == "cls+mean":
+        return (pool_weights(tokens, place, "cls") + pool_weights(tokens, place, "mean")) / 2
     weights = tokens.new_zeros(tokens.shape[:2])
     if pool == "mean":
         weights[:, place.prefix :] = 1 if place.sizes is None else place.sizes[:, place.prefix :]
@@ -33,8 +35,20 @@ def pool_weights(tokens: Tensor, place: Place, pool: str) -> Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
+def mean_of_patches(tokens: Tensor, place: Place) -> Tensor:
+    """The mean of the patches (B, D); merged tokens count for all they stand for."""
+    patches = tokens[:, place.prefix :]
+    if place.sizes is None:
+        return patches.mean(dim=1)
+    sizes = place.sizes[:, place.prefix :, None]
+    return ((patches * sizes).sum(dim=1) / sizes.sum(dim=1)).to(patches.dtype)
+
+
 class Pool(nn.Module):
-    """Takes the cls token, the mean of the patches, cls and distillation tokens (B, 2, D), or all tokens."""
+    """Takes the cls token, the mean of the patches, or all tokens.
+
+    Or two: cls token and mean side by side (B, 2D), cls and distillation tokens (B, 2, D).
+    """
 
     def __init__(self, pool: str) -> None:
         super().__init__()
@@ -47,11 +61,8 @@ class Pool(nn.Module):
             return tokens[:, :2]
         if self.pool == "none":
             return tokens
-        patches = tokens[:, place.prefix :]
-        if place.sizes is None:
-            return patches.mean(dim=1)
-        sizes = place.sizes[:, place.prefix :, None]  # merged tokens count for all they stand for
-        return ((patches * sizes).sum(dim=1) / sizes.sum(dim=1)).to(patches.dtype)
+        mean = mean_of_patches(tokens, place)
+        return torch.cat((tokens[:, 0], mean), dim=1) if self.pool == "cls+mean" else mean
 
     def weigh(self, tokens: Tensor, place: Place) -> Pooled:
         """The pooled vector with the weights of the tokens."""
@@ -100,8 +111,8 @@ class Head(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        width = config.representation_width or config.width
-        self.representation = nn.Linear(config.width, width) if config.representation_width else None
+        width = config.representation_width or config.pooled_width
+        self.representation = nn.Linear(config.pooled_width, width) if config.representation_width else None
         self.classify = nn.Linear(width, config.classes, bias=config.head_bias) if config.classes else None
 
     def represent(self, pooled: Tensor) -> Tensor:

@@ -10,7 +10,8 @@
 
 In every style: other biases are zeros (the last layer's is `head_bias_init`), norms are ones and zeros, LayerScale
 is `layer_scale`, registers are normal 1e-6 (DINOv2), the distillation token starts as the cls token does, relative keys
-as positions do, the MAP probe is Xavier uniform, stems keep torch's own but the last norm of a bottleneck is zeros
+as positions do, the MAP probe is Xavier uniform, the decoder of masked pre-training starts its own two layers as dense
+ones and its mask token as a cls token, stems keep torch's own but the last norm of a bottleneck is zeros
 (Google). "paper" is what Google's released code does; truncated is at -2 and 2, as in
 timm and HF; Xavier counts q, k and v apart.
 """
@@ -104,7 +105,7 @@ def _start(module: nn.Module, style: Style, config: ViTConfig) -> None:
     elif isinstance(module, Attention):
         for part in module.qkv.weight.chunk(3):
             style.dense(part)
-        _dense(module.out, style)
+        start_dense(module.out, style)
         if module.qkv.bias is not None:
             zeros(module.qkv.bias)
     elif isinstance(module, Mlp | SwiGLU):
@@ -132,7 +133,7 @@ def _start_head(head: Head | DistillationHead, style: Style, config: ViTConfig) 
     if isinstance(head, Head):
         layers = [head.classify]
         if head.representation is not None:
-            _dense(head.representation, style)
+            start_dense(head.representation, style)
     else:
         layers = [head.classify, head.distil]
     for layer in layers:
@@ -142,6 +143,7 @@ def _start_head(head: Head | DistillationHead, style: Style, config: ViTConfig) 
                 init.constant_(layer.bias, config.head_bias_init)
 
 
-def _dense(layer: nn.Linear, style: Style) -> None:
+def start_dense(layer: nn.Linear, style: Style) -> None:
+    """A dense layer outside the MLPs, by a style."""
     style.dense(layer.weight)
     zeros(layer.bias)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.network.config import ConvStem, ResNetStem
+from vitrail.checks import choice
+from vitrail.network.config import STANDARDISATIONS, ConvStem, ResNetStem
 
 
 def build_stem(stem: ConvStem | ResNetStem, channels: int) -> nn.Module:
@@ -40,7 +41,7 @@ class ResNetV2(nn.Module):
     def __init__(self, stem: ResNetStem, channels: int) -> None:
         super().__init__()
         width = 64 * stem.width_factor
-        self.root = StandardisedConv(channels, width, 7, stride=2, eps=stem.weight_eps)
+        self.root = StandardisedConv.of_stem(stem, channels, width, 7, stride=2)
         self.root_norm = nn.GroupNorm(32, width, stem.norm_eps)
         self.stages = nn.ModuleList()
         entering = width
@@ -68,17 +69,16 @@ class Bottleneck(nn.Module):
     def __init__(self, entering: int, inner: int, stride: int, stem: ResNetStem) -> None:
         super().__init__()
         leaving = inner * 4
-        eps = stem.weight_eps
-        self.conv1 = StandardisedConv(entering, inner, 1, eps=eps)
+        self.conv1 = StandardisedConv.of_stem(stem, entering, inner, 1)
         self.norm1 = nn.GroupNorm(32, inner, stem.norm_eps)
-        self.conv2 = StandardisedConv(inner, inner, 3, stride=stride, eps=eps)
+        self.conv2 = StandardisedConv.of_stem(stem, inner, inner, 3, stride)
         self.norm2 = nn.GroupNorm(32, inner, stem.norm_eps)
-        self.conv3 = StandardisedConv(inner, leaving, 1, eps=eps)
+        self.conv3 = StandardisedConv.of_stem(stem, inner, leaving, 1)
         self.norm3 = nn.GroupNorm(32, leaving, stem.norm_eps)
         self.shortcut: StandardisedConv | None = None
         self.shortcut_norm: nn.GroupNorm | None = None
         if stride != 1 or entering != leaving:
-            self.shortcut = StandardisedConv(entering, leaving, 1, stride=stride, eps=eps)
+            self.shortcut = StandardisedConv.of_stem(stem, entering, leaving, 1, stride)
             self.shortcut_norm = nn.GroupNorm(32, leaving, stem.norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,14 +93,29 @@ class Bottleneck(nn.Module):
 class StandardisedConv(nn.Conv2d):
     """A convolution whose filters are brought to mean 0 and deviation 1 before use; SAME padding, no bias."""
 
-    def __init__(self, entering: int, leaving: int, size: int, stride: int = 1, eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        entering: int,
+        leaving: int,
+        size: int,
+        stride: int = 1,
+        eps: float = 1e-5,
+        standardise: str = "deviation",
+    ) -> None:
         super().__init__(entering, leaving, size, stride=stride, bias=False)
-        self.eps = eps
+        self.eps, self.standardise = eps, choice("standardise", standardise, STANDARDISATIONS)
+
+    @classmethod
+    def of_stem(cls, stem: ResNetStem, entering: int, leaving: int, size: int, stride: int = 1) -> StandardisedConv:
+        """A convolution that standardises its filters as the stem asks for."""
+        return cls(entering, leaving, size, stride, stem.weight_eps, stem.standardise)
 
     def standardised(self) -> Tensor:
-        """The weight as used: (w - mean) / (deviation + eps), per filter."""
-        deviation, mean = torch.std_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
-        return (self.weight - mean) / (deviation + self.eps)
+        """The weight as used, per filter: (w - mean) / (deviation + eps), or (w - mean) / sqrt(variance + eps)."""
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        if self.standardise == "variance":
+            return (self.weight - mean) * torch.rsqrt(variance + self.eps)
+        return (self.weight - mean) / (variance.sqrt() + self.eps)
 
     def forward(self, x: Tensor) -> Tensor:
         x = pad_same(x, self.kernel_size[0], self.stride[0])

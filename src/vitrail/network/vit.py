@@ -59,7 +59,10 @@ class ViT(nn.Module):
         return logits
 
     def embed(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
-        """What the last layer receives (B, D): pooled, and past the representation layer where there is one."""
+        """What the last layer receives: pooled, and past the representation layer where there is one.
+
+        (B, D); (B, 2D) for pool "cls+mean", (B, 2, D) for "cls+distillation", (B, T, D) for "none".
+        """
         tokens, place = self.encode(pixels, head_mask)
         if self.config.final_norm == "pooled":
             return self.head.represent(self.normed(self.pool(tokens, place)))

@@ -1,0 +1,124 @@
+"""kept tokens (B, 1 + kept, D) -> values of every patch (B, N, P*P*C): the decoder of masked pre-training."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.checks import instance, whole
+from vitrail.errors import ConfigError, InputError
+from vitrail.network.config import ViTConfig
+from vitrail.network.encoder import Encoder, build_norm
+from vitrail.network.initialisation import STYLES, initialise, start_dense
+from vitrail.network.positions import Grid, PositionTable
+from vitrail.network.tokens import Place
+
+TABLES: Final = ("learned", "sincos-1d", "sincos-2d", "sincos-2d-moco")  # positions of one vector a place
+FIXED: Final = {  # what a decoder's config says of the parts that a decoder has not, or has in one form only
+    "stem": None,
+    "patch_norms": False,
+    "cls_token": True,
+    "distillation_token": False,
+    "registers": 0,
+    "rotary": None,
+    "embedding_norm": False,
+    "final_norm": "tokens",
+    "pool": "none",
+    "representation_width": 0,
+    "head_bias": True,
+    "head_bias_init": 0.0,
+    "dropout": 0.0,
+    "patch_dropout": 0.0,
+    "merge_per_block": 0,
+}
+
+
+class MaskedDecoder(nn.Module):
+    """MAE's decoder: what is left of the tokens -> the pixels of every patch.
+
+    The config describes the decoder's own stack; `classes` is the number of values in a patch, `pool` is "none".
+    `entering` is the width of the encoder's tokens.
+    """
+
+    def __init__(self, config: ViTConfig, entering: int) -> None:
+        super().__init__()
+        instance("config", config, ViTConfig)
+        _check_config(config)
+        self.config, self.entering = config, whole("entering", entering)
+        self.entry = nn.Linear(self.entering, config.width)
+        self.mask_token = nn.Parameter(torch.zeros(1, config.width))
+        self.positions = PositionTable(config)
+        self.encoder = Encoder(config)
+        self.norm = build_norm(config)
+        self.predict = nn.Linear(config.width, config.classes)
+        initialise(self, config)
+        self._start()
+
+    def forward(self, tokens: Tensor, restore: Tensor, grid: Grid | None = None) -> Tensor:
+        """Every patch from the kept ones: (B, 1 + kept, D), cls first -> (B, N, P*P*C), by row, column, channel.
+
+        `restore` (B, N) says where each patch stands once the kept ones are laid first and the masked ones after
+        them. On another grid than the native one, which `grid` then names, positions are resampled.
+        """
+        grid = self.config.grid if grid is None else grid
+        self._check(tokens, restore, grid)
+        x = self.entry(tokens)  # (B, 1 + kept, D')
+        x = torch.cat((x[:, :1], self._fill(x[:, 1:], restore)), dim=1)  # (B, 1 + N, D')
+        x = x + self.positions(grid)
+        x = self.norm(self.encoder(x, Place(grid, prefix=1)).tokens)
+        values: Tensor = self.predict(x[:, 1:])
+        return values
+
+    def _fill(self, kept: Tensor, restore: Tensor) -> Tensor:
+        """Kept patches back in their places, the mask token in all others: (B, kept, D') -> (B, N, D')."""
+        b, n = restore.shape
+        masked = self.mask_token.to(kept.dtype).expand(b, n - kept.shape[1], -1)
+        return torch.cat((kept, masked), dim=1).gather(1, restore[..., None].expand(-1, -1, kept.shape[2]))
+
+    def _start(self) -> None:
+        """The layers on both sides start as dense ones, the mask token as a cls token."""
+        style = STYLES[self.config.initialisation]
+        start_dense(self.entry, style)
+        start_dense(self.predict, style)
+        style.cls(self.mask_token)
+
+    def _check(self, tokens: Tensor, restore: Tensor, grid: Grid) -> None:
+        """Refuse at the door what cannot be put back in its place."""
+        n = grid[0] * grid[1]
+        if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[2] != self.entering:
+            got = f"{tuple(tokens.shape)}" if isinstance(tokens, Tensor) else f"{tokens!r:.80}"
+            raise InputError(f"tokens: expected cls and kept patches, (B, 1 + kept, {self.entering}), got {got}")
+        if not 1 <= tokens.shape[1] <= 1 + n:
+            raise InputError(
+                f"tokens: expected the cls token and at most {n} patches, a grid of {grid[0]}x{grid[1]}, "
+                f"got {tokens.shape[1]} tokens"
+            )
+        if not isinstance(restore, Tensor) or restore.dtype != torch.int64 or restore.shape != (len(tokens), n):
+            got = f"{restore.dtype} {tuple(restore.shape)}" if isinstance(restore, Tensor) else f"{restore!r:.80}"
+            hint = "; for another grid than the native one, name it: grid=(h, w)" if grid == self.config.grid else ""
+            raise InputError(f"restore: expected int64 ({len(tokens)}, {n}), a place for every patch, got {got}{hint}")
+        if not restore.is_meta and not torch.compiler.is_compiling():
+            places = torch.arange(n, device=restore.device)
+            if not torch.equal(restore.sort(dim=1).values, places.expand_as(restore)):
+                raise InputError(f"restore: expected each number from 0 to {n - 1} once in every row")
+
+
+def _check_config(config: ViTConfig) -> None:
+    """Refuse what a decoder cannot be."""
+    values = config.patch_size[0] * config.patch_size[1] * config.channels
+    if config.classes != values:
+        raise ConfigError(
+            f"decoder: expected classes={values}, the values of a patch of {config.patch_size[0]}x"
+            f"{config.patch_size[1]} in {config.channels} channels, got {config.classes}"
+        )
+    positions = config.positions
+    if positions.kind not in TABLES or positions.at != "stem" or not positions.prefix:
+        raise ConfigError(
+            f"decoder: expected positions of kind {', '.join(TABLES)}, added at the stem, with a slot for the cls "
+            f"token, got kind={positions.kind!r}, at={positions.at!r}, prefix={positions.prefix}"
+        )
+    for name, expected in FIXED.items():
+        if getattr(config, name) != expected:
+            raise ConfigError(f"decoder: expected {name}={expected!r}, got {getattr(config, name)!r}")
