@@ -1,7 +1,8 @@
 """Checkpoint = model + preprocess + classes + provenance: one .safetensors file that cannot lose its parts.
 
 The tensors stand under our names; all the rest is JSON in the file's metadata, with a hash over both. Saving writes
-a temporary file, syncs it, reads it back and only then renames it; loading verifies everything or refuses.
+a temporary file, syncs it, reads it back and only then renames it; loading verifies everything or refuses, and holds
+each weight in memory once.
 """
 
 from __future__ import annotations
@@ -13,31 +14,59 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
-from importlib import resources
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import safetensors
 import torch
-from safetensors.torch import load as read_tensors
-from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from vitrail.checks import instance
+from vitrail.checks import instance, shown
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
+from vitrail.network.masked import MaskedDecoder
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT, on_meta
+from vitrail.stored import (
+    WORDS,
+    Stored,
+    all_finite,
+    bytes_of,
+    check_storable,
+    in_threads,
+    lay_out,
+    read_safetensors,
+    unique,
+    write_safetensors,
+)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
 TASKS: Final = ("one", "several")  # labels an image may have
-BUILT_IN: Final = ("glass",)
-LARGEST_HEADER: Final = 32 * 2**20
-FLOATS: Final = ("F64", "F32", "F16", "BF16")  # what weights may be, in the words of the file
+DECODER: Final = "decoder."  # before the names of its tensors in the file
+EXTRAS: Final = "extras."
+FITTED: Final = ("classes", "task", "temperature", "thresholds", "reject")
+
+Row = TypeVar("Row", "Setting", "Mapped")
+
+
+class Setting(NamedTuple):
+    """A setting that the weights themselves do not show, and what it was taken from."""
+
+    name: str
+    value: str
+    why: str
+
+
+class Mapped(NamedTuple):
+    """One of our tensors, and what it was made from."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    shape: tuple[int, ...]  # of ours
+    how: str
 
 
 @dataclass(frozen=True)
@@ -49,6 +78,39 @@ class Provenance:
     run: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     notes: str = ""
+    family: str = ""  # whose names and layout the weights had
+    settings: tuple[Setting, ...] = ()
+    mapping: tuple[Mapped, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("source", "licence", "run", "notes", "family"):
+            _expect(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        _expect(isinstance(self.metrics, Mapping), "metrics", "numbers under names", self.metrics)
+        settings, mapping = (_listed(name, getattr(self, name)) for name in ("settings", "mapping"))
+        for each in settings:
+            _expect(isinstance(each, Setting) and _texts(each), "settings", "Setting(name, value, why) of text", each)
+        for each in mapping:
+            _expect(_is_mapped(each), "mapping", "Mapped(ours, theirs, shape, how)", each)
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(
+            self, "mapping", tuple(Mapped(m.ours, tuple(m.theirs), tuple(m.shape), m.how) for m in mapping)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same provenance back."""
+        rows = {name: [each._asdict() for each in getattr(self, name)] for name in ("settings", "mapping")}
+        return asdict(self) | {"metrics": dict(self.metrics)} | rows
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Provenance:
+        """A provenance from plain values; what this version does not know is left out."""
+        known = {each.name for each in fields(cls)}
+        values = {name: value for name, value in plain.items() if name in known}
+        values["settings"] = [
+            _row("settings", Setting, each) for each in _listed("settings", values.get("settings", ()))
+        ]
+        values["mapping"] = [_row("mapping", Mapped, each) for each in _listed("mapping", values.get("mapping", ()))]
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -63,6 +125,8 @@ class Checkpoint:
     temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
     thresholds: tuple[float, ...] | None = None  # per class, for several labels
     reject: float | None = None  # answers less sure than this are left open
+    decoder: MaskedDecoder | None = None  # of masked pre-training
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # came with the weights; the network has no use for them
 
     def __post_init__(self) -> None:
         for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
@@ -83,6 +147,8 @@ class Checkpoint:
         self._validate_classes()
         self._validate_pixels()
         self._validate_numbers()
+        self._validate_decoder()
+        self._validate_extras()
 
     def _validate_classes(self) -> None:
         count = self.model.config.classes
@@ -114,6 +180,23 @@ class Checkpoint:
             if value is not None and not (_finite(value) and 0 <= value <= 1):
                 raise CheckpointError(f"{name}: expected a number from 0 to 1, got {value!r}")
 
+    def _validate_decoder(self) -> None:
+        if self.decoder is None:
+            return
+        instance("decoder", self.decoder, MaskedDecoder, error=CheckpointError)
+        width = self.model.config.width
+        if self.decoder.entering != width:
+            raise CheckpointError(
+                f"the decoder takes tokens of width {self.decoder.entering}, the network gives {width}"
+            )
+
+    def _validate_extras(self) -> None:
+        _expect(isinstance(self.extras, Mapping), "extras", "tensors under names", self.extras)
+        for name in self.extras:
+            _expect(isinstance(name, str) and name != "" and _is_unicode(name), "extras", "names of text", name)
+        check_storable({f"extras: {name}": value for name, value in self.extras.items()})
+        object.__setattr__(self, "extras", dict(self.extras))
+
     def run(self, pixels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
@@ -135,14 +218,20 @@ class Checkpoint:
         return {
             "format": FORMAT,
             "config": self.model.config.to_dict(),
+            "decoder": None if self.decoder is None else self.decoder.config.to_dict(),
             "preprocess": self.preprocess.to_dict(),
             "classes": list(self.classes),
             "task": self.task,
             "temperature": self.temperature,
             "thresholds": None if self.thresholds is None else list(self.thresholds),
             "reject": self.reject,
-            "provenance": asdict(self.provenance) | {"metrics": dict(self.provenance.metrics)},
+            "provenance": self.provenance.to_dict(),
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor under the name it has in the file: the network's own, `decoder.` and `extras.`."""
+        decoder = {} if self.decoder is None else self.decoder.state_dict(prefix=DECODER)
+        return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
 
 
 def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
@@ -153,26 +242,28 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if path.suffix != ".safetensors":
         raise InputError(f"a checkpoint is saved as NAME.safetensors, got {path.name!r}")
-    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.model.state_dict().items()}
-    _refuse_nan(tensors, "not saved")
+    check_storable(checkpoint.tensors())
+    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors().items()}
+    seen = dict(zip(tensors, in_threads(_examine, tensors.values()), strict=True))
+    _refuse_nan(seen, "not saved")
     description = checkpoint.describe()
     try:
-        text = json.dumps(description | {"hash": content_hash(description, tensors)}, allow_nan=False)
+        text = json.dumps(description | {"hash": _signature(description, seen)}, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
-    data = write_tensors(tensors, {KEY: text})
+    layout = lay_out(tensors, {KEY: text})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            file.write(data)
+            write_safetensors(file, layout, tensors)
             file.flush()
             os.fsync(file.fileno())
         load(temporary)  # read it back before it takes the name
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise CheckpointError(f"could not write {path} ({len(data):,} bytes needed): {_reason(error)}") from error
+        raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {_reason(error)}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -180,71 +271,50 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:glass" is built in."""
-    raw = _read(path)
-    header, description = raw.header, raw.description
-    try:
-        config = ViTConfig.from_dict(description["config"])
-        preprocess = Preprocess.from_dict(description["preprocess"])
-        stored = description["hash"]
-        rest = {name: description[name] for name in ("classes", "task", "temperature", "thresholds", "reject")}
-        known = {each.name for each in fields(Provenance)}
-        provenance = Provenance(**{k: v for k, v in description["provenance"].items() if k in known})
-    except KeyError as error:
-        raise CheckpointError(f"{path}: the description lacks {error.args[0]!r}: the file is damaged") from None
-    except (TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: the description is damaged: {error}") from None
-    except VitrailError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    if len(header) < config.depth:  # each block has several: no need to build a thousand to see it
-        raise CheckpointError(f"{path}: expected {config.depth} blocks, as the config says, got {len(header)} tensors")
-    model = on_meta(config)
-    _compare(path, header, model)
-    try:
-        tensors = read_tensors(raw.data)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from None
-    found = content_hash({name: value for name, value in description.items() if name != "hash"}, tensors)
-    if found != stored:
-        raise CheckpointError(f"{path} is damaged: its content hash is {found}, expected {stored}: get the file anew")
-    _refuse_nan(tensors, "refused")
-    model.load_state_dict(tensors, assign=True)
-    try:
-        return Checkpoint(model.eval(), preprocess, provenance=provenance, **rest)
-    except (TypeError, VitrailError) as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    stored, metadata = read_safetensors(path)
+    description = _description(path, metadata)
+    empty = _described(path, description, len(stored))
+    _compare(path, stored, empty.tensors())
+    seen = dict(zip(stored, in_threads(lambda each: _examine(each.read()), stored.values()), strict=True))
+    expected = description.pop("hash")
+    found = _signature(description, seen)
+    if found != expected:
+        raise CheckpointError(f"{path} is damaged: its content hash is {found}, expected {expected}: get the file anew")
+    _refuse_nan(seen, "refused")
+    return _filled(empty, {name: each.tensor for name, each in seen.items()})
 
 
 def content_hash(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """A SHA-256 over the description and every tensor's name, kind, shape and bytes."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True, allow_nan=False).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return f"sha256:{digest.hexdigest()}"
+    """A SHA-256 over the description and every tensor's name, kind, shape and own SHA-256."""
+    plain = [tensor.detach().cpu().contiguous() for tensor in tensors.values()]
+    return _signature(description, dict(zip(tensors, in_threads(_examine, plain), strict=True)))
 
 
-class _Raw(NamedTuple):
-    data: bytes
-    header: dict[str, Any]
-    description: dict[str, Any]
+class _Examined(NamedTuple):
+    tensor: Tensor
+    digest: str
+    finite: bool
 
 
-def _read(path: str | os.PathLike[str]) -> _Raw:
-    """The bytes of a file in memory, its header and our description in it; the tensors are not looked at yet."""
-    data = _bytes(path)
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, LARGEST_HEADER):
-        raise CheckpointError(f"{path} is not a safetensors file, or is cut short: expected NAME.safetensors")
-    try:
-        header = json.loads(data[8 : 8 + length], object_pairs_hook=_unique)
-        metadata = header.pop("__metadata__", {})
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file: its header cannot be read ({error})") from None
-    if not isinstance(metadata, dict) or KEY not in metadata:
+def _examine(tensor: Tensor) -> _Examined:
+    """A tensor with the hash of its bytes, while they are at hand."""
+    return _Examined(tensor, hashlib.sha256(bytes_of(tensor)).hexdigest(), all_finite(tensor))
+
+
+def _signature(description: Mapping[str, Any], seen: Mapping[str, _Examined]) -> str:
+    lines = [json.dumps(description, sort_keys=True, allow_nan=False)]
+    for name in sorted(seen):
+        tensor, digest, _ = seen[name]
+        lines.append(json.dumps([name, WORDS[tensor.dtype], list(tensor.shape), digest]))
+    return f"sha256:{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()}"
+
+
+def _description(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Our JSON in the metadata of a file, exactly as it was written."""
+    if KEY not in metadata:
         raise CheckpointError(f"{path} has no Vitrail description: expected a file written by vitrail.save")
     try:
-        description = json.loads(metadata[KEY], object_pairs_hook=_unique)
+        description = json.loads(metadata[KEY], object_pairs_hook=unique)
         # 1e-06 and 1E-06 are one number: only the very text that was written is sure to be undamaged.
         if json.dumps(description, allow_nan=False) != metadata[KEY]:
             raise ValueError("it is not as it was written")
@@ -252,60 +322,101 @@ def _read(path: str | os.PathLike[str]) -> _Raw:
         raise CheckpointError(f"{path}: the description is damaged: {error}") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         got = description.get("format") if isinstance(description, dict) else description
-        raise CheckpointError(f"{path}: expected format {FORMAT}, got {got!r}: it may need a newer Vitrail")
-    return _Raw(data, header, description)
+        hint = "it was made by an older one: make it anew" if got == 1 else "it may need a newer Vitrail"
+        raise CheckpointError(f"{path}: expected format {FORMAT}, got {shown(got)}: {hint}")
+    for name in ("config", "decoder", "preprocess", *FITTED, "provenance", "hash"):
+        if name not in description:
+            raise CheckpointError(f"{path}: the description lacks {name!r}: the file is damaged")
+    return description
 
 
-def _bytes(path: str | os.PathLike[str]) -> bytes:
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a checkpoint, got {type(path).__name__}")
-    text = os.fspath(path)
+def _described(path: str | os.PathLike[str], description: Mapping[str, Any], count: int) -> Checkpoint:
+    """What a description says, its networks without memory yet; `count` tensors are there to fill them."""
     try:
-        if text.startswith("vitrail:"):
-            name = text.removeprefix("vitrail:")
-            if name not in BUILT_IN:
-                raise CheckpointError(
-                    f"no built-in checkpoint {text!r}: {nearest(text, [f'vitrail:{each}' for each in BUILT_IN])}"
-                )
-            return (resources.files("vitrail") / "data" / f"{name}.safetensors").read_bytes()
-        place = Path(text)
-        if place.is_dir():
-            raise CheckpointError(f"{text} is a folder: name the .safetensors file in it")
-        if not place.is_file():
-            raise CheckpointError(f"no checkpoint {text}: expected a .safetensors file, or vitrail:{BUILT_IN[0]}")
-        return place.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"could not read {text}: {_reason(error)}") from error
+        config = ViTConfig.from_dict(description["config"])
+        decoding = None if description["decoder"] is None else ViTConfig.from_dict(description["decoder"])
+        depth = max(config.depth, decoding.depth if decoding else 0)
+        if count < depth:  # each block has several: no need to build a thousand to see it
+            raise CheckpointError(f"expected {depth} blocks, as the config says, got {count} tensors")
+        with torch.device("meta"):
+            decoder = MaskedDecoder(decoding, config.width).eval() if decoding else None
+        return Checkpoint(
+            on_meta(config).eval(),
+            Preprocess.from_dict(description["preprocess"]),
+            provenance=Provenance.from_dict(description["provenance"]),
+            decoder=decoder,
+            **{name: description[name] for name in FITTED},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: the description is damaged: {error}") from None
+    except VitrailError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON objects with every name once; json alone would silently keep the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands there twice")
-    return found
+def _filled(empty: Checkpoint, tensors: Mapping[str, Tensor]) -> Checkpoint:
+    """The same with its tensors, which are not copied."""
+    empty.model.load_state_dict({name: tensors[name] for name in empty.model.state_dict()}, assign=True)
+    if empty.decoder is not None:
+        own = {name: tensors[DECODER + name] for name in empty.decoder.state_dict()}
+        empty.decoder.load_state_dict(own, assign=True)
+    extras = {name.removeprefix(EXTRAS): value for name, value in tensors.items() if name.startswith(EXTRAS)}
+    return replace(empty, extras=extras)
 
 
-def _compare(path: str | os.PathLike[str], header: Mapping[str, Any], model: ViT) -> None:
-    """Names and shapes in the file against those of the config, all differences in one message."""
-    expected = {name: list(value.shape) for name, value in model.state_dict().items()}
-    got = {name: entry.get("shape") if isinstance(entry, dict) else None for name, entry in header.items()}
-    wrong = [f"missing {name}" for name in expected if name not in got]
-    wrong += [f"unexpected {name}" for name in got if name not in expected]
-    wrong += [f"{n}: expected {expected[n]}, got {got[n]}" for n in expected if n in got and expected[n] != got[n]]
-    for name, value in model.state_dict().items():
-        kind = header[name].get("dtype") if isinstance(header.get(name), dict) else None
-        if kind and kind not in (FLOATS if value.is_floating_point() else ("I64",)):
-            wrong.append(f"{name}: expected {'floats' if value.is_floating_point() else 'I64'}, got {kind}")
+def _compare(path: str | os.PathLike[str], stored: Mapping[str, Stored], expected: Mapping[str, Tensor]) -> None:
+    """Names, shapes and kinds in the file against those of the config, all differences in one message."""
+    wrong = [f"missing {name}" for name in expected if name not in stored]
+    wrong += [f"unexpected {name}" for name in stored if name not in expected and not name.startswith(EXTRAS)]
+    both = [(name, expected[name], stored[name]) for name in expected if name in stored]
+    wrong += [f"{n}: expected {list(a.shape)}, got {list(b.shape)}" for n, a, b in both if a.shape != b.shape]
+    for name, ours, theirs in both:
+        if theirs.dtype != ours.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
+            kind = "floats" if ours.is_floating_point() else WORDS[ours.dtype]
+            wrong.append(f"{name}: expected {kind}, got {WORDS[theirs.dtype]}")
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise CheckpointError(f"{path}: the tensors do not fit the config: {'; '.join(wrong[:8])}{more}")
 
 
-def _refuse_nan(tensors: Mapping[str, Tensor], what: str) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+def _refuse_nan(seen: Mapping[str, _Examined], what: str) -> None:
+    for name, each in seen.items():
+        if not each.finite:
             raise CheckpointError(f"{name} holds NaN or infinite values: {what}")
+
+
+def _expect(right: bool, name: str, expected: str, got: Any) -> None:
+    if not right:
+        raise CheckpointError(f"{name}: expected {expected}, got {shown(got)}")
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    _expect(isinstance(value, tuple | list), name, "a list", value)
+    return tuple(value)
+
+
+def _texts(values: Any) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(each, str) for each in values)
+
+
+def _is_mapped(value: Any) -> bool:
+    return (
+        isinstance(value, Mapped)
+        and _texts([value.ours, value.how])
+        and _texts(value.theirs)
+        and isinstance(value.shape, tuple | list)
+        and all(type(each) is int and each >= 0 for each in value.shape)
+    )
+
+
+def _row(name: str, kind: type[Row], plain: Any) -> Row:
+    """A Setting or a Mapped from plain values under the names of its fields."""
+    fields = kind._fields
+    _expect(isinstance(plain, dict) and plain.keys() == set(fields), name, ", ".join(fields), plain)
+    return kind(**plain)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _finite(value: Any) -> bool:
