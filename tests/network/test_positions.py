@@ -650,3 +650,13 @@ def test_every_kind_runs_on_other_sizes(kind: str) -> None:
 
 def test_coordinates_go_row_by_row() -> None:
     assert coordinates((2, 3)).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+def test_tables_of_moco_are_made_anew_for_another_grid() -> None:
+    """big_vision and MoCo-v3 compute theirs for the grid at hand; MAE stretches the one it has."""
+    for kind, anew in (("sincos-2d-moco", True), ("sincos-2d", False)):
+        config = ViTConfig(image_size=32, patch_size=8, width=16, heads=2, depth=1, positions=Positions(kind))
+        table = ViT(config).tokens.tables[0]((6, 3))
+        formula = sincos_2d((6, 3), 16, moco=kind == "sincos-2d-moco")
+        assert table.shape == (19, 16)
+        assert torch.equal(table[1:], formula) == anew

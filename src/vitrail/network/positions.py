@@ -70,7 +70,7 @@ class PositionTable(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         kind, self.grid, self.slots = config.positions.kind, config.grid, config.slots
-        self.policy = config.positions.resample
+        self.policy, self.anew = config.positions.resample, kind == "sincos-2d-moco"
         patches = self.grid[0] * self.grid[1]
         if kind == "learned":
             self.table = nn.Parameter(torch.zeros(self.slots + patches, config.width))
@@ -78,9 +78,14 @@ class PositionTable(nn.Module):
             self.register_buffer("table", fixed_table(kind, self.grid, self.slots, config.width))
 
     def forward(self, grid: Grid) -> Tensor:
-        """(slots + h*w, D) for the grid asked for; the slots are never resampled."""
+        """(slots + h*w, D) for the grid asked for; the slots are never resampled.
+
+        MAE resamples its fixed table for another grid; MoCo-v3 and big_vision make theirs anew.
+        """
         if grid == self.grid:
             return self.table
+        if self.anew:
+            return fixed_table("sincos-2d-moco", grid, self.slots, self.table.shape[1]).to(self.table)
         slots, patches = self.table[: self.slots], self.table[self.slots :]
         return torch.cat((slots, resample(patches, self.grid, grid, self.policy)))
 
