@@ -62,7 +62,7 @@ def test_crop_is_the_evaluation_transform(height: int, width: int, size: int, cr
 
 def test_the_resized_sizes_are_timms() -> None:
     """224 / 0.9 is 248; the long side is cut to an integer: 451 * 248 / 300 = 372.8 gives 372, not 373."""
-    assert Preprocess()._scaled() == (248, 248)
+    assert Preprocess().scaled() == (248, 248)
     assert Preprocess()._resized(300, 451) == (248, 372)
     assert Preprocess(size=384, crop=1.0)._resized(640, 480) == (512, 384)
 

@@ -89,7 +89,7 @@ class Preprocess:
     def _validate(self) -> None:
         if not 0 < self.crop <= 2:
             raise ConfigError(f"crop must be above 0 and at most 2 (1.0 keeps the short side), got {self.crop}")
-        scaled = self._scaled()
+        scaled = self.scaled()
         if min(scaled) < 1 or max(scaled) > 16_384:
             raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {scaled}, expected 1 to 16384 a side")
         if self.resize == "pad" and self.crop != 1.0:
@@ -152,14 +152,14 @@ class Preprocess:
         grey = tuple(min(max(round(255 * mean), 0), 255) for mean in self.mean)
         return grey[0] if self.channels == 1 else grey[::-1] if self.order == "BGR" else grey
 
-    def _scaled(self) -> tuple[int, int]:
+    def scaled(self) -> tuple[int, int]:
         """The size before the crop; rounded down, as timm does: 224 / 0.9 is 248."""
         height, width = self.size
         return math.floor(height / self.crop), math.floor(width / self.crop)
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the picture after the resize, before the crop."""
-        tall, wide = self._scaled()
+        tall, wide = self.scaled()
         if self.resize == "squash":
             return tall, wide
         if self.resize == "pad":
