@@ -174,7 +174,7 @@ def test_inspect_a_checkpoint(vit: Line, file: Path) -> None:
 
 def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:
     assert "no preset 'vit-b61': did you mean 'vit-b16'" in vit.mistake("inspect", "vit-b61")
-    assert "is a folder" in vit.mistake("inspect", tmp_path)
+    assert "no weights in this folder" in vit.mistake("inspect", tmp_path)
     assert "did you mean 'vitrail:glass'" in vit.mistake("inspect", "vitrail:glas")
     assert "no checkpoint" in vit.mistake("predict", tmp_path / "none.safetensors", tmp_path)
 
@@ -423,3 +423,72 @@ def test_in_a_process_of_its_own(file: Path, folder: Path) -> None:
     assert run.returncode == 2, run.stderr
     assert [Path(row["path"]).name for row in json.loads(run.stdout)["predictions"]] == ["2.png", "10.png", "été.png"]
     assert run.stderr.count(b"\n") == 2
+
+
+# ---- other families' weights -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A small network in timm's names, one file without any description."""
+    config = ViTConfig(image_size=32, patch_size=8, width=128, depth=2, heads=2, mlp_width=256, classes=3)
+    vitrail.convert(Checkpoint(ViT(config), Preprocess(32)), tmp_path / "foreign.safetensors", to="timm")
+    return tmp_path / "foreign.safetensors"
+
+
+def test_convert_says_how_equal_both_are(vit: Line, foreign: Path, tmp_path: Path) -> None:
+    said = vit("convert", foreign, tmp_path / "out", "--to", "timm", "--set", "mean=0.25")
+    assert said.code == 0, said.err
+    for words in (
+        "32 tensors written for timm",
+        "bit for bit the same",
+        "differ by at most 0",
+        "100 % agree",
+        "carried",
+    ):
+        assert words in said.out
+    assert vitrail.load(tmp_path / "out").preprocess.mean == (0.25,) * 3
+    assert "already there" in vit.mistake("convert", foreign, tmp_path / "out", "--to", "timm")
+
+
+def test_convert_as_json(vit: Line, foreign: Path, tmp_path: Path) -> None:
+    report = vit("convert", foreign, tmp_path / "o.safetensors", "--to", "vitrail", "--json").json
+    assert report["identical"] == report["tensors"] == 32
+    assert report["relative_difference"] == 0.0
+    assert report["preprocess_carried"] is True
+    assert (tmp_path / "o.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (("--to", "tim"), "did you mean 'timm'"),
+        (("--to", "google"), "activation: gelu"),
+        (("--to", "timm", "--set", "activation"), "expected NAME=VALUE"),
+        (("--to", "timm", "--set", "activaton=relu"), "did you mean 'activation'"),
+        (("--to", "timm", "--leave-out", "text"), "no tensor has such a name"),
+    ],
+)
+def test_convert_refuses_in_one_line(
+    vit: Line, foreign: Path, tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    assert reason in vit.mistake("convert", foreign, tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inspect_shows_how_weights_were_read(vit: Line, foreign: Path) -> None:
+    said = vit("inspect", foreign, "--tensors")
+    for words in ("family            timm", "timm's default", "convolution kernel flattened", "blocks.1.mlp.fc2.bias"):
+        assert words in said.out
+    told = vit("inspect", foreign, "--tensors", "--json").json
+    assert len(told["mapping"]) == 32
+    assert {"name": "norm_eps", "value": "1e-06", "why": "timm's default"} in told["settings"]
+
+
+def test_predict_says_what_a_strangers_file_leaves_open(vit: Line, foreign: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40), (90, 20, 20)).save(tmp_path / "red.png")
+    said = vit("predict", foreign, tmp_path / "red.png", "--set", "activation=relu")
+    assert said.code == 0, said.err
+    assert "read as timm with" in said.err
+    assert "activation" not in said.err  # it was given
+    assert "preprocess 32x32, crop 0.9, bicubic, mean 0.5, std 0.5" in said.err

@@ -38,11 +38,18 @@ LINE = (
     "serving",
     "cli",
 )
-PART_OF = {"checks": "errors", "decoding": "images", "headers": "images", "doctor": "cli"}  # a room of several files
+PART_OF = {  # a room of several files
+    "checks": "errors",
+    "decoding": "images",
+    "headers": "images",
+    "stored": "checkpoint",
+    "doctor": "cli",
+}
 WITHOUT_TORCH = ("errors", "images", "inference")
 
 PUBLIC = [
     "Checkpoint",
+    "ParityReport",
     "Prediction",
     "Preprocess",
     "TextConfig",
@@ -51,6 +58,7 @@ PUBLIC = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "convert",
     "create",
     "embed",
     "load",
@@ -59,7 +67,7 @@ PUBLIC = [
     "save",
     "trace",
 ]
-VERBS = ["demo", "doctor", "embed", "inspect", "models", "predict"]
+VERBS = ["convert", "demo", "doctor", "embed", "inspect", "models", "predict"]
 
 NOT_IN_NETWORK = {
     *("builtins", "ctypes", "fileinput", "ftplib", "getpass", "glob", "http", "importlib", "io", "logging"),

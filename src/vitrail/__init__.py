@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import Checkpoint, load, save
+    from vitrail.checkpoint import Checkpoint, save
     from vitrail.errors import VitrailError
     from vitrail.images import Preprocess
     from vitrail.inference import Prediction, embed, predict
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
+    from vitrail.weights import ParityReport, convert, load
 
 _HOMES = {
     "Checkpoint": "vitrail.checkpoint",
+    "ParityReport": "vitrail.weights",
     "Prediction": "vitrail.inference",
     "Preprocess": "vitrail.images",
     "TextConfig": "vitrail.network.text",
@@ -28,9 +30,10 @@ _HOMES = {
     "ViT": "vitrail.network.vit",
     "ViTConfig": "vitrail.network.config",
     "VitrailError": "vitrail.errors",
+    "convert": "vitrail.weights",
     "create": "vitrail.network.presets",
     "embed": "vitrail.inference",
-    "load": "vitrail.checkpoint",
+    "load": "vitrail.weights",
     "predict": "vitrail.inference",
     "prune_heads": "vitrail.insight",
     "save": "vitrail.checkpoint",
@@ -39,6 +42,7 @@ _HOMES = {
 
 __all__ = [
     "Checkpoint",
+    "ParityReport",
     "Prediction",
     "Preprocess",
     "TextConfig",
@@ -47,6 +51,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "convert",
     "create",
     "embed",
     "load",

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from rich.table import Table
 from vitrail.errors import ImageError, InputError, VitrailError, nearest
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint, Provenance, Setting
     from vitrail.network.config import ViTConfig
     from vitrail.network.cost import Step
 
@@ -33,7 +34,16 @@ app = typer.Typer(
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
-CheckpointPath = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A .safetensors file, or vitrail:glass.")]
+CheckpointPath = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:glass.")
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),
+]
+LeaveOut = Annotated[
+    list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
+]
 ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Pictures, and folders of them.")]
 Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
 
@@ -105,12 +115,15 @@ def inspect(
         str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A checkpoint file or the name of a preset.")
     ],
     size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
+    override: Override = None,
+    leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a network is: shape walk, parameters, FLOPs, memory of attention."""
+    """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
     from vitrail.network.cost import estimate, shape_walk
 
-    config, about, used = _described(what)
+    config, about, used, provenance = _described(what, override, leave_out)
     image_size = _size(size) if size else used
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
@@ -124,6 +137,8 @@ def inspect(
                 **numbers,
                 "walk": steps,
                 **about,
+                "settings": [each._asdict() for each in provenance.settings] if provenance else [],
+                "mapping": [each._asdict() for each in provenance.mapping] if provenance and tensors else [],
                 "config": config.to_dict(),
             }
         )
@@ -137,6 +152,13 @@ def inspect(
     for name, value in about.items():
         if value not in ("", {}, [], None):
             _say(f"{name:<17} {_short(value)}")
+    if provenance and provenance.settings:
+        _show_settings(provenance.settings)
+    if provenance and tensors:
+        table = _left("ours", "theirs", "shape", "how")
+        for row in provenance.mapping:
+            table.add_row(row.ours or "-", " + ".join(row.theirs), " x ".join(map(str, row.shape)), row.how)
+        _show(table)
 
 
 @app.command()
@@ -147,16 +169,17 @@ def predict(
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
     batch: Batch = 16,
     to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    override: Override = None,
+    leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is on pictures: labels with probabilities."""
-    from vitrail.checkpoint import load
     from vitrail.inference import find_images
     from vitrail.inference import predict as run
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    loaded = load(checkpoint)
+    loaded = _load(checkpoint, override, leave_out)
     skipped = _Skipped()
     paths = find_images(images)
     with _progress(len(paths)) as done:
@@ -203,12 +226,13 @@ def embed(
     images: ImagePaths,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
     batch: Batch = 16,
+    override: Override = None,
+    leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn pictures into vectors: what the head of the network receives."""
     import numpy as np
 
-    from vitrail.checkpoint import load
     from vitrail.inference import embed as run
     from vitrail.inference import find_images
 
@@ -218,7 +242,7 @@ def embed(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     paths = [str(path) for path in find_images(images)]
     skipped = _Skipped()
-    loaded = load(checkpoint)
+    loaded = _load(checkpoint, override, leave_out)
     with _progress(len(paths)) as done:
         vectors = run(loaded, paths, batch, skipped, done)
     kept = [path for path in paths if path not in skipped.names]
@@ -239,6 +263,38 @@ def embed(
     else:
         _say(f"{vectors.shape[0]} vectors of {vectors.shape[1]} values written to {to}")
     skipped.finish()
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Weights of any known family: a file or a folder.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file or folder to write; it may not exist yet.")],
+    to: Annotated[str, typer.Option("--to", metavar="FAMILY", help="timm, transformers, google, dinov2, vitrail ...")],
+    override: Override = None,
+    leave_out: LeaveOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write weights the way another family does, read them back, and say how equal they are."""
+    from dataclasses import asdict
+
+    from vitrail.weights import convert as run
+
+    report = run(source, out, to=to, override=_settings(override), leave_out=leave_out or ())
+    if as_json:
+        _print_json(asdict(report) | {"settings": [each._asdict() for each in report.settings]})
+        return
+    _say(f"{report.tensors} tensors written for {report.family}: {report.out}")
+    _say(f"mapped back       {report.identical} tensors of ours, bit for bit the same")
+    _say(
+        f"both networks     differ by at most {report.largest_difference:.3g} on random pixels "
+        f"({report.relative_difference:.3g} of the largest value); {100 * report.argmax_agreement:.0f} % agree"
+    )
+    _say(f"preprocessing     {'carried' if report.preprocess_carried else 'NOT carried: keep it by hand'}")
+    _say(f"class names       {'carried' if report.classes_carried else 'NOT carried: keep them by hand'}")
+    for each in report.not_carried:
+        _say(f"not carried       {each}")
+    if report.settings:
+        _show_settings(report.settings)
 
 
 @app.command()
@@ -264,9 +320,9 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """A tour: one picture through the network, with its shape walk, attention maps and figures."""
-    from vitrail.checkpoint import load
     from vitrail.data.glass import CLASSES, window
     from vitrail.insight.tour import tour
+    from vitrail.weights import load
 
     drawn = window(seed, 384)
     try:
@@ -293,6 +349,41 @@ def demo(
     _say(f"all on one page: {result.page}")
 
 
+def _load(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
+    """A checkpoint; what a stranger's file leaves open is told on stderr, so that nothing is assumed in silence."""
+    from vitrail.weights import load
+
+    loaded = load(path, override=_settings(override), leave_out=leave_out or ())
+    open_ = [each for each in loaded.provenance.settings if each.why not in ("given", "the tensors say so")]
+    if open_ and loaded.provenance.family:
+        told = "; ".join(f"{each.name} {each.value}" for each in open_)
+        _complain(f"read as {loaded.provenance.family} with {told} (`vitrail inspect` says why)")
+    return loaded
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE, where a value is JSON, or else text: heads=4, activation=relu, mean=[0.5,0.5,0.5]."""
+    found: dict[str, Any] = {}
+    for text in pairs or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set: expected NAME=VALUE, got {text!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _show_settings(settings: Sequence[Setting]) -> None:
+    table = _left("setting", "value", "why")
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"
+    for each in settings:
+        table.add_row(each.name, each.value, each.why)
+    _show(table)
+
+
 class _Skipped:
     """Pictures that could not be read: told at once, counted at the end."""
 
@@ -313,22 +404,24 @@ class _Skipped:
             raise typer.Exit(2)
 
 
-def _described(what: str) -> tuple[ViTConfig, dict[str, Any], tuple[int, int]]:
-    """The config of a checkpoint or a preset, what else is known of it, and the size it is used at."""
+def _described(
+    what: str, override: list[str] | None, leave_out: list[str] | None
+) -> tuple[ViTConfig, dict[str, Any], tuple[int, int], Provenance | None]:
+    """The config of a checkpoint or a preset, what else is known of it, the size it is used at, where it comes from."""
     from vitrail.network.presets import PRESETS
 
     if what in PRESETS:
-        return PRESETS[what], {}, PRESETS[what].image_size
-    if not what.startswith("vitrail:") and not Path(what).exists():
+        return PRESETS[what], {}, PRESETS[what].image_size, None
+    if not what.startswith(("vitrail:", "hf:")) and not Path(what).exists():
         raise InputError(f"no checkpoint file and no preset {what!r}: {nearest(what, PRESETS)}")
-    from vitrail.checkpoint import load
+    from vitrail.weights import load
 
-    loaded = load(what)
+    loaded = load(what, override=_settings(override), leave_out=leave_out or ())
     about = loaded.describe()
-    provenance = about["provenance"]
-    for name in ("config", "format", "provenance"):
-        del about[name]
-    return loaded.model.config, about | provenance, loaded.preprocess.size
+    origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
+    for name in ("config", "format", "provenance", "decoder"):
+        about.pop(name, None)
+    return loaded.model.config, about | origin, loaded.preprocess.size, loaded.provenance
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -342,6 +435,13 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def _left(*columns: str) -> Table:
+    table = _table(*columns)
+    for column in table.columns:
+        column.justify = "left"
     return table
 
 

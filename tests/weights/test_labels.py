@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.weights.imagenet import imagenet1k
-from vitrail.weights.labels import LARGEST_FILE, read_labels
+from vitrail.weights.reading.labels import LARGEST_FILE, read_labels
 
 NAMES = ("cat", "œuf [à la coque]", "<b>été</b>", "猫", "n02124075 Egyptian cat")
 

@@ -1,0 +1,229 @@
+"""convert: a checkpoint of any family -> the files of another, written, read back, and compared before they stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint, Setting, save
+from vitrail.checks import shown
+from vitrail.errors import CheckpointError, InputError, nearest
+from vitrail.images import Preprocess
+from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.modes import evaluating
+from vitrail.weights.families import FAMILIES
+from vitrail.weights.family import Description, Family
+from vitrail.weights.loading import load
+from vitrail.weights.reading.arrays import write_npz
+from vitrail.weights.tables import to_theirs
+
+OWN: Final = "vitrail"
+TRAINING: Final = (  # what a network at rest does not compute with
+    *("dropout", "attention_dropout", "drop_path", "patch_dropout", "initialisation", "head_bias_init", "fixed_size"),
+)
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What was written, and how it was shown to be the same network."""
+
+    source: str
+    out: str
+    family: str
+    tensors: int  # that were written
+    identical: int  # tensors of ours that came back with the same bits
+    largest_difference: float  # between the logits of both networks on random pixels
+    relative_difference: float  # the same, as a share of the largest logit
+    argmax_agreement: float  # share of the random images with the same first answer
+    preprocess_carried: bool
+    classes_carried: bool
+    not_carried: tuple[str, ...]  # what stays behind: tensors beside the network, or how other sizes are resampled
+    settings: tuple[Setting, ...]  # as read back from what was written
+
+
+def convert(
+    source: str | os.PathLike[str] | Checkpoint,
+    out: str | os.PathLike[str],
+    *,
+    to: str,
+    override: Mapping[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+) -> ParityReport:
+    """Write a checkpoint the way a family does, and prove it: mapped back bit for bit, both networks run.
+
+    What the family cannot carry is refused by name, and nothing is left behind.
+    """
+    if to != OWN and to not in FAMILIES:
+        raise InputError(f"no family {to!r}: {nearest(str(to), [OWN, *FAMILIES])}")
+    if not isinstance(out, str | os.PathLike):
+        raise InputError(f"expected a path to write to, got {shown(out)}")
+    place = Path(out)
+    if place.exists():
+        raise InputError(f"{place} is already there: choose another name, or move it away")
+    name = source.provenance.source if isinstance(source, Checkpoint) else os.fspath(source)
+    checkpoint = source if isinstance(source, Checkpoint) else load(source, override=override, leave_out=leave_out)
+    if isinstance(source, Checkpoint) and (override or leave_out):
+        raise InputError("override and leave_out belong to a file that is read; this checkpoint is already loaded")
+    temporary = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if to == OWN:
+            tensors, left = _save(checkpoint, temporary)
+        else:
+            tensors, left = _write(checkpoint, FAMILIES[to], temporary)
+        report = _compare(checkpoint, temporary, to)
+        os.replace(temporary, place)
+    except OSError as error:
+        raise CheckpointError(f"could not write {place}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
+    left = (*left, *report.not_carried)
+    return replace(report, source=name, out=str(place), tensors=tensors, not_carried=left)
+
+
+def differences(ours: ViTConfig, theirs: ViTConfig) -> list[str]:
+    """Settings in which two networks at rest compute differently, each as "name: ours, theirs"."""
+    one, other = _at_rest(ours), _at_rest(theirs)
+    return [f"{name}: {one[name]}, and it would come back as {other[name]}" for name in one if one[name] != other[name]]
+
+
+def _at_rest(config: ViTConfig) -> dict[str, Any]:
+    """Every setting that changes numbers, in a form in which equal networks are equal."""
+    values = {each.name: getattr(config, each.name) for each in fields(config) if each.name not in TRAINING}
+    values["head_width"] = config.per_head
+    values["layer_scale"] = None if config.layer_scale is None else "yes"
+    if config.rotary is not None:
+        values["rotary"] = (config.rotary.kind, config.rotary.theta)
+    positions: Positions = values.pop("positions")
+    kind = "learned" if positions.kind.startswith("sincos") else positions.kind  # the table is in the file
+    values["positions"] = (kind, positions.at)
+    if kind == "none":
+        del values["image_size"]  # no tensor is made for it
+    else:
+        values["slots"] = config.slots  # resampling counts at other sizes only: told, not refused
+    if not config.classes:
+        del values["head_bias"]
+    return values
+
+
+def _save(checkpoint: Checkpoint, path: Path) -> tuple[int, tuple[str, ...]]:
+    save(checkpoint, path)
+    return len(checkpoint.tensors()), ()
+
+
+def _write(checkpoint: Checkpoint, family: Family, path: Path) -> tuple[int, tuple[str, ...]]:
+    """The family's files at a path: how many tensors they hold, and what of the checkpoint they do not."""
+    if family.outline is None:
+        raise CheckpointError(f"{family.name} is read here, and not written: choose another family")
+    if checkpoint.model.config.kept_heads is not None:
+        raise CheckpointError(f"{family.name} cannot carry kept_heads: its blocks all have the same heads")
+    description = family.outline(checkpoint)
+    ours = {name: value.detach().cpu() for name, value in checkpoint.tensors().items()}
+    blank = ours["patches.projection.weight"]
+    for name, shape in description.extras.items():
+        ours.setdefault(f"extras.{name}", blank.new_zeros(shape))
+    given, without = to_theirs(family.table(description), ours, description.config)
+    lost = [name for name in without if not name.startswith("extras.")]
+    if lost:
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise CheckpointError(f"{family.name} has no place for {', '.join(lost[:8])}{more}: choose another family")
+    _put(given, description, family, path)
+    return len(given), tuple(without)
+
+
+def _put(tensors: dict[str, Tensor], description: Description, family: Family, path: Path) -> None:
+    if family.container == "npz":
+        write_npz(path, tensors)
+    elif family.container == "pickle":
+        torch.save({family.wrapper: tensors} if family.wrapper else tensors, path)
+    elif path.suffix == ".safetensors" or family.container == "safetensors":
+        save_file(tensors, path, {"format": "pt"})
+    else:
+        path.mkdir()
+        save_file(tensors, path / family.weights, {"format": "pt"})
+        for name, values in family.sidecars(description).items():
+            (path / name).write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", "utf-8")
+
+
+def _compare(checkpoint: Checkpoint, path: Path, to: str) -> ParityReport:
+    """Read back what was written and hold it against the checkpoint: settings, bits, answers."""
+    try:
+        back = load(path)
+    except CheckpointError as error:
+        reason = str(error).replace(str(path), "the file")
+        raise CheckpointError(f"{to}: what was written does not say enough to be read again: {reason}") from error
+    config = checkpoint.model.config
+    if to != OWN and back.provenance.family != to:
+        raise CheckpointError(f"what was written for {to} would be read as {back.provenance.family}: not converted")
+    changed = differences(config, back.model.config)
+    if checkpoint.decoder is not None and back.decoder is not None:
+        changed += [f"decoder's {each}" for each in differences(checkpoint.decoder.config, back.decoder.config)]
+    if changed:
+        raise CheckpointError(
+            f"{to} cannot carry every setting of this network: {'; '.join(changed)}; to convert all the same, "
+            "change them when loading, with override={...} (or --set NAME=VALUE)"
+        )
+    ours, theirs = checkpoint.tensors(), back.tensors()
+    unequal = [name for name in ours if name in theirs and not _same_bits(ours[name].detach().cpu(), theirs[name])]
+    absent = [name for name in ours if name not in theirs and not name.startswith("extras.")]
+    if unequal or absent:
+        raise CheckpointError(f"{to}: mapped back, tensors differ or are gone: {', '.join([*unequal, *absent][:8])}")
+    first, second = (_answers(each, config.image_size) for each in (checkpoint, back))
+    largest = float((first - second).abs().max()) if first.numel() else 0.0
+    scale = float(first.abs().max()) if first.numel() else 1.0
+    if largest > 1e-5 * scale:
+        raise CheckpointError(f"{to}: read back, the network answers differently, by {largest:.3g} of {scale:.3g}")
+    return ParityReport(
+        source="",
+        out="",
+        family=to,
+        tensors=0,
+        identical=len(ours) - len(unequal) - len([name for name in ours if name not in theirs]),
+        largest_difference=largest,
+        relative_difference=largest / scale if scale else 0.0,
+        argmax_agreement=float((first.argmax(-1) == second.argmax(-1)).float().mean()),
+        preprocess_carried=_same_pixels(checkpoint.preprocess, back.preprocess),
+        classes_carried=checkpoint.classes == back.classes,
+        not_carried=() if to == OWN else _resampling(config, back.model.config),
+        settings=back.provenance.settings,
+    )
+
+
+def _resampling(ours: ViTConfig, theirs: ViTConfig) -> tuple[str, ...]:
+    """Where both read their positions on other grids in different ways, so that they differ at other sizes."""
+    one, other = ours.positions.resample, theirs.positions.resample
+    if ours.positions.kind in ("none", "relative") or one == other:
+        return ()
+    return (f"resample: {one}; at other sizes it will be {other}",)
+
+
+def _same_pixels(one: Preprocess, other: Preprocess) -> bool:
+    """Whether both make the same pixels: crops of 0.9 and of 224 / 248 are one."""
+    plain, like = one.to_dict() | {"crop": one.scaled()}, other.to_dict() | {"crop": other.scaled()}
+    return plain == like
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _answers(checkpoint: Checkpoint, size: tuple[int, int]) -> Tensor:
+    """What a network says of the same two images of noise."""
+    generator = torch.Generator().manual_seed(0)
+    model = checkpoint.model
+    pixels = torch.randn(2, model.config.channels, *size, generator=generator)
+    first = next(model.parameters())
+    with evaluating(model), torch.inference_mode():
+        answers: Tensor = model(pixels.to(first.device, first.dtype)).float().cpu()
+    return answers

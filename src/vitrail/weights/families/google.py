@@ -1,0 +1,336 @@
+"""Google's npz files as vit_jax writes them: the original ViT, AugReg, the hybrids; and the rows big_vision shares.
+
+Names are flax's: kernels lie with the outputs last, attention has an axis for the heads, images have channels last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import pair
+from vitrail.errors import CheckpointError
+from vitrail.network.config import Positions, Resample, ResNetStem, ViTConfig
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, shape_of
+from vitrail.weights.preprocessing import evaluation
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.tables import KERNEL, QKV, SAME, TRANSPOSED, WITHOUT_BATCH, How, Row, Table, Tensors, each, then
+
+RESAMPLE: Final = Resample("bilinear", antialias=False, align_corners=True)  # scipy.ndimage.zoom of order 1
+PREFIXES: Final = ("", "opt/target/", "params/", "params/img/", "img/")
+INPUT: Final = "Transformer/posembed_input/pos_embedding"  # where vit_jax keeps the table
+PARTS: Final = {
+    "head": ("head/*", "*/head/*"),
+    "pre_logits": ("pre_logits/*", "*/pre_logits/*"),
+    "text": ("txt/*", "*/txt/*", "llm/*", "*/llm/*", "t", "b", "params/t", "params/b"),
+    "optimizer": ("opt/[!t]*", "chrono/*"),
+}
+REASONS: Final = {
+    "activation": "flax's gelu is the tanh form",
+    "norm_eps": "flax's default",
+    "classes": "1000 outputs: ImageNet-1k in its usual order",
+}
+
+
+class Spelling(NamedTuple):
+    """How a file spells its names: what differs between the generations of Google's code."""
+
+    before: str = ""  # what stands before every name
+    linen: bool = False  # layers are numbered each kind apart, as flax's linen does; before it, all in one count
+    stacked: bool = False  # one array for all blocks, with the depth as its first axis
+    positions: str = INPUT  # where the table is; "" where there is none
+    pool: str = ""  # where the parts of a MAP head are, as far as MAPHead_0/; "" where they lie at the top
+    flat: bool = False  # patches come flattened, and the table is a grid (NaFlex)
+
+    def layout(self) -> str:
+        return json.dumps(self)
+
+    @classmethod
+    def of(cls, description: Description) -> Spelling:
+        return cls(*json.loads(description.layout))
+
+
+def knows(contents: Contents) -> bool:
+    spelling = spelling_of(contents)
+    return spelling is not None and spelling.positions == INPUT
+
+
+def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+    """Config from shapes; what vit_jax computes without saying so in a tensor."""
+    spelling = spelling_of(contents)
+    if spelling is None or spelling.positions != INPUT:
+        raise CheckpointError(f"{contents.source}: expected vit_jax's tensors embedding/kernel and {INPUT}")
+    settings = sizes_of(contents, spelling)
+    slots = (1,) if settings["cls_token"] else (0,)
+    places = shape_of(contents, spelling.before + INPUT, axes=3)[1]
+    settings["image_size"], count = grid_of(places, slots, cell_of(settings), override)
+    settings["positions"] = Positions(prefix=count > 0, resample=RESAMPLE)
+    config = ViTConfig(**settings)
+    known = evaluation("google", config.image_size, config.channels)
+    reasons = {"resample": "vit_jax zooms linearly, ends on ends", "preprocess": known.why}
+    return Description(
+        config, known.preprocess, REASONS | reasons, class_names(config.classes), layout=spelling.layout()
+    )
+
+
+def table(description: Description) -> Table:
+    """The rows for a config in one spelling."""
+    config, spelling = description.config, Spelling.of(description)
+    stem = resnet_rows(spelling.before, config.stem) if isinstance(config.stem, ResNetStem) else ()
+    return (*ends(spelling), *stem, *blocks(spelling, config.depth))
+
+
+def outline(checkpoint: Checkpoint) -> Description:
+    """How vit_jax would carry a checkpoint: in the names of the published files."""
+    config = checkpoint.model.config
+    if config.cls_token and not config.slots:
+        raise CheckpointError(
+            "google: vit_jax adds a position to the cls token too, and this network has none for it (positions.prefix "
+            "is False): choose another family, such as big_vision"
+        )
+    refuse_oblong("google", config)
+    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=Spelling().layout())
+
+
+def refuse_oblong(family: str, config: ViTConfig) -> None:
+    """A table says how many places it has, not how they lie: only a square can be told from their number."""
+    rows, columns = config.grid
+    if rows != columns and config.positions.kind != "none":
+        raise CheckpointError(
+            f"{family}: its table of positions stands for a square, and this network has a grid of {rows}x{columns}: "
+            "choose another family"
+        )
+
+
+# ---- what names and shapes say -----------------------------------------------------------------------------------
+
+
+def spelling_of(contents: Contents) -> Spelling | None:
+    """How the names are spelled, or None where they are none of Google's."""
+    names = contents.tensors
+    for before in PREFIXES:
+        block = f"{before}Transformer/encoderblock"
+        stacked = f"{block}/LayerNorm_0/scale" in names
+        if f"{before}embedding/kernel" not in names or not (stacked or f"{block}_0/LayerNorm_0/scale" in names):
+            continue
+        first = block if stacked else f"{block}_0"
+        places = (INPUT, "pos_embedding", "Transformer/pos_embedding")
+        return Spelling(
+            before,
+            linen=f"{first}/MlpBlock_3/Dense_0/kernel" not in names,
+            stacked=stacked,
+            positions=next((place for place in places if before + place in names), ""),
+            pool="" if f"{before}probe" in names else "MAPHead_0/",
+            flat=len(names[f"{before}embedding/kernel"].shape) == 2,
+        )
+    return None
+
+
+def sizes_of(contents: Contents, spelling: Spelling) -> dict[str, Any]:
+    """What shapes say, as settings of ViTConfig: all but the positions and the native size."""
+    tensors, before = contents.tensors, spelling.before
+    block = f"{before}Transformer/encoderblock" + ("" if spelling.stacked else "_0")
+    attention, _, mlp = _numbers(spelling)
+    axis = int(spelling.stacked)  # the blocks' own
+    width, heads, head_width = shape_of(
+        contents, f"{block}/MultiHeadDotProductAttention_{attention}/query/kernel", 3 + axis
+    )[axis:]
+    if spelling.stacked:
+        depth = shape_of(contents, f"{block}/LayerNorm_0/scale", axes=2)[0]
+    else:
+        depth = depth_of(contents, f"{before}Transformer/encoderblock_{{i}}/LayerNorm_0/scale")
+    settings: dict[str, Any] = {
+        "width": width,
+        "depth": depth,
+        "heads": heads,
+        "head_width": 0 if heads * head_width == width else head_width,
+        "mlp_width": shape_of(contents, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2 + axis)[-1],
+        "classes": _outputs(contents, f"{before}head/kernel"),
+        "representation_width": _outputs(contents, f"{before}pre_logits/kernel"),
+        "cls_token": f"{before}cls" in tensors,
+        "pool": "cls" if f"{before}cls" in tensors else "mean",
+        "activation": "gelu_tanh",
+        "norm_eps": 1e-6,
+    }
+    if not spelling.flat:
+        rows, columns, channels, _ = shape_of(contents, f"{before}embedding/kernel", axes=4)
+        settings |= {"patch_size": pair("patch_size", (rows, columns)), "channels": channels}
+    if f"{before}conv_root/kernel" in tensors:
+        root = shape_of(contents, f"{before}conv_root/kernel", axes=4)
+        settings["stem"] = ResNetStem(resnet_layers(contents, before), width_factor=root[3] // 64)
+        settings["channels"] = root[2]
+    return settings
+
+
+def cell_of(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Pixels that one patch stands for."""
+    reduction = settings["stem"].reduction if "stem" in settings else 1
+    rows, columns = settings["patch_size"]
+    return rows * reduction, columns * reduction
+
+
+def resnet_layers(contents: Contents, before: str) -> tuple[int, ...]:
+    """How many units each stage of a hybrid's ResNet has; both are counted from 1."""
+    layers: list[int] = []
+    unit = 0
+    while f"{before}block{len(layers) + 1}/unit{unit + 1}/conv1/kernel" in contents.tensors:
+        unit += 1
+        if f"{before}block{len(layers) + 1}/unit{unit + 1}/conv1/kernel" not in contents.tensors:
+            layers.append(unit)
+            unit = 0
+    return tuple(layers)
+
+
+def _outputs(contents: Contents, kernel: str) -> int:
+    return shape_of(contents, kernel, axes=2)[1] if kernel in contents.tensors else 0
+
+
+def _numbers(spelling: Spelling) -> tuple[int, int, int]:
+    """The numbers that a block's attention, its second norm and its MLP have."""
+    return (0, 1, 0) if spelling.linen else (1, 2, 3)
+
+
+# ---- how values move ---------------------------------------------------------------------------------------------
+
+
+def several(how: How) -> How:
+    """The same for each of several."""
+    return How(
+        how.name,
+        lambda t, c: [how.join([one], c)[0] for one in t],
+        lambda t, c: [how.part([one], c)[0] for one in t],
+    )
+
+
+def stacked(how: How) -> How:
+    """Blocks that lie in one array, one behind the other, brought apart."""
+
+    def join(tensors: Tensors, config: ViTConfig) -> Tensors:
+        return [how.join(parts, config)[0] for parts in zip(*(one.unbind(0) for one in tensors), strict=True)]
+
+    def part(tensors: Tensors, config: ViTConfig) -> Tensors:
+        parts = [how.part([one], config) for one in tensors]
+        return [torch.stack(tuple(same)) for same in zip(*parts, strict=True)]
+
+    return How(f"blocks brought apart, then {how.name}" if how is not SAME else "blocks brought apart", join, part)
+
+
+def _from_heads(kernel: Tensor, config: ViTConfig) -> Tensor:  # (D, A, d) -> (A*d, D)
+    return kernel.expand(-1, config.heads, config.per_head).flatten(1).t()  # expand: refuses other heads
+
+
+def _to_heads(weight: Tensor, config: ViTConfig) -> Tensor:
+    return weight.t().reshape(weight.shape[1], -1, config.per_head)
+
+
+def _from_out(kernel: Tensor, config: ViTConfig) -> Tensor:  # (A, d, D) -> (D, A*d)
+    return kernel.expand(config.heads, config.per_head, -1).flatten(0, 1).t()
+
+
+def _to_out(weight: Tensor, config: ViTConfig) -> Tensor:
+    return weight.t().reshape(-1, config.per_head, weight.shape[0])
+
+
+HWIO: Final = each("outputs and inputs before the pixels", lambda t, c: _oihw(t), lambda t, c: t.permute(2, 3, 1, 0))
+PATCHES: Final = then(HWIO, KERNEL)
+HEADS: Final = each("heads laid end to end, transposed", _from_heads, _to_heads)
+HEADS_BIAS: Final = each("heads laid end to end", lambda t, c: t.flatten(), lambda t, c: t.reshape(-1, c.per_head))
+OUT: Final = each("heads laid end to end, transposed", _from_out, _to_out)
+CHANNELS: Final = each("as one row of channels", lambda t, c: t.flatten(), lambda t, c: t.reshape(1, 1, 1, -1))
+
+
+def _oihw(kernel: Tensor) -> Tensor:
+    return kernel.permute(3, 2, 0, 1)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def dense(ours: str, theirs: str) -> Sequence[Row]:
+    return Row(f"{ours}.weight", f"{theirs}/kernel", TRANSPOSED), Row(f"{ours}.bias", f"{theirs}/bias")
+
+
+def norm(ours: str, theirs: str, how: How | None = None) -> Sequence[Row]:
+    return Row(f"{ours}.weight", f"{theirs}/scale", how), Row(f"{ours}.bias", f"{theirs}/bias", how)
+
+
+def attention(ours: str, theirs: str) -> Sequence[Row]:
+    """Attention with its heads on an axis of their own."""
+    three = [f"{theirs}/{part}" for part in ("query", "key", "value")]
+    return (
+        Row(f"{ours}.qkv.weight", tuple(f"{name}/kernel" for name in three), then(several(HEADS), QKV)),
+        Row(f"{ours}.qkv.bias", tuple(f"{name}/bias" for name in three), then(several(HEADS_BIAS), QKV)),
+        Row(f"{ours}.out.weight", f"{theirs}/out/kernel", OUT),
+        Row(f"{ours}.out.bias", f"{theirs}/out/bias"),
+    )
+
+
+def mlp(ours: str, theirs: str) -> Sequence[Row]:
+    return *dense(f"{ours}.up", f"{theirs}/Dense_0"), *dense(f"{ours}.down", f"{theirs}/Dense_1")
+
+
+def ends(spelling: Spelling) -> Sequence[Row]:
+    """What stands before and after the blocks; without the table where there is none."""
+    before = spelling.before
+    rows = [
+        Row("patches.projection.weight", f"{before}embedding/kernel", PATCHES),
+        Row("patches.projection.bias", f"{before}embedding/bias"),
+        Row("tokens.cls", f"{before}cls", WITHOUT_BATCH),
+        *norm("norm", f"{before}Transformer/encoder_norm"),
+        *dense("head.representation", f"{before}pre_logits"),
+        *dense("head.classify", f"{before}head"),
+    ]
+    if spelling.positions:
+        rows.append(Row("tokens.tables.0.table", before + spelling.positions, WITHOUT_BATCH))
+    return rows
+
+
+def blocks(spelling: Spelling, depth: int) -> Sequence[Row]:
+    """Every block apart, or all of them in one array each."""
+    first, second, third = _numbers(spelling)
+    ours = "encoder.blocks.{i}"
+    theirs = f"{spelling.before}Transformer/encoderblock" + ("" if spelling.stacked else "_{i}")
+    rows = (
+        *norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
+        *attention(f"{ours}.attention", f"{theirs}/MultiHeadDotProductAttention_{first}"),
+        *norm(f"{ours}.norm2", f"{theirs}/LayerNorm_{second}"),
+        *mlp(f"{ours}.mlp", f"{theirs}/MlpBlock_{third}"),
+    )
+    if not spelling.stacked:
+        return rows
+    return [
+        Row(tuple(str(row.ours).replace("{i}", str(i)) for i in range(depth)), row.theirs, stacked(row.how or SAME))
+        for row in rows
+    ]
+
+
+def resnet_rows(before: str, stem: ResNetStem) -> Sequence[Row]:
+    """The ResNet of a hybrid; the published files keep its norms as (1, 1, 1, C), newer code as (C,)."""
+    rows = [Row("stem.root.weight", f"{before}conv_root/kernel", HWIO)]
+    rows += norm("stem.root_norm", f"{before}gn_root", CHANNELS)
+    for stage, count in enumerate(stem.layers):
+        for unit in range(count):
+            ours, theirs = f"stem.stages.{stage}.{unit}.", f"{before}block{stage + 1}/unit{unit + 1}/"
+            for number in "123":
+                rows.append(Row(f"{ours}conv{number}.weight", f"{theirs}conv{number}/kernel", HWIO))
+                rows += norm(f"{ours}norm{number}", f"{theirs}gn{number}", CHANNELS)
+            rows.append(Row(f"{ours}shortcut.weight", f"{theirs}conv_proj/kernel", HWIO))
+            rows += norm(f"{ours}shortcut_norm", f"{theirs}gn_proj", CHANNELS)
+    return rows
+
+
+GOOGLE: Final = Family(
+    name="google",
+    about="vit_jax's npz: the original ViT, AugReg and the hybrids",
+    knows=knows,
+    describe=describe,
+    table=table,
+    outline=outline,
+    container="npz",
+    parts=PARTS,
+)

@@ -1,0 +1,261 @@
+"""lucidrains' names (vit-pytorch): ViT in all its spellings, and SimpleViT.
+
+The library has changed its names several times, one by one: where the norms stand, whether patches have norms of their
+own, whether tokens and positions have a batch axis. Each is read from the names; what is written is the newest
+spelling for networks with norms on their patches, and the oldest for those without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import pair, whole
+from vitrail.errors import CheckpointError
+from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.positions import fixed_table
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.preprocessing import evaluation
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Derived, How, Row, Table, then
+
+# The words of a layout: what sets a spelling apart from the newest one.
+FN: Final = "fn"  # norms stand beside what they feed: layers.0.0.norm, layers.0.0.fn.to_qkv
+HEAD_NORM: Final = "head-norm"  # the last norm is the head's first layer
+BATCH: Final = "batch"  # cls token and positions have a batch axis
+NO_OUT: Final = "no-out"  # one head as wide as the tokens: nothing after attention
+NO_CLS: Final = "no-cls"  # the mean of the patches; a cls token of no rows is kept
+SIMPLE: Final = "simple"  # SimpleViT: fixed positions, no cls token, no bias after attention
+OLDEST: Final = f"{FN} {HEAD_NORM} {BATCH}"
+
+MOCO: Final = "sincos-2d-moco"
+VECTOR: Final = replace(then(then(ROW, CHANNELS_LAST), WITHOUT_BATCH), name=CHANNELS_LAST.name)
+IDENTITY: Final = How("no layer: the identity", lambda t, c: [torch.eye(c.width)], lambda t, c: [])
+ZEROS: Final = How("no bias: zeros", lambda t, c: [torch.zeros(c.width)], lambda t, c: [])
+SINCOS: Final = How("fixed positions", lambda t, c: [fixed_table(MOCO, c.grid, 0, c.width)], lambda t, c: [])
+
+
+def knows(contents: Contents) -> bool:
+    names = contents.tensors
+    attention = ("transformer.layers.0.0.to_qkv.weight", "transformer.layers.0.0.fn.to_qkv.weight")
+    return "to_patch_embedding.1.weight" in names and any(name in names for name in attention)
+
+
+def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+    """Config from shapes; what they leave open takes vit-pytorch's own defaults."""
+    layout = _layout(contents)
+    normed = len(shape_of(contents, "to_patch_embedding.1.weight")) == 1
+    names = _names(layout)
+    width, values = shape_of(contents, f"to_patch_embedding.{2 if normed else 1}.weight", axes=2)
+    patch, channels = _patch(values, override)
+    inner = shape_of(contents, names.attention.replace("{i}", "0") + "to_qkv.weight", axes=2)[0] // 3
+    heads, why = _heads(layout, inner, override)
+    head = names.head + ".weight"
+    size, pool = _size(contents, layout, patch, override), _pool(contents, layout, override)
+    config = ViTConfig(
+        image_size=size,
+        patch_size=patch,
+        channels=channels,
+        width=width,
+        depth=depth_of(contents, names.attention + "to_qkv.weight"),
+        heads=heads,
+        head_width=inner // max(heads, 1) if inner != width else 0,
+        mlp_width=shape_of(contents, names.up.replace("{i}", "0") + ".weight", axes=2)[0],
+        classes=shape_of(contents, head, axes=2)[0] if head in contents.tensors else 0,
+        patch_norms=normed,
+        cls_token=pool == "cls",
+        positions=Positions(MOCO if layout == SIMPLE else "learned"),
+        qkv_bias="none",
+        norm_eps=1e-5,
+        pool=pool,
+    )
+    preprocess, known = evaluation("lucidrains", config.image_size, channels)
+    reasons = {
+        "heads": why,
+        "activation": "vit-pytorch's default; no tensor says it",
+        "norm_eps": "vit-pytorch's own, torch's default",
+        "resample": "fixed positions are made anew" if layout == SIMPLE else "vit-pytorch has none: ours",
+        "pool": "vit-pytorch's default; no tensor says it" if pool == "cls" else "there is no cls token",
+        "preprocess": known,
+    }
+    if config.classes == 1000:
+        reasons["classes"] = "1000 outputs: ImageNet-1k in its usual order"
+    return Description(config, preprocess, reasons, class_names(config.classes), layout=layout)
+
+
+def table(description: Description) -> Table:
+    """The rows for a config in one spelling."""
+    config, words = description.config, description.layout.split()
+    names = _names(description.layout)
+    place = 2 if config.patch_norms else 1
+    batch = WITHOUT_BATCH if BATCH in words else None
+    out = names.attention + ("to_out" if SIMPLE in words else "to_out.0")
+    rows: list[Row | Derived] = [
+        Row("patches.norm_before.weight", "to_patch_embedding.1.weight", VECTOR),
+        Row("patches.norm_before.bias", "to_patch_embedding.1.bias", VECTOR),
+        Row("patches.projection.weight", f"to_patch_embedding.{place}.weight", CHANNELS_LAST),
+        Row("patches.projection.bias", f"to_patch_embedding.{place}.bias"),
+        Row("patches.norm_after", "to_patch_embedding.3"),
+        Row("encoder.blocks.{i}.norm1", "transformer.layers.{i}.0.norm"),
+        Row("encoder.blocks.{i}.norm2", names.norm2),
+        Row("encoder.blocks.{i}.attention.qkv.weight", names.attention + "to_qkv.weight"),
+        Row("encoder.blocks.{i}.mlp.up", names.up),
+        Row("encoder.blocks.{i}.mlp.down", names.down),
+        Row("norm", names.norm),
+        Row("head.classify", names.head),
+    ]
+    if SIMPLE in words:
+        rows.append(Row("tokens.tables.0.table", (), SINCOS))
+    else:
+        rows.append(Row("tokens.tables.0.table", "pos_embedding", batch))
+    if NO_CLS in words:
+        rows.append(Derived("cls_token", lambda c: torch.empty(0, c.width), "no rows: there is no cls token"))
+    else:
+        rows.append(Row("tokens.cls", "cls_token", batch))
+    if NO_OUT in words:
+        rows.append(Row("encoder.blocks.{i}.attention.out.weight", (), IDENTITY))
+    else:
+        rows.append(Row("encoder.blocks.{i}.attention.out.weight", out + ".weight"))
+    if NO_OUT in words or SIMPLE in words:
+        rows.append(Row("encoder.blocks.{i}.attention.out.bias", (), ZEROS))
+    else:
+        rows.append(Row("encoder.blocks.{i}.attention.out.bias", out + ".bias"))
+    return tuple(rows)
+
+
+def outline(checkpoint: Checkpoint) -> Description:
+    """How vit-pytorch would carry a checkpoint: its newest ViT, or the one from before patches had norms."""
+    config = checkpoint.model.config
+    if config.cls_token and not config.slots:
+        raise CheckpointError("lucidrains cannot carry a cls token without a position")
+    if not config.cls_token and not config.patch_norms:
+        raise CheckpointError(
+            "lucidrains cannot carry a network without a cls token and without norms on its patches: no ViT of "
+            "vit-pytorch is so"
+        )
+    words = [] if config.patch_norms else OLDEST.split()
+    if not config.cls_token:
+        words.append(NO_CLS)
+    if config.heads == 1 and config.per_head == config.width:
+        _refuse_out(checkpoint)
+        words.append(NO_OUT)
+    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=" ".join(words))
+
+
+# ---- small parts -------------------------------------------------------------------------------------------------
+
+
+def _layout(contents: Contents) -> str:
+    """Which spelling the names are."""
+    names = contents.tensors
+    if "linear_head.weight" in names or "linear_head.1.weight" in names:
+        if "linear_head.1.weight" in names or "transformer.layers.0.0.fn.to_qkv.weight" in names:
+            raise CheckpointError(f"{contents.source}: an old SimpleViT of vit-pytorch, whose names are not read here")
+        return SIMPLE
+    fn = "transformer.layers.0.0.fn.to_qkv.weight" in names
+    out = "transformer.layers.0.0.fn.to_out.0.weight" if fn else "transformer.layers.0.0.to_out.0.weight"
+    token = shape_of(contents, "cls_token")
+    words = {
+        FN: fn,
+        HEAD_NORM: "mlp_head.0.weight" in names,
+        BATCH: len(token) == 3,
+        NO_CLS: token[:1] == (0,),
+        NO_OUT: out not in names,
+    }
+    return " ".join(word for word, there in words.items() if there)
+
+
+class Names(NamedTuple):
+    """The names in which the spellings differ."""
+
+    attention: str  # what stands before to_qkv and to_out
+    norm2: str
+    up: str
+    down: str
+    norm: str
+    head: str
+
+
+def _names(layout: str) -> Names:
+    words, block = layout.split(), "transformer.layers.{i}."
+    norm, head = "transformer.norm", "linear_head" if SIMPLE in words else "mlp_head"
+    if HEAD_NORM in words:
+        norm, head = "mlp_head.0", "mlp_head.1"
+    if FN in words:
+        return Names(f"{block}0.fn.", f"{block}1.norm", f"{block}1.fn.net.0", f"{block}1.fn.net.3", norm, head)
+    last = 3 if SIMPLE in words else 4  # one dropout fewer
+    return Names(f"{block}0.", f"{block}1.net.0", f"{block}1.net.1", f"{block}1.net.{last}", norm, head)
+
+
+def _heads(layout: str, inner: int, override: Mapping[str, Any]) -> tuple[int, str]:
+    if NO_OUT in layout.split():
+        return 1, "no layer after attention: one head as wide as the tokens"
+    heads, why = heads_for(inner, override, {})
+    return heads, why if "heads" in override else "no tensor says it: heads of 64 values, vit-pytorch's default"
+
+
+def _refuse_out(checkpoint: Checkpoint) -> None:
+    """With one head as wide as the tokens vit-pytorch has no layer after attention: only the identity can go."""
+    for name, value in checkpoint.model.state_dict().items():
+        if name.endswith(".attention.out.weight") and not torch.equal(value, torch.eye(len(value)).to(value)):
+            raise CheckpointError(f"lucidrains cannot carry {name}: with one head as wide as the tokens it has none")
+        if name.endswith(".attention.out.bias") and bool(value.any()):
+            raise CheckpointError(f"lucidrains cannot carry {name}: with one head as wide as the tokens it has none")
+
+
+def _patch(values: int, override: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
+    """Patch size and channels from how many values a patch has: square, with 3 channels or 1, or as given."""
+    if "patch_size" in override:
+        patch = pair("patch_size", override["patch_size"])
+        return patch, max(values // (patch[0] * patch[1]), 1)
+    for channels in (whole("channels", override["channels"]),) if "channels" in override else (3, 1):
+        side = math.isqrt(values // channels)
+        if side and side * side * channels == values:
+            return (side, side), channels
+    raise CheckpointError(
+        f"a patch has {values} values, which make no square with 3 channels or 1: give "
+        "override={'patch_size': (P, Q)}"
+    )
+
+
+def _size(contents: Contents, layout: str, patch: tuple[int, int], override: Mapping[str, Any]) -> tuple[int, int]:
+    """The native size, from the table of positions; SimpleViT keeps none and must be told."""
+    if layout == SIMPLE:
+        if "image_size" not in override:
+            raise CheckpointError(
+                f"{contents.source}: SimpleViT keeps no positions in its files, so no tensor says the size of its "
+                "images: give override={'image_size': (H, W)}"
+            )
+        return pair("image_size", override["image_size"])
+    words = layout.split()
+    places = shape_of(contents, "pos_embedding", axes=3 if BATCH in words else 2)[-2]
+    return grid_of(places, (0 if NO_CLS in words else 1,), patch, override)[0]
+
+
+def _pool(contents: Contents, layout: str, override: Mapping[str, Any]) -> str:
+    """The cls token where there is one; the mean that takes it in as well is no pool known here."""
+    if layout == SIMPLE or NO_CLS in layout.split():
+        return "mean"
+    if override.get("pool") == "mean":
+        raise CheckpointError(
+            f"{contents.source}: with a cls token, vit-pytorch's mean takes it in beside the patches, which no pool "
+            "here does: load it with its cls token"
+        )
+    return "cls"
+
+
+LUCIDRAINS: Final = Family(
+    name="lucidrains",
+    about="vit-pytorch's ViT and SimpleViT: a .pt with a bare state dict",
+    knows=knows,
+    describe=describe,
+    table=table,
+    outline=outline,
+    container="pickle",
+    parts={"head": ("mlp_head.weight", "mlp_head.bias", "mlp_head.1.*", "linear_head.*")},
+)

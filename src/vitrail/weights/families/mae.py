@@ -1,0 +1,113 @@
+"""MAE as it was published: the encoder alone, encoder and decoder of pre-training, or fine-tuned behind a mean pool.
+
+All stand under "model" in a pickle. Pre-training has fixed sine-cosine positions, kept as the file has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.network.config import Positions, Resample, ViTConfig
+from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, only, under_model
+from vitrail.weights.families.plain import ENDS, sizes_of
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.preprocessing import evaluation
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.tables import WITHOUT_BATCH, Row, Table
+
+RESAMPLE: Final = Resample(antialias=False)
+MORE: Final = r"fc_norm\.(weight|bias)|head\.(weight|bias)|head\.[01]\.\w+"  # head.0, head.1: of a linear probe
+DECODER_HEADS: Final = {512: 16}  # every published decoder
+ENCODER: Table = (*ENDS, *ATTENTION, *PLAIN_MLP, Row("tokens.tables.0.table", "pos_embed", WITHOUT_BATCH))
+DECODER: Table = (
+    Row("decoder.entry", "decoder_embed"),
+    Row("decoder.mask_token", "mask_token", WITHOUT_BATCH),
+    Row("decoder.positions.table", "decoder_pos_embed", WITHOUT_BATCH),
+    *(Row(f"decoder.{row.ours}", f"decoder_{row.theirs}") for row in (*ATTENTION, *PLAIN_MLP) if isinstance(row, Row)),
+    Row("decoder.norm", "decoder_norm"),
+    Row("decoder.predict", "decoder_pred"),
+)
+
+
+def knows(contents: Contents) -> bool:
+    names = contents.tensors
+    if "decoder_embed.weight" in names and "decoder_pos_embed" in names:
+        return "blocks.0.attn.qkv.weight" in names
+    tuned = "fc_norm.weight" in names
+    return under_model(contents) and only(contents, MORE) and (tuned or "head.weight" not in names)
+
+
+def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+    """Config from shapes, of the decoder too where there is one; a norm behind the pool is the mark of fine-tuning."""
+    tuned = "fc_norm.weight" in contents.tensors
+    settings, heads_why = sizes_of(contents, override)
+    places = shape_of(contents, "pos_embed", axes=3)[1]
+    size, _ = grid_of(places, (1,), settings["patch_size"], override)
+    settings |= WHOLE | {
+        "image_size": size,
+        "mlp_width": shape_of(contents, "blocks.0.mlp.fc2.weight", axes=2)[1],
+        "positions": Positions("learned" if tuned else "sincos-2d", resample=RESAMPLE),
+        "norm_eps": 1e-6,
+        "pool": "mean" if tuned else "cls",
+        "final_norm": "pooled" if tuned else "tokens",
+        "initialisation": "mae",
+    }
+    config = ViTConfig(**settings)
+    known = evaluation("mae", size, config.channels)
+    reasons = {
+        "heads": heads_why,
+        "activation": "as MAE's own code",
+        "norm_eps": "as MAE's own code",
+        "resample": "as MAE's fine-tuning resizes positions",
+        "pool": "a norm behind the pool is MAE's fine-tuning" if tuned else "MAE's encoder without a head",
+        "preprocess": known.why,
+        "classes": "1000 outputs: ImageNet-1k in its usual order",
+    }
+    decoder = _decoder(contents, config) if "decoder_embed.weight" in contents.tensors else None
+    return Description(config, known.preprocess, reasons, class_names(config.classes), decoder=decoder)
+
+
+def table(description: Description) -> Table:
+    """The rows of the encoder, of the norm where it stands, and of the decoder where there is one."""
+    norm = Row("norm", "fc_norm" if description.config.final_norm == "pooled" else "norm")
+    return (*ENCODER, norm, *(DECODER if description.decoder is not None else ()))
+
+
+def outline(checkpoint: Checkpoint) -> Description:
+    decoder = None if checkpoint.decoder is None else checkpoint.decoder.config
+    return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, decoder=decoder)
+
+
+def _decoder(contents: Contents, encoder: ViTConfig) -> ViTConfig:
+    """The decoder's own stack; its heads are not the encoder's, so no override speaks of them."""
+    width = shape_of(contents, "decoder_embed.weight", axes=2)[0]
+    heads, _ = heads_for(width, {}, DECODER_HEADS)
+    return ViTConfig(
+        image_size=encoder.image_size,
+        patch_size=encoder.patch_size,
+        channels=encoder.channels,
+        width=width,
+        depth=depth_of(contents, "decoder_blocks.{i}.norm1.weight"),
+        heads=heads,
+        mlp_width=shape_of(contents, "decoder_blocks.0.mlp.fc2.weight", axes=2)[1],
+        classes=encoder.patch_size[0] * encoder.patch_size[1] * encoder.channels,
+        positions=Positions("sincos-2d", resample=RESAMPLE),
+        norm_eps=encoder.norm_eps,
+        pool="none",
+        initialisation="mae",
+    )
+
+
+MAE: Final = Family(
+    name="mae",
+    about="MAE as published: a .pth with the weights under 'model', with or without the decoder",
+    knows=knows,
+    describe=describe,
+    table=table,
+    outline=outline,
+    container="pickle",
+    wrapper="model",
+    parts={"decoder": ("decoder_*", "mask_token"), "head": ("head.*",)},
+)

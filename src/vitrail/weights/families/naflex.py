@@ -1,0 +1,94 @@
+"""timm's NaFlexVit: timm's blocks behind linear patches, weighed pixel by pixel, and a table kept as a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isqrt
+from typing import Any, Final
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.errors import CheckpointError
+from vitrail.weights.families import timm
+from vitrail.weights.family import Description, Family, shape_of
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.tables import CHANNELS_LAST, Derived, Row, Table, each
+
+GRID: Final = each(
+    "grid laid out row by row", lambda t, c: t.squeeze(0).flatten(0, 1), lambda t, c: t.reshape(1, *c.grid, -1)
+)
+TOKENS: Final = ("cls_token", "reg_token")
+
+
+def knows(contents: Contents) -> bool:
+    return "embeds.proj.weight" in contents.tensors and "blocks.0.attn.qkv.weight" in contents.tensors
+
+
+def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+    """As timm's plain networks, once patches and table are given their usual shapes."""
+    width, values = shape_of(contents, "embeds.proj.weight", axes=2)
+    channels = int(override.get("channels", 3))
+    patch = isqrt(values // channels)
+    if patch * patch * channels != values:
+        raise CheckpointError(
+            f"{contents.source}: patches of {values} values are no squares of {channels} channels: "
+            "give override={'channels': N}"
+        )
+    tensors = {name.removeprefix("embeds."): value for name, value in contents.tensors.items()}
+    weight = tensors.pop("proj.weight")
+    tensors["patch_embed.proj.weight"] = weight._replace(shape=(width, channels, patch, patch))
+    if "proj.bias" in tensors:
+        tensors["patch_embed.proj.bias"] = tensors.pop("proj.bias")
+    if "norm_input.weight" in tensors or "pos_embed" not in tensors:
+        raise CheckpointError(f"{contents.source}: a NaFlexVit without a learned grid of positions is not known here")
+    _, rows, columns, _ = shape_of(contents, "embeds.pos_embed", axes=4)
+    tensors["pos_embed"] = tensors["pos_embed"]._replace(shape=(1, rows * columns, width))
+    size = {"image_size": (rows * patch, columns * patch)}
+    described = timm.describe(replace(contents, tensors=tensors), {**override, **size})
+    reasons = {**described.reasons, "resample": "NaFlexVit's own, for other sizes"}
+    return replace(described, reasons=reasons)
+
+
+def table(description: Description) -> Table:
+    """timm's rows under NaFlexVit's names."""
+    rows: list[Row | Derived] = [
+        Row("patches.projection.weight", "embeds.proj.weight", CHANNELS_LAST),
+        Row("patches.projection.bias", "embeds.proj.bias"),
+        Row("tokens.tables.0.table", "embeds.pos_embed", GRID),
+    ]
+    for row in timm.table(description):
+        assert isinstance(row, Row)
+        if row.theirs in TOKENS:
+            rows.append(row._replace(theirs=f"embeds.{row.theirs}"))
+        elif row.theirs != "pos_embed" and not str(row.theirs).startswith("patch_embed"):
+            rows.append(row)
+    return rows
+
+
+def outline(checkpoint: Checkpoint) -> Description:
+    return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, layout="vit")
+
+
+def sidecars(description: Description) -> dict[str, Any]:
+    """timm's config.json for its NaFlexVit."""
+    config = description.config
+    plain = timm.sidecars(description)["config.json"]
+    arguments = plain["model_args"]
+    for name in ("img_size", "no_embed_class", "qk_norm"):
+        arguments.pop(name, None)
+    arguments |= {"pos_embed_grid_size": list(config.grid), "patch_size": config.patch_size[0]}
+    arguments |= {"qk_norm": config.qk_norm, "final_norm": config.final_norm == "tokens"}
+    return {"config.json": plain | {"architecture": "naflexvit_base_patch16_gap"}}
+
+
+NAFLEX: Final = Family(
+    name="timm-naflex",
+    about="timm's NaFlexVit: a folder with config.json, or a bare state dict",
+    knows=knows,
+    describe=describe,
+    table=table,
+    outline=outline,
+    sidecars=sidecars,
+    container="folder",
+    parts={"head": ("head.*",), "norm": ("norm.*", "fc_norm.*")},
+)

@@ -1,0 +1,294 @@
+"""transformers' config.json, both ways: what each model type takes for granted, and what a file says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from vitrail.checks import choice, number, pair, shown, whole
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.network.config import Resample, Rotary, ViTConfig
+
+PLAIN: Final = Resample(antialias=False)  # bicubic, by size
+FILE: Final = "the folder's config.json"
+GRANTED: Final = "what its model type takes for granted"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model type: how it spells its tensors, and what its config class takes for granted."""
+
+    style: str  # of the names outside the blocks
+    spellings: tuple[str, ...]  # of the blocks; the first is that of version 4, which is written
+    tower: str  # before the names of the network where a head stands beside it
+    bare: str  # the class without a head
+    headed: str  # the class with one; "": there is none
+    norm_eps: float
+    heads: int = 12
+    activation: str = "gelu"
+    resample: Resample = PLAIN
+    cls_token: bool = True
+    free_heads: bool = True  # whether head_dim is honoured
+    processor: str = "ViTImageProcessor"
+
+
+_VIT: Final = ("vit", ("vit-4", "vit-5"))
+_DINOV2: Final = ("vit", ("dinov2-4", "dinov2-5"))
+_CLIP: Final = ("clip", ("clip",))
+_TANH: Final[dict[str, Any]] = {"activation": "gelu_tanh", "cls_token": False, "free_heads": False}
+KINDS: Final[Mapping[str, Kind]] = {  # eps and heads as in transformers/models/*/configuration_*
+    "vit": Kind(*_VIT, "vit.", "ViTModel", "ViTForImageClassification", 1e-12),
+    "deit": Kind(*_VIT, "deit.", "DeiTModel", "DeiTForImageClassification", 1e-12, processor="DeiTImageProcessor"),
+    "vit_msn": Kind(*_VIT, "vit.", "ViTMSNModel", "ViTMSNForImageClassification", 1e-6),
+    "vit_mae": Kind(*_VIT, "vit.", "ViTMAEModel", "", 1e-12),
+    "ijepa": Kind(*_VIT, "ijepa.", "IJepaModel", "IJepaForImageClassification", 1e-12, cls_token=False),
+    "dinov2": Kind(
+        *_DINOV2, "dinov2.", "Dinov2Model", "Dinov2ForImageClassification", 1e-6, processor="BitImageProcessor"
+    ),
+    "dinov2_with_registers": Kind(
+        *_DINOV2,
+        "dinov2_with_registers.",
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersForImageClassification",
+        1e-6,
+        resample=Resample(),
+        processor="BitImageProcessor",
+    ),
+    "dinov3_vit": Kind(
+        "dinov3",
+        ("dinov3",),
+        "",
+        "DINOv3ViTModel",
+        "",
+        1e-5,
+        heads=6,
+        free_heads=False,
+        processor="DINOv3ViTImageProcessor",
+    ),
+    "clip_vision_model": Kind(
+        *_CLIP,
+        "vision_model.",
+        "CLIPVisionModel",
+        "CLIPVisionModelWithProjection",
+        1e-5,
+        activation="quick_gelu",
+        free_heads=False,
+        processor="CLIPImageProcessor",
+    ),
+    "siglip_vision_model": Kind(
+        *_CLIP, "vision_model.", "SiglipVisionModel", "", 1e-6, processor="SiglipImageProcessor", **_TANH
+    ),
+    "siglip2_vision_model": Kind(
+        *_CLIP, "vision_model.", "Siglip2VisionModel", "", 1e-6, resample=Resample("bilinear"), **_TANH
+    ),
+}
+WHOLE: Final = {name: f"{name}_vision_model" for name in ("clip", "siglip", "siglip2")}  # with a text tower
+ACTIVATIONS: Final = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+NAMES: Final = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours that transformers calls otherwise
+
+
+class Told(NamedTuple):
+    """What a config.json says of the network that sees; all of it may be of any type."""
+
+    kind: str  # "": it does not say
+    said: Mapping[str, Any]
+    labels: Any
+    there: bool  # whether there is such a file
+
+
+def read_config(sidecars: Mapping[str, Any]) -> Told:
+    """The part of a config.json that speaks of the vision network; a model type not known here is refused."""
+    plain = sidecars.get("config.json")
+    if not isinstance(plain, Mapping) or plain.get("model_type") is None:
+        return Told("", {}, None, False)
+    named = plain["model_type"]
+    known = [*KINDS, *WHOLE]
+    if named not in known:
+        raise CheckpointError(
+            f"config.json has model_type {shown(named)}, which is not known here; known are {', '.join(known)}"
+        )
+    said: Any = plain
+    if named in WHOLE:
+        said = plain.get("vision_config", {})
+        if not isinstance(said, Mapping):
+            raise CheckpointError(f"config.json: expected vision_config as an object, got {shown(said)}")
+    return Told(WHOLE.get(str(named), str(named)), said, plain.get("id2label"), True)
+
+
+def ask(said: Mapping[str, Any], name: str, default: Any) -> Any:
+    """What a config says of a name; null is as good as nothing."""
+    value = said.get(name)
+    return default if value is None else value
+
+
+def agree(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Sizes that a config says must be those that the tensors have."""
+    for name, value in found.items():
+        if said.get(name) is None:
+            continue
+        if isinstance(value, bool):
+            given: Any = choice(name, said[name], (True, False))
+        else:
+            given = pair(name, said[name]) if isinstance(value, tuple) else whole(name, said[name], 0)
+        if given != value:
+            raise ConfigError(f"config.json says {name}={given}, the tensors say {value}: they do not belong together")
+
+
+def labels_agree(labels: Any, classes: int) -> None:
+    """As many names as outputs, where there are names."""
+    if classes and isinstance(labels, Mapping) and len(labels) != classes:
+        raise ConfigError(f"config.json names {len(labels)} classes in id2label, and the head has {classes} outputs")
+
+
+def activation_of(told: Told, kind: Kind, gated: bool) -> tuple[str, str]:
+    """Our name of the activation, and why it is that one."""
+    if gated and (kind.style == "vit" or not told.there):  # DINOv2's gated MLP does not ask for hidden_act
+        return "silu", "gated MLPs have no other"
+    if told.said.get("hidden_act") is None:
+        return kind.activation, GRANTED
+    return ACTIVATIONS[choice("hidden_act", told.said["hidden_act"], ACTIVATIONS)], FILE
+
+
+def rotary_of(said: Mapping[str, Any]) -> Rotary:
+    """DINOv3's rotary positions; what moves them in training may be null, which means not at all."""
+    return Rotary(
+        "dinov3",
+        theta=ask(said, "rope_theta", 100.0),
+        shift=ask(said, "pos_embed_shift", 0.0),
+        jitter=ask(said, "pos_embed_jitter", 1.0),
+        rescale=ask(said, "pos_embed_rescale", 1.0 if "pos_embed_rescale" in said else 2.0),
+    )
+
+
+def training_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What acts in training only."""
+    return {
+        "dropout": ask(said, "hidden_dropout_prob", 0.0),
+        "attention_dropout": ask(said, "attention_probs_dropout_prob", ask(said, "attention_dropout", 0.0)),
+        "drop_path": ask(said, "drop_path_rate", 0.0),
+    }
+
+
+def mlp_of_ratio(width: int, ratio: float, gated: bool) -> int:
+    """DINOv2's MLP: the width times a ratio; of a gated one two thirds, up to the next multiple of 8."""
+    hidden = int(width * ratio)
+    return (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden
+
+
+def ratio_agrees(said: Mapping[str, Any], config: ViTConfig) -> None:
+    """DINOv2's mlp_ratio must be that of the tensors."""
+    if said.get("mlp_ratio") is None:
+        return
+    ratio = number("mlp_ratio", said["mlp_ratio"], 0.0, 1024.0)
+    wide = mlp_of_ratio(config.width, ratio, config.mlp == "swiglu")
+    if wide != config.mlp_width:
+        raise ConfigError(
+            f"config.json says mlp_ratio={ratio:g}, an MLP {wide} wide, the tensors say {config.mlp_width}"
+        )
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels: tuple[str, ...]) -> dict[str, Any]:
+    """A config.json of a model type, with which transformers builds the same network."""
+    kind = KINDS[name]
+    plain: dict[str, Any] = {
+        "architectures": [architecture(name, config, decoder)],
+        "model_type": name,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "num_channels": config.channels,
+        "patch_size": _side(config.patch_size),
+        "hidden_act": NAMES.get(config.activation, config.activation),
+        "layer_norm_eps": config.norm_eps,
+    }
+    if name == "siglip2_vision_model":
+        plain["num_patches"] = config.grid[0] * config.grid[1]
+    else:
+        plain["image_size"] = _side(config.image_size)
+    if config.head_width and kind.free_heads:
+        plain["head_dim"] = config.head_width
+    plain |= {"vit": _of_vit, "dinov3": _of_dinov3, "clip": _of_clip}[kind.style](name, config)
+    if decoder is not None:
+        plain |= {
+            "decoder_hidden_size": decoder.width,
+            "decoder_num_hidden_layers": decoder.depth,
+            "decoder_num_attention_heads": decoder.heads,
+            "decoder_intermediate_size": decoder.mlp_width,
+        }
+    if labels and kind.style != "clip":  # CLIP's outputs are an embedding
+        plain["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        plain["label2id"] = {label: number for number, label in enumerate(labels)}
+    return plain
+
+
+def architecture(name: str, config: ViTConfig, decoder: ViTConfig | None) -> str:
+    """The class that a folder is for."""
+    if decoder is not None:
+        return "ViTMAEForPreTraining"
+    if config.pool == "cls+distillation" and config.classes:
+        return "DeiTForImageClassificationWithTeacher"
+    return KINDS[name].headed if config.classes else KINDS[name].bare
+
+
+def _of_vit(name: str, config: ViTConfig) -> dict[str, Any]:
+    plain = {
+        "qkv_bias": config.qkv_bias == "all",
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+    }
+    if not name.startswith("dinov2"):
+        pooler = {"pooler_output_size": config.representation_width} if config.representation_width else {}
+        return plain | {"intermediate_size": config.mlp_width} | pooler
+    gated = config.mlp == "swiglu"
+    ratio = next((r for r in range(1, 65) if mlp_of_ratio(config.width, r, gated) == config.mlp_width), None)
+    if ratio is None:
+        raise CheckpointError(
+            f"{name} cannot carry an MLP {config.mlp_width} wide: expected a whole multiple of the width {config.width}"
+            f"{', of which two thirds' * gated}"
+        )
+    registers = {"num_register_tokens": config.registers} if name == "dinov2_with_registers" else {}
+    scale = {"layerscale_value": config.layer_scale, "drop_path_rate": config.drop_path}
+    return plain | {"mlp_ratio": ratio, "use_swiglu_ffn": gated} | registers | scale
+
+
+def _of_dinov3(name: str, config: ViTConfig) -> dict[str, Any]:
+    rotary = config.rotary or Rotary("dinov3")
+    return {
+        "intermediate_size": config.mlp_width,
+        "use_gated_mlp": config.mlp == "swiglu",
+        "query_bias": config.qkv_bias != "none",
+        "key_bias": config.qkv_bias == "all",
+        "value_bias": config.qkv_bias != "none",
+        "num_register_tokens": config.registers,
+        "rope_theta": rotary.theta,
+        "pos_embed_shift": rotary.shift or None,
+        "pos_embed_jitter": None if rotary.jitter == 1.0 else rotary.jitter,
+        "pos_embed_rescale": None if rotary.rescale == 1.0 else rotary.rescale,
+        "layerscale_value": config.layer_scale,
+        "drop_path_rate": config.drop_path,
+        "attention_dropout": config.attention_dropout,
+    }
+
+
+def _of_clip(name: str, config: ViTConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = {"intermediate_size": config.mlp_width, "attention_dropout": config.attention_dropout}
+    if name == "clip_vision_model":
+        return plain | ({"projection_dim": config.classes} if config.classes else {})
+    return plain if config.pool == "map" else plain | {"vision_use_head": False}
+
+
+def _side(size: tuple[int, int]) -> int | list[int]:
+    return size[0] if size[0] == size[1] else list(size)

@@ -1,0 +1,128 @@
+"""Family: one table of names with what its files leave unsaid; and the words the families share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import pair, whole
+from vitrail.errors import CheckpointError
+from vitrail.images import Preprocess
+from vitrail.network.config import ViTConfig
+from vitrail.weights.imagenet import imagenet1k
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.tables import Table
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a family makes of a file before any value is read, or what it would write of a checkpoint."""
+
+    config: ViTConfig
+    preprocess: Preprocess
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a setting that no tensor says has its value
+    classes: tuple[str, ...] = ()  # empty: the file names none
+    layout: str = ""  # which of the family's spellings, in the family's own words
+    decoder: ViTConfig | None = None  # of masked pre-training
+    extras: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of what is kept beside the network
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to write vision transformers to disk. Every function is pure; none reads a tensor's values."""
+
+    name: str  # as in --to NAME
+    about: str  # one line for people
+    knows: Callable[[Contents], bool]  # from names and shapes, never from the name of the file
+    describe: Callable[[Contents, Mapping[str, Any]], Description]  # the overrides may decide what shapes leave open
+    table: Callable[[Description], Table]
+    outline: Callable[[Checkpoint], Description] | None = None  # how it would carry a checkpoint; None: not written
+    sidecars: Callable[[Description], dict[str, Any]] = lambda description: {}  # JSON files beside the weights
+    container: str = "safetensors"  # what it writes: safetensors, folder, pickle or npz
+    weights: str = "model.safetensors"  # the file of weights in its folders
+    wrapper: str = ""  # the name its pickles keep the weights under
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what may be left out, as patterns of names
+
+
+# ---- what shapes say, and what they leave open -------------------------------------------------------------------
+
+PUBLISHED_HEADS: Final = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+
+
+def heads_for(
+    inner: int, override: Mapping[str, Any], published: Mapping[int, int] = PUBLISHED_HEADS
+) -> tuple[int, str]:
+    """How many heads share the rows of q, which no fused tensor says, and why that many."""
+    if "heads" in override:
+        return whole("heads", override["heads"]), "given"
+    if inner in published:
+        return published[inner], f"as the published network of width {inner}"
+    if inner % 64 or not inner:
+        raise CheckpointError(
+            f"no tensor says how many heads share {inner} values, and heads of 64 do not divide them: "
+            "give override={'heads': N}"
+        )
+    return inner // 64, "no tensor says it: heads of 64 values, as in most networks"
+
+
+def square_grid(places: int, slots: tuple[int, ...]) -> tuple[int, int]:
+    """(side of the grid, slots before it) of a table with this many places, for the first number of slots that fits."""
+    for count in slots:
+        side = math.isqrt(max(places - count, 0))
+        if side and side * side == places - count:
+            return side, count
+    raise CheckpointError(
+        f"{places} positions make no square grid with {' or '.join(map(str, slots))} prefix tokens: "
+        "give override={'image_size': (H, W)}"
+    )
+
+
+def grid_of(
+    places: int, slots: tuple[int, ...], patch: tuple[int, int], override: Mapping[str, Any]
+) -> tuple[tuple[int, int], int]:
+    """(image size, slots) of a table of positions; an image size that was given decides where it fits the table."""
+    if "image_size" in override and 0 not in patch:
+        height, width = pair("image_size", override["image_size"])
+        count = (height // patch[0]) * (width // patch[1])
+        if places - count in slots:
+            return (height, width), places - count
+    side, count = square_grid(places, slots)
+    return (side * patch[0], side * patch[1]), count
+
+
+def shape_of(contents: Contents, name: str, axes: int | None = None) -> tuple[int, ...]:
+    """The shape of a tensor that must be there."""
+    if name not in contents.tensors:
+        raise CheckpointError(f"{contents.source}: expected a tensor {name}, and there is none")
+    shape = contents.tensors[name].shape
+    if axes is not None and len(shape) != axes:
+        raise CheckpointError(f"{contents.source}: expected {name} with {axes} axes, got {shape}")
+    return shape
+
+
+def depth_of(contents: Contents, pattern: str) -> int:
+    """How many blocks there are: names with 0, 1, 2 ... in place of {i}, without a gap."""
+    before, after = pattern.split("{i}")
+    numbers = {
+        name[len(before) :].partition(".")[0] if not after else name[len(before) : len(name) - len(after)]
+        for name in contents.tensors
+        if name.startswith(before) and name.endswith(after)
+    }
+    found = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+    if found != list(range(len(found))) or not found:
+        raise CheckpointError(f"{contents.source}: expected blocks numbered from 0 without a gap, got {found[:8]}")
+    return len(found)
+
+
+def class_names(count: int, given: Any = None) -> tuple[str, ...]:
+    """Names for the outputs: those given where they are as many, ImageNet-1k's for 1000 outputs, else none."""
+    if isinstance(given, Mapping):
+        given = [given.get(str(number), given.get(number)) for number in range(count)]
+    if isinstance(given, list | tuple) and len(given) == count and all(isinstance(name, str) for name in given):
+        usual = all(name == f"LABEL_{number}" for number, name in enumerate(given))
+        if not usual and len(set(given)) == count:
+            return tuple(given)
+    return imagenet1k() if count == 1000 else ()

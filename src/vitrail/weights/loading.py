@@ -1,0 +1,135 @@
+"""load: a file or folder of any known family -> Checkpoint, with every tensor accounted for or an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from vitrail import checkpoint
+from vitrail.checkpoint import Checkpoint, Mapped, Provenance
+from vitrail.checks import shown
+from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
+from vitrail.network.vit import on_meta
+from vitrail.weights.families import FAMILIES
+from vitrail.weights.family import Family
+from vitrail.weights.hub import fetch
+from vitrail.weights.overrides import check_names, decide, tell
+from vitrail.weights.pairing import decoder_of, expected, pair, read
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.files import open_contents
+from vitrail.weights.resize import with_size
+
+
+def load(
+    path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
+) -> Checkpoint:
+    """A checkpoint from our file, "vitrail:glass", any known family's file or folder, or "hf:owner/name".
+
+    Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
+    `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
+    """
+    override = check_names({} if override is None else override)
+    leave_out = _patterns(leave_out)
+    if isinstance(path, str) and path.startswith("vitrail:"):
+        return _own(path, override, leave_out)
+    place = fetch(path) if isinstance(path, str) and path.startswith("hf:") else path
+    contents = open_contents(place, override.get("take", ""))
+    if checkpoint.KEY in contents.metadata:
+        return _own(place, override, leave_out)
+    return from_contents(contents, override, leave_out)
+
+
+def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Sequence[str] = ()) -> Checkpoint:
+    """A checkpoint from what a file holds: recognised, described, every tensor paired, then read."""
+    family = recognise(contents, override)
+    kept = leave(contents, family, leave_out)
+    try:
+        description = decide(family.describe(kept, override), override)
+        model = on_meta(description.config)
+    except CheckpointError:
+        raise
+    except VitrailError as error:
+        raise CheckpointError(f"{contents.source}, read as {family.name}: {error}") from error
+    ours = expected(description, model)
+    plan = pair(family, description, ours, kept)
+    tensors = read(plan, kept, description.config)
+    model.load_state_dict({name: tensors[name] for name in model.state_dict()}, assign=True)
+    decoder = None
+    if description.decoder is not None:
+        decoder = decoder_of(description)
+        decoder.load_state_dict({name: tensors[f"decoder.{name}"] for name in decoder.state_dict()}, assign=True)
+    mapping = [
+        Mapped(name, link.theirs, tuple(ours[name].shape), link.how.name) for link in plan.links for name in link.ours
+    ]
+    mapping += [Mapped("", (row.theirs,), kept.tensors[row.theirs].shape, row.why) for row in plan.derived]
+    mapping += [Mapped("", (name,), contents.tensors[name].shape, "left out") for name in kept.left]
+    provenance = Provenance(
+        source=contents.source,
+        family=family.name,
+        settings=tell(description, override, contents),
+        mapping=tuple(mapping),
+    )
+    try:
+        loaded = Checkpoint(
+            model.eval(),
+            description.preprocess,
+            description.classes,
+            provenance=provenance,
+            decoder=decoder,
+            extras={name: tensors[f"extras.{name}"] for name in description.extras},
+        )
+        return loaded if "image_size" not in override else with_size(loaded, override["image_size"])
+    except VitrailError as error:
+        raise CheckpointError(f"{contents.source}, read as {family.name}: {error}") from error
+
+
+def recognise(contents: Contents, override: Mapping[str, Any]) -> Family:
+    """The family whose names these are; the name of the file has no say."""
+    if "family" in override:
+        name = override["family"]
+        if name not in FAMILIES:
+            raise InputError(f"no family {name!r}: {nearest(str(name), FAMILIES)}")
+        return FAMILIES[name]
+    for family in FAMILIES.values():
+        if family.knows(contents):
+            return family
+    names = sorted(contents.tensors)
+    sample = ", ".join(f"{name} {list(contents.tensors[name].shape)}" for name in names[:6])
+    raise CheckpointError(
+        f"{contents.source}: {len(names)} tensors whose names are of no vision transformer known here ({sample}"
+        f"{', ...' if len(names) > 6 else ''}); known families: {', '.join(FAMILIES)}"
+    )
+
+
+def leave(contents: Contents, family: Family, leave_out: Sequence[str]) -> Contents:
+    """The contents without the parts that were named."""
+    left: list[str] = []
+    for asked in leave_out:
+        patterns = family.parts.get(asked, (asked, f"{asked}.*", f"{asked}/*"))
+        found = [name for name in contents.tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if not found:
+            parts = f"; parts of {family.name}: {', '.join(family.parts)}" if family.parts else ""
+            raise InputError(f"leave_out {asked!r}: no tensor has such a name{parts}")
+        left += [name for name in found if name not in left]
+    kept = {name: value for name, value in contents.tensors.items() if name not in left}
+    return replace(contents, tensors=kept, left=tuple(left))
+
+
+# ---- small parts -------------------------------------------------------------------------------------------------
+
+
+def _own(path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: Sequence[str]) -> Checkpoint:
+    """Our own file says everything, so nothing can be set or left out."""
+    if override or leave_out:
+        given = ", ".join([*override, *leave_out])
+        raise InputError(f"{path} is Vitrail's own and says everything itself: load it without {given}")
+    return checkpoint.load(path)
+
+
+def _patterns(leave_out: Sequence[str]) -> Sequence[str]:
+    if isinstance(leave_out, str) or not all(isinstance(each, str) for each in leave_out):
+        raise InputError(f"leave_out: expected a list of parts or names, got {shown(leave_out)}")
+    return leave_out

@@ -1,0 +1,107 @@
+"""What no tensor says: taken from the user, or from the family with its reason; and told in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from vitrail.checkpoint import Setting
+from vitrail.checks import instance, settings, shown
+from vitrail.errors import InputError, nearest
+from vitrail.images import Preprocess
+from vitrail.network.config import Resample, Rotary, ViTConfig
+from vitrail.weights.family import Description
+from vitrail.weights.reading.contents import Contents
+
+SHOWN: Final = ("heads", "activation", "norm_eps", "qkv_bias", "resample", "rotary", "pool", "preprocess", "classes")
+UNSAID: Final = ("activation", "norm_eps", "resample", "preprocess")  # by tensors, ever
+OF_CONFIG: Final = tuple(each.name for each in fields(ViTConfig))
+OF_PIXELS: Final = tuple(each.name for each in fields(Preprocess))
+OF_LOADING: Final = ("resample", "family", "take")
+
+
+def check_names(override: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Overrides whose every name is a setting."""
+    instance("override", override, Mapping, error=InputError)
+    known = sorted({*OF_CONFIG, *OF_PIXELS, *OF_LOADING})
+    for name in override:
+        if name not in known:
+            raise InputError(f"override has no setting {name!r}: {nearest(str(name), known)}")
+    return override
+
+
+def decide(description: Description, override: Mapping[str, Any]) -> Description:
+    """The description with what the user knows better."""
+    config, preprocess, classes = description.config, description.preprocess, description.classes
+    changes = {name: override[name] for name in OF_CONFIG if name in override}
+    if "image_size" in changes:  # where it does not fit the table of positions, the table is resampled later
+        del changes["image_size"]
+        preprocess = _pixels(preprocess, {"size": override["image_size"]})
+    if "classes" in changes:
+        classes = _class_names(changes.pop("classes"), config.classes)
+    if "resample" in override:
+        changes["positions"] = replace(changes.get("positions", config.positions), resample=_resample(override))
+    config = replace(config, **changes)
+    pixels = {name: override[name] for name in OF_PIXELS if name in override and name != "channels"}
+    return replace(description, config=config, preprocess=_pixels(preprocess, pixels), classes=classes)
+
+
+def tell(description: Description, override: Mapping[str, Any], contents: Contents) -> tuple[Setting, ...]:
+    """What no tensor says, or only in part: the value in force, and why it is that."""
+    config = description.config
+    values: dict[str, Any] = {name: getattr(config, name) for name in SHOWN if hasattr(config, name)}
+    values["resample"] = config.positions.resample if config.positions.kind not in ("none", "relative") else None
+    values["preprocess"] = description.preprocess
+    values["classes"] = f"{config.classes}" + (" with names" if description.classes else "")
+    pixels = [name for name in OF_PIXELS if name in override]
+    found = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        given = name in override or (name == "preprocess" and pixels)
+        usual = "as the family's own code computes" if name in UNSAID else "the tensors say so"
+        why = "given" if given else description.reasons.get(name, usual)
+        found.append(Setting(name, _told(value), why))
+    if contents.wrapper:
+        beside = f"; also there: {', '.join(contents.others)}" if contents.others else ""
+        found.append(Setting("take", contents.wrapper, f"where the file keeps its weights{beside}"))
+    return tuple(found)
+
+
+def _told(value: Any) -> str:
+    """A setting in few words."""
+    if isinstance(value, Resample):
+        marks = [name for name in ("antialias", "align_corners") if getattr(value, name)]
+        return ", ".join([value.mode, *marks, *([f"offset {value.offset}"] if value.offset else [])])
+    if isinstance(value, Rotary):
+        return f"{value.kind}, theta {value.theta:g}"
+    if isinstance(value, Preprocess):
+        mean, std = (_one(numbers) for numbers in (value.mean, value.std))
+        smooth = "" if value.antialias else " without antialias"
+        frame = f"{value.size[0]}x{value.size[1]}, {value.resize} {value.crop:g}, {value.interpolation}{smooth}"
+        return f"{frame}, mean {mean}, std {std}{', BGR' * (value.order == 'BGR')}"
+    return str(value)
+
+
+def _one(numbers: Sequence[float]) -> str:
+    """Numbers, or the one that all of them are."""
+    return f"{numbers[0]:g}" if len(set(numbers)) == 1 else "/".join(f"{number:g}" for number in numbers)
+
+
+def _class_names(names: Any, count: int) -> tuple[str, ...]:
+    if isinstance(names, str | int) or not isinstance(names, Sequence):
+        raise InputError(
+            f"classes: expected {count} names, got {shown(names)}; for another number of classes load first, "
+            "then vitrail.weights.with_classes"
+        )
+    return tuple(names)
+
+
+def _resample(override: Mapping[str, Any]) -> Resample:
+    value = override["resample"]
+    return value if isinstance(value, Resample) else Resample(**settings(Resample, value))
+
+
+def _pixels(preprocess: Preprocess, changes: Mapping[str, Any]) -> Preprocess:
+    return Preprocess.from_dict(preprocess.to_dict() | dict(changes)) if changes else preprocess

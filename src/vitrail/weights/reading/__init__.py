@@ -1,0 +1,1 @@
+"""Strangers' files opened with care: a path in, Contents out, before any tensor is read."""

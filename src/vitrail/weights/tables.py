@@ -1,0 +1,178 @@
+"""The tables of a family: which of their tensors make which of ours, and how; read from left to right and back.
+
+A row pairs names of ours with names of theirs. `{i}` stands for the number of a block; a name that is no tensor's own
+stands for a layer, whose weight and bias go together. A row for a tensor that our network lacks is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from vitrail.network.config import ViTConfig
+
+Tensors: TypeAlias = Sequence[Tensor]
+Names: TypeAlias = str | tuple[str, ...]
+
+BLOCK: Final = re.compile(r"\bblocks\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class How:
+    """How some of their tensors make some of ours, and back; both only move values, so that no bit is lost."""
+
+    name: str  # as the report says it
+    join: Callable[[Tensors, ViTConfig], Tensors]  # theirs -> ours
+    part: Callable[[Tensors, ViTConfig], Tensors]  # ours -> theirs
+
+
+class Row(NamedTuple):
+    """One line of a table."""
+
+    ours: Names
+    theirs: Names
+    how: How | None = None  # None: the same values in the same shape
+
+
+class Derived(NamedTuple):
+    """A tensor of theirs that says nothing new: checked against what the config makes of it, and made anew."""
+
+    theirs: str
+    make: Callable[[ViTConfig], Tensor]
+    why: str
+    close: float = 0.0  # how far values may lie apart: 0 means equal bits
+
+
+Table: TypeAlias = Sequence[Row | Derived]
+
+
+class Link(NamedTuple):
+    """A row spelled out: tensor names on both sides."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    how: How
+
+
+# ---- how values move ---------------------------------------------------------------------------------------------
+
+
+def each(name: str, join: Callable[[Tensor, ViTConfig], Tensor], part: Callable[[Tensor, ViTConfig], Tensor]) -> How:
+    """One of theirs is one of ours, in another shape or order."""
+    return How(name, lambda t, c: [join(t[0], c)], lambda t, c: [part(t[0], c)])
+
+
+def stack(*shares: int, name: str = "") -> How:
+    """Several of theirs, laid end to end along the rows, are one of ours; shares are their relative lengths."""
+
+    def part(tensors: Tensors, config: ViTConfig) -> Tensors:
+        unit = tensors[0].shape[0] // sum(shares)
+        return list(torch.split(tensors[0], [share * unit for share in shares]))
+
+    return How(name or "laid end to end", lambda t, c: [torch.cat(tuple(t))], part)
+
+
+def then(first: How, second: How) -> How:
+    """Two steps on the way to ours; the way back takes them in the other order."""
+    return How(
+        f"{first.name}, then {second.name}",
+        lambda t, c: second.join(first.join(t, c), c),
+        lambda t, c: first.part(second.part(t, c), c),
+    )
+
+
+SAME = How("same", lambda t, c: t, lambda t, c: t)
+QKV = stack(1, 1, 1, name="q, k and v laid end to end")
+GATED = stack(1, 1, name="gate and value laid end to end")
+WITHOUT_BATCH = each("without the batch axis", lambda t, c: _first(t), lambda t, c: t[None])
+ROW = each("as one row", lambda t, c: t[None], lambda t, c: _first(t))
+TRANSPOSED = each("transposed", lambda t, c: t.t(), lambda t, c: t.t())
+
+
+def _first(tensor: Tensor) -> Tensor:
+    """What an axis of length one holds; any other length does not fit."""
+    return tensor.squeeze(0).expand(tensor.shape[1:])
+
+
+def kernel_shape(config: ViTConfig) -> tuple[int, int, int]:
+    """Channels, rows and columns of one patch."""
+    return config.stem.channels if config.stem else config.channels, *config.patch_size
+
+
+def _from_convolution(kernel: Tensor, config: ViTConfig) -> Tensor:
+    return kernel.reshape(kernel.shape[0], *kernel_shape(config)).flatten(1)
+
+
+def _to_convolution(weight: Tensor, config: ViTConfig) -> Tensor:
+    return weight.reshape(weight.shape[0], *kernel_shape(config))
+
+
+def _from_channels_last(weight: Tensor, config: ViTConfig) -> Tensor:
+    channels, rows, columns = kernel_shape(config)
+    return weight.reshape(-1, rows, columns, channels).permute(0, 3, 1, 2).flatten(1)
+
+
+def _to_channels_last(weight: Tensor, config: ViTConfig) -> Tensor:
+    return weight.reshape(weight.shape[0], *kernel_shape(config)).permute(0, 2, 3, 1).flatten(1)
+
+
+KERNEL = each("convolution kernel flattened", _from_convolution, _to_convolution)
+CHANNELS_LAST = each("channels moved before the pixels", _from_channels_last, _to_channels_last)
+
+
+# ---- spelling a table out ----------------------------------------------------------------------------------------
+
+
+def spell(table: Table, ours: Iterable[str]) -> list[Link]:
+    """Every row with names of tensors, for those that our network has."""
+    known = set(ours)
+    depth = 1 + max((int(found[1]) for name in known if (found := BLOCK.search(name))), default=0)
+    links: list[Link] = []
+    for row in table:
+        if isinstance(row, Derived):
+            continue
+        for names, others in _numbered(row, depth):
+            for leaf in ("",) if names[0] in known else (".weight", ".bias"):
+                here = tuple(name + leaf for name in names)
+                if all(name in known for name in here):
+                    links.append(Link(here, tuple(name + leaf for name in others), row.how or SAME))
+    return links
+
+
+def derived(table: Table, depth: int) -> list[Derived]:
+    """The rows for tensors that follow from the config, with the numbers of the blocks filled in."""
+    found: list[Derived] = []
+    for row in table:
+        if isinstance(row, Derived):
+            count = depth if "{i}" in row.theirs else 1
+            found += [row._replace(theirs=row.theirs.replace("{i}", str(i))) for i in range(count)]
+    return found
+
+
+def _numbered(row: Row, depth: int) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """A row's names on both sides, once for each block where it has a number to fill in."""
+    ours = (row.ours,) if isinstance(row.ours, str) else row.ours
+    theirs = (row.theirs,) if isinstance(row.theirs, str) else row.theirs
+    if not any("{i}" in name for name in (*ours, *theirs)):
+        return [(ours, theirs)]
+    fill: Callable[[tuple[str, ...], int], tuple[str, ...]]
+    fill = lambda names, i: tuple(name.replace("{i}", str(i)) for name in names)  # noqa: E731
+    return [(fill(ours, i), fill(theirs, i)) for i in range(depth)]
+
+
+def to_theirs(table: Table, ours: Mapping[str, Tensor], config: ViTConfig) -> tuple[dict[str, Tensor], list[str]]:
+    """Their tensors from ours, and the names of ours that the table has no place for."""
+    given: dict[str, Tensor] = {}
+    placed: set[str] = set()
+    for link in spell(table, ours):
+        values = link.how.part([ours[name] for name in link.ours], config)
+        given.update((name, value.contiguous()) for name, value in zip(link.theirs, values, strict=True))
+        placed.update(link.ours)
+    for row in derived(table, config.depth):
+        given[row.theirs] = row.make(config)
+    return given, [name for name in ours if name not in placed]

@@ -1,0 +1,193 @@
+"""load and convert, whatever the family: overrides, parts left out, what is refused, and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import vitrail
+from network import renames
+from vitrail.checkpoint import Checkpoint, Mapped
+from vitrail.errors import CheckpointError, InputError
+from vitrail.images import Preprocess
+from vitrail.network import Resample, ViT, ViTConfig
+from vitrail.weights import convert, load
+
+SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A small network in timm's names, one file."""
+    model = ViT(ViTConfig(**SMALL, classes=10)).eval()
+    renames.randomise(model)
+    convert(Checkpoint(model, Preprocess(32)), tmp_path / "bare.safetensors", to="timm")
+    return tmp_path / "bare.safetensors"
+
+
+def test_every_tensor_is_in_the_report(bare: Path) -> None:
+    """Ours, theirs, shape and how, for each; nothing twice, nothing left."""
+    mapping = load(bare).provenance.mapping
+    assert {name for row in mapping for name in row.theirs} == set(load_file(bare))
+    assert {row.ours for row in mapping} == set(load(bare).model.state_dict())
+    assert Mapped("tokens.cls", ("cls_token",), (1, 128), "without the batch axis") in mapping
+    kernel = next(row for row in mapping if row.ours == "patches.projection.weight")
+    assert kernel == Mapped(kernel.ours, ("patch_embed.proj.weight",), (128, 192), "convolution kernel flattened")
+
+
+def test_what_is_loaded_can_be_saved_as_ours(bare: Path, tmp_path: Path) -> None:
+    """With the report and the settings in its provenance, bit for bit."""
+    ckpt = load(bare)
+    vitrail.save(ckpt, tmp_path / "ours.safetensors")
+    back = load(tmp_path / "ours.safetensors")
+    assert back.provenance == ckpt.provenance
+    assert all(torch.equal(value, back.model.state_dict()[name]) for name, value in ckpt.model.state_dict().items())
+    with pytest.raises(InputError, match="says everything itself"):
+        load(tmp_path / "ours.safetensors", override={"heads": 4})
+
+
+def test_settings_can_be_overridden_by_name(bare: Path) -> None:
+    override = {"activation": "relu", "norm_eps": 1e-5, "heads": 4, "resample": Resample(antialias=False), "crop": 1.0}
+    ckpt = load(bare, override={**override, "mean": 0.25, "classes": [f"c{i}" for i in range(10)]})
+    config = ckpt.model.config
+    assert (config.activation, config.norm_eps, config.heads) == ("relu", 1e-5, 4)
+    assert config.positions.resample == Resample(antialias=False)
+    assert (ckpt.preprocess.crop, ckpt.preprocess.mean) == (1.0, (0.25,) * 3)
+    assert ckpt.classes[3] == "c3"
+    given = {each.name for each in ckpt.provenance.settings if each.why == "given"}
+    assert given == {"activation", "norm_eps", "heads", "resample", "preprocess", "classes"}
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ({"activaton": "relu"}, "did you mean 'activation'"),
+        ({"activation": "tanh"}, "activation"),
+        ({"heads": 7}, "heads"),
+        ({"heads": "many"}, "heads"),
+        ({"width": 64}, "expected"),
+        ({"classes": ["a", "b"]}, "expected 10 class names"),
+        ({"classes": 5}, "with_classes"),
+        ({"resample": {"mood": 1}}, "mood"),
+        ({"family": "tim"}, "did you mean 'timm'"),
+        ({"family": "google"}, "embedding"),
+        ({"channels": 1}, "expected"),
+        ({"mean": 300}, "mean"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(bare: Path, override: dict[str, Any], message: str) -> None:
+    with pytest.raises(vitrail.VitrailError, match=message):
+        load(bare, override=override)
+
+
+def test_a_part_can_be_left_out_by_name(bare: Path) -> None:
+    """The head by its part; the report keeps what was left; a name that fits nothing is a mistake."""
+    ckpt = load(bare, leave_out=("head",))
+    assert ckpt.model.config.classes == 0
+    left = [row.theirs[0] for row in ckpt.provenance.mapping if row.how == "left out"]
+    assert sorted(left) == ["head.bias", "head.weight"]
+    with pytest.raises(InputError, match="leave_out 'haed'"):
+        load(bare, leave_out=("haed",))
+    with pytest.raises(InputError, match="list"):
+        load(bare, leave_out="head")
+
+
+@pytest.mark.row("001.08")
+def test_another_image_size_resamples_the_table_once(bare: Path) -> None:
+    """224 to 384, in small: the table is resampled by the family's policy, and answers are those of before."""
+    native, larger = load(bare), load(bare, override={"image_size": 48})
+    assert larger.model.config.image_size == (48, 48)
+    assert larger.preprocess.size == (48, 48)
+    assert larger.model.tokens.tables[0].table.shape == (37, 128)
+    pixels = torch.randn(2, 3, 48, 48)
+    assert torch.allclose(native.model(pixels), larger.model(pixels), atol=1e-5)
+
+
+@pytest.mark.fault("W9")
+def test_a_wrong_model_is_one_message_and_no_half_load(bare: Path) -> None:
+    """Missing, unexpected, mis-shaped and of another kind: all in one message."""
+    tensors = load_file(bare)
+    del tensors["norm.bias"]
+    tensors["blocks.0.mlp.fc2.bias"] = torch.ones(7)
+    tensors["blocks.0.norm1.weight"] = torch.ones(128, dtype=torch.int64)
+    tensors["extra.weight"] = torch.ones(2, 2)
+    save_file(tensors, bare)
+    with pytest.raises(CheckpointError) as caught:
+        load(bare)
+    for part in ("missing norm.bias", "fc2.bias [7]", "torch.int64", "not used extra.weight [2, 2]", "of 32 tensors"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.fault("W8")
+def test_nan_is_refused(bare: Path) -> None:
+    tensors = load_file(bare)
+    tensors["norm.bias"][3] = float("nan")
+    save_file(tensors, bare)
+    with pytest.raises(CheckpointError, match="norm.bias hold NaN"):
+        load(bare)
+
+
+def test_half_precision_stays_and_mixed_is_widened(bare: Path) -> None:
+    tensors = load_file(bare)
+    save_file({name: value.bfloat16() for name, value in tensors.items()}, bare)
+    assert {value.dtype for value in load(bare).model.state_dict().values()} == {torch.bfloat16}
+    mixed = {name: value.half() if "mlp" in name else value for name, value in tensors.items()}
+    save_file(mixed, bare)
+    model = load(bare).model
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
+    assert torch.equal(model.state_dict()["encoder.blocks.0.mlp.up.weight"], mixed["blocks.0.mlp.fc1.weight"].float())
+
+
+def test_heads_are_told_and_never_guessed_where_64_does_not_divide(tmp_path: Path) -> None:
+    model = ViT(ViTConfig(**{**SMALL, "width": 96, "heads": 3}, classes=10))
+    renames.randomise(model)
+    convert(Checkpoint(model, Preprocess(32)), tmp_path / "folder", to="timm")  # config.json says the heads
+    assert load(tmp_path / "folder").model.config.heads == 3
+    alone = tmp_path / "alone.safetensors"
+    save_file(load_file(tmp_path / "folder" / "model.safetensors"), alone)
+    with pytest.raises(CheckpointError, match="how many heads"):
+        load(alone)
+    assert load(alone, override={"heads": 3}).model.config.heads == 3
+    with pytest.raises(CheckpointError, match="heads"):  # a bare file would come back with other heads
+        convert(tmp_path / "folder", tmp_path / "bare.safetensors", to="timm")
+    assert not (tmp_path / "bare.safetensors").exists()
+
+
+def test_unknown_names_list_what_is_known(tmp_path: Path) -> None:
+    save_file({"layer.weight": torch.ones(2, 2)}, tmp_path / "odd.safetensors")
+    with pytest.raises(CheckpointError, match="no vision transformer known here.*timm"):
+        load(tmp_path / "odd.safetensors")
+
+
+def test_what_is_there_is_not_written_over(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match="already there"):
+        convert(bare, tmp_path / "there", to="timm")
+    with pytest.raises(InputError, match="did you mean 'timm'"):
+        convert(bare, tmp_path / "out", to="tim")
+
+
+def test_a_pruned_network_stays_ours(bare: Path, tmp_path: Path) -> None:
+    ckpt = load(bare)
+    pruned = Checkpoint(vitrail.prune_heads(ckpt.model, {0: [1]}), ckpt.preprocess)
+    with pytest.raises(CheckpointError, match="kept_heads"):
+        convert(pruned, tmp_path / "out", to="timm")
+    assert convert(pruned, tmp_path / "out.safetensors", to="vitrail").identical == 32
+
+
+def test_hf_names_say_what_to_do_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where someone writes hf:, and a clear message where there is no network."""
+    pytest.importorskip("huggingface_hub")
+    with pytest.raises(CheckpointError, match="hf:someone/nothing could not be fetched"):
+        load("hf:someone/nothing")
+    with pytest.raises(InputError, match="hf:owner/name"):
+        load("hf:nothing")
+    import sys
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(vitrail.VitrailError, match="vitrail\\[hub\\]"):
+        load("hf:someone/nothing")
