@@ -42,6 +42,7 @@ PART_OF = {  # a room of several files
     "checks": "errors",
     "decoding": "images",
     "headers": "images",
+    "opened": "checkpoint",
     "stored": "checkpoint",
     "doctor": "cli",
 }

@@ -306,14 +306,13 @@ def test_what_is_no_path_is_refused() -> None:
             return b"x.safetensors"
 
     for wrong in (None, 5, b"x.safetensors", Odd()):
-        with pytest.raises(InputError, match="expected the path of a checkpoint"):
+        with pytest.raises(InputError, match="expected the path of a file or folder of weights"):
             read_safetensors(wrong)  # type: ignore[arg-type]
 
 
-def test_a_pipe_that_takes_the_place_of_a_file_does_not_hang(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_does_not_hang(path: Path) -> None:
     os.mkfifo(path)
-    monkeypatch.setattr(Path, "is_file", lambda _: True)  # it still was one when it was looked at
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="is a pipe or device"):
         read_safetensors(path)
 
 
@@ -432,7 +431,7 @@ def test_errors_of_disk_and_memory_are_ours(
             read_safetensors(path)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", full)
-        with pytest.raises(CheckpointError, match="no memory for 'a', 400,000 bytes"):
+        with pytest.raises(CheckpointError, match="'a': no memory for a tensor of 400,000 bytes"):
             large["a"].read()
 
 

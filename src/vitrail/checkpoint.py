@@ -29,6 +29,7 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT, on_meta
+from vitrail.opened import reason, sync_folder
 from vitrail.stored import (
     WORDS,
     Stored,
@@ -261,9 +262,9 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
             os.fsync(file.fileno())
         load(temporary)  # read it back before it takes the name
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {_reason(error)}") from error
+        raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {reason(error)}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -421,16 +422,3 @@ def _is_unicode(text: str) -> bool:
 
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

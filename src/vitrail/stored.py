@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from vitrail.checks import shown
-from vitrail.errors import CheckpointError, InputError, nearest
+from vitrail.errors import CheckpointError, nearest
+from vitrail.opened import Opened, as_numbers, fresh, path_text
 
 BUILT_IN: Final = ("glass",)
 LARGEST_HEADER: Final = 32 * 2**20  # bytes
@@ -68,14 +65,10 @@ class Safetensors(NamedTuple):
 
 def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
     """Read and check the header of a file; no tensor is read yet. "vitrail:glass" is built in."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise InputError(f"expected the path of a checkpoint, got {type(path).__name__}")
-    place = os.fspath(path)
+    place = path_text(path)
     try:
-        file = _File(place)
-        header = _header(file)
-    except OSError as error:
-        raise CheckpointError(f"could not read {place}: {_reason(error)}") from error
+        file = _open(place)
+        header, body = _header(file)
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
@@ -84,10 +77,10 @@ def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
         metadata = _metadata(header.pop("__metadata__", {}))
         entries = [_entry(name, plain) for name, plain in header.items()]
         entries.sort(key=lambda each: (each.start, each.end))
-        _check_layout(entries, file.size - file.body)
+        _check_layout(entries, file.size - body)
     except ValueError as error:
         raise CheckpointError(f"{place} is damaged: {error}") from None
-    tensors = {each.name: Stored(each.shape, each.dtype, partial(_read, file, each)) for each in entries}
+    tensors = {each.name: Stored(each.shape, each.dtype, partial(_read, file, body, each)) for each in entries}
     return Safetensors(tensors, metadata)
 
 
@@ -162,63 +155,24 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _File:
-    """An open file that is closed when nothing of it is wanted any more; any thread may read from it."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.body = name, 0  # where the tensors begin is known after the header
-        with _place(name) as place:
-            self.number = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not keep us waiting
-        weakref.finalize(self, os.close, self.number)
-        about = os.fstat(self.number)
-        if not stat.S_ISREG(about.st_mode):
-            raise _absent(name)
-        self.size, self.changed = about.st_size, about.st_mtime_ns
-
-    def fill(self, view: memoryview, start: int) -> None:
-        """Fill memory with what stands in the file from there on: all of it, or an error."""
-        while view and (count := os.preadv(self.number, [view], start)):
-            view, start = view[count:], start + count
-        about = os.fstat(self.number)
-        if view or about.st_size < self.size:
-            raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
-        if about.st_mtime_ns != self.changed:
-            raise CheckpointError(f"{self.name} was changed while being read: load it again")
+def _open(name: str) -> Opened:
+    """The file of a name; "vitrail:glass" lies in the package."""
+    if not name.startswith("vitrail:"):
+        return Opened(name)
+    built_in = [f"vitrail:{each}" for each in BUILT_IN]
+    if name not in built_in:
+        raise CheckpointError(f"no built-in checkpoint {name!r}: {nearest(name, built_in)}")
+    resource = resources.files("vitrail") / "data" / f"{name.removeprefix('vitrail:')}.safetensors"
+    with resources.as_file(resource) as place:
+        return Opened(place, name)
 
 
-@contextmanager
-def _place(name: str) -> Iterator[Path]:
-    """Where a file lies, or an error that says what stands there instead."""
-    if name.startswith("vitrail:"):
-        built_in = [f"vitrail:{each}" for each in BUILT_IN]
-        if name not in built_in:
-            raise CheckpointError(f"no built-in checkpoint {name!r}: {nearest(name, built_in)}")
-        resource = resources.files("vitrail") / "data" / f"{name.removeprefix('vitrail:')}.safetensors"
-        with resources.as_file(resource) as place:
-            yield place
-        return
-    place = Path(name)
-    if place.is_dir():
-        raise CheckpointError(f"{name} is a folder: name the .safetensors file in it")
-    if not place.is_file():
-        raise _absent(name)
-    yield place
-
-
-def _absent(name: str) -> CheckpointError:
-    return CheckpointError(f"no checkpoint {name}: expected a .safetensors file, or vitrail:{BUILT_IN[0]}")
-
-
-def _header(file: _File) -> dict[str, Any]:
-    """The JSON object at the start of a file, every name in it once; ValueError says why there is none."""
-    start = bytearray(min(8, file.size))
-    file.fill(memoryview(start), 0)
-    length = int.from_bytes(start, "little")
+def _header(file: Opened) -> tuple[dict[str, Any], int]:
+    """The JSON object at the start of a file, every name in it once, and where it ends; ValueError says why not."""
+    length = int.from_bytes(file.read(0, 8), "little")
     if file.size < 8 or length > min(file.size - 8, LARGEST_HEADER):
         raise CheckpointError(f"{file.name} is not a safetensors file, or is cut short: expected NAME.safetensors")
-    raw = bytearray(length)
-    file.fill(memoryview(raw), 8)
-    file.body = 8 + length
+    raw = file.read(8, length)
     too_many = ValueError(f"it names more than {MOST_TENSORS:,} tensors")
     if raw.count(b'"data_offsets"') > MOST_TENSORS:
         raise too_many
@@ -235,7 +189,7 @@ def _header(file: _File) -> dict[str, Any]:
     if not text.startswith("{"):
         raise ValueError(f"expected an object, got {text[:1]!r}")
     header: dict[str, Any] = json.loads(text, object_pairs_hook=counted, parse_constant=_refuse_constant)
-    return header
+    return header, 8 + length
 
 
 def _refuse_constant(word: str) -> None:
@@ -302,20 +256,9 @@ def _check_layout(entries: Iterable[_Entry], size: int) -> None:
         raise ValueError(f"expected {end:,} bytes of tensors, got {size:,}: {wrong}")
 
 
-def _read(file: _File, entry: _Entry) -> Tensor:
+def _read(file: Opened, body: int, entry: _Entry) -> Tensor:
     """The values of one tensor, from the file straight into memory of their own."""
-    try:
-        tensor = torch.empty(entry.shape, dtype=entry.dtype)
-        file.fill(bytes_of(tensor), file.body + entry.start)
-    except OSError as error:
-        raise CheckpointError(f"could not read {file.name}: {_reason(error)}") from error
-    except RuntimeError:  # of torch, which has no kind of its own for this
-        size = entry.end - entry.start
-        raise CheckpointError(f"{file.name}: no memory for {entry.name!r:.80}, {size:,} bytes") from None
-    if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
-        raise CheckpointError(f"{file.name}: {entry.name!r:.80} holds bytes that are neither true nor false")
-    return tensor
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+    what = f"{file.name}: {entry.name!r:.80}"
+    raw = fresh(entry.end - entry.start, what)
+    file.fill(bytes_of(raw), body + entry.start)
+    return as_numbers(raw, entry.dtype, what).reshape(entry.shape)

@@ -453,3 +453,26 @@ def test_w13_a_foreign_error_would_be_seen(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(campaign, "open_contents", broken)
     assert campaign.outcome(tmp_path) == "KeyError: 'x'"
+
+
+def field(number: int, value: bytes) -> bytes:
+    """One field of a protocol buffer, as bytes with their length."""
+    length, digits = len(value), b""
+    while length >= 128:
+        digits, length = digits + bytes([length % 128 + 128]), length // 128
+    return bytes([8 * number + 2]) + digits + bytes([length]) + value
+
+
+@pytest.mark.fault("W16")
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "weights.data"])
+def test_w16_an_exported_network_is_named_and_nothing_it_points_to_is_opened(tmp_path: Path, location: str) -> None:
+    """ONNX whose tensors lie elsewhere, and claim to be huge: refused for what it is, from its first bytes."""
+    entry = field(1, b"location") + field(2, location.encode())
+    claimed = b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x01"  # 2^56 values
+    tensor = claimed + field(8, b"weight") + field(13, entry) + b"\x70\x01"
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"\x08\x0a" + field(2, b"pytorch") + field(3, b"2.13.0") + field(7, field(5, tensor)))
+    secret = tmp_path.parent / "secret.bin"
+    os.mkfifo(secret) if not secret.exists() else None  # whoever opens it waits for ever
+    with pytest.raises(CheckpointError, match="ONNX"):
+        open_contents(path)

@@ -72,6 +72,7 @@ def test_settings_can_be_overridden_by_name(bare: Path) -> None:
         ({"width": 64}, "expected"),
         ({"classes": ["a", "b"]}, "expected 10 class names"),
         ({"classes": 5}, "with_classes"),
+        ({"classes": "no such file"}, "no such file"),
         ({"resample": {"mood": 1}}, "mood"),
         ({"family": "tim"}, "did you mean 'timm'"),
         ({"family": "google"}, "embedding"),
@@ -94,6 +95,20 @@ def test_a_part_can_be_left_out_by_name(bare: Path) -> None:
         load(bare, leave_out=("haed",))
     with pytest.raises(InputError, match="list"):
         load(bare, leave_out="head")
+
+
+@pytest.mark.fault("W17")
+def test_class_names_from_a_file(bare: Path, tmp_path: Path) -> None:
+    """As many as the network has outputs; a page of HTML in their place, or too few, is refused."""
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"bird {number}" for number in range(10)))
+    assert load(bare, override={"classes": labels}).classes[9] == "bird 9"
+    labels.write_text("\n".join(f"bird {number}" for number in range(9)))
+    with pytest.raises(CheckpointError, match="expected 10 class names, as the head has, got 9"):
+        load(bare, override={"classes": str(labels)})
+    labels.write_text("<!DOCTYPE html><html><body>404</body></html>")
+    with pytest.raises(vitrail.VitrailError, match="web page"):
+        load(bare, override={"classes": labels})
 
 
 @pytest.mark.row("001.08")
@@ -177,6 +192,27 @@ def test_a_pruned_network_stays_ours(bare: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="kept_heads"):
         convert(pruned, tmp_path / "out", to="timm")
     assert convert(pruned, tmp_path / "out.safetensors", to="vitrail").identical == 32
+
+
+def test_hf_names_lead_to_the_folder_that_was_fetched(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As huggingface_hub lays its cache out: names that point to blobs beside the snapshot."""
+    hub = pytest.importorskip("huggingface_hub")
+    convert(bare, tmp_path / "folder", to="timm")
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in (tmp_path / "folder").iterdir():
+        (blobs / file.stem).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / file.stem)
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(hub, "list_repo_files", lambda repo, revision: ["config.json", "model.safetensors", "run.py"])
+    monkeypatch.setattr(hub, "snapshot_download", lambda repo, **how: asked.update(how, repo=repo) or str(snapshot))
+    ckpt = load("hf:a/b@v2")
+    assert (asked["repo"], asked["revision"]) == ("a/b", "v2")
+    assert asked["allow_patterns"] == ["*.json", "*.safetensors"]  # no code, and no pickles where they are not needed
+    assert torch.equal(ckpt.model.norm.weight, load(bare).model.norm.weight)
 
 
 def test_hf_names_say_what_to_do_offline(monkeypatch: pytest.MonkeyPatch) -> None:

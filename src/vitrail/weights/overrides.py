@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
@@ -13,6 +14,7 @@ from vitrail.images import Preprocess
 from vitrail.network.config import Resample, Rotary, ViTConfig
 from vitrail.weights.family import Description
 from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.labels import read_labels
 
 SHOWN: Final = ("heads", "activation", "norm_eps", "qkv_bias", "resample", "rotary", "pool", "preprocess", "classes")
 UNSAID: Final = ("activation", "norm_eps", "resample", "preprocess")  # by tensors, ever
@@ -90,9 +92,12 @@ def _one(numbers: Sequence[float]) -> str:
 
 
 def _class_names(names: Any, count: int) -> tuple[str, ...]:
-    if isinstance(names, str | int) or not isinstance(names, Sequence):
+    """Names for the outputs: a list of them, or the path of a file that lists them."""
+    if isinstance(names, str | os.PathLike):
+        return read_labels(names)
+    if not isinstance(names, Sequence):
         raise InputError(
-            f"classes: expected {count} names, got {shown(names)}; for another number of classes load first, "
+            f"classes: expected {count} names or a file of them, got {shown(names)}; for another number load first, "
             "then vitrail.weights.with_classes"
         )
     return tuple(names)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError, InputError
+from vitrail.opened import Opened, as_numbers, fresh, path_text, reason, sync_folder
 from vitrail.stored import LARGEST_VOLUME, MOST_DIMENSIONS, MOST_TENSORS, Stored, bytes_of
 from vitrail.weights.reading.archives import STORED, Member, check, check_sizes, read_directory, unpack
-from vitrail.weights.reading.opened import Opened, as_numbers, fresh, path_text, reason, sync_folder
 from vitrail.weights.reading.suspects import name_archive, name_suspect
 
 LARGEST_HEADER: Final = 64 * 2**10  # of one array

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.checks import instance
 from vitrail.errors import CheckpointError, InputError
+from vitrail.opened import Opened, path_text
 from vitrail.stored import Stored, read_safetensors
 from vitrail.weights.reading import arrays, pickles
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.folders import UNITS, Found, find_weights, read_sidecars
 from vitrail.weights.reading.opcodes import printable
-from vitrail.weights.reading.opened import Opened, path_text
 from vitrail.weights.reading.suspects import name_suspect, name_tree
 
 # Under what training programs keep weights, best first: averages of the weights are what one wants to use.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vitrail.errors import CheckpointError
-from vitrail.weights.reading.opened import Opened, reason
+from vitrail.opened import Opened, reason
 
 SIDECARS: Final = ("config.json", "preprocessor_config.json", "processor_config.json", "open_clip_config.json")
 LARGEST_JSON: Final = 4 * 2**20

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError
+from vitrail.opened import Opened, as_numbers, fresh
 from vitrail.stored import LARGEST_VOLUME, MOST_DIMENSIONS, MOST_TENSORS, Stored
 from vitrail.weights.reading.archives import Member, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.opcodes import (
@@ -32,7 +33,6 @@ from vitrail.weights.reading.opcodes import (
     printable,
     run,
 )
-from vitrail.weights.reading.opened import Opened, as_numbers, fresh
 from vitrail.weights.reading.suspects import name_archive, name_suspect
 
 LARGEST_PICKLE: Final = 64 * 2**20

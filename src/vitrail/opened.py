@@ -1,4 +1,4 @@
-"""Opened: a file of someone else's, read piece by piece; never mapped, never waited for."""
+"""Opened: a file read piece by piece into memory of our own; never mapped, never waited for."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def path_text(path: str | os.PathLike[str]) -> str:
 class Opened:
     """An open file that closes when nothing of it is wanted any more; any thread may read from it."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = path_text(path)
+    def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
+        place = path_text(path)
+        self.name = name or place  # as messages call it
         try:
-            self.number = os.open(self.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+            self.number = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
             weakref.finalize(self, os.close, self.number)
             about = os.fstat(self.number)
         except FileNotFoundError:
@@ -45,28 +46,20 @@ class Opened:
 
     def read(self, start: int, count: int) -> bytes:
         """The bytes there, fewer where the file ends: for headers and other small pieces."""
-        count = max(0, min(count, self.size - start))
-        try:
-            data = os.pread(self.number, count, start)
-        except OSError as error:
-            raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
-        if len(data) == count:
-            return data
-        raw = bytearray(count)  # one call reads no more than 2 GB
+        raw = bytearray(max(0, min(count, self.size - start)))
         self.fill(memoryview(raw), start)
         return bytes(raw)
 
     def fill(self, view: memoryview, start: int) -> None:
         """Fill memory with what stands there: all of it, or an error."""
         try:
-            while view:
-                count = os.preadv(self.number, [view], start)
-                if not count:
-                    raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
+            while view and (count := os.preadv(self.number, [view], start)):
                 view, start = view[count:], start + count
             about = os.fstat(self.number)
         except OSError as error:
             raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
+        if view or about.st_size < self.size:
+            raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
         if (about.st_size, about.st_mtime_ns) != (self.size, self.changed):
             raise CheckpointError(f"{self.name} was changed while being read: load it again")
 
@@ -74,7 +67,7 @@ class Opened:
 def as_numbers(raw: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     """Bytes (n,) seen as numbers of a kind; True and False must be the bytes 1 and 0."""
     if dtype == torch.bool and raw.numel() and int(raw.max()) > 1:
-        raise CheckpointError(f"{name}: bytes that are neither true nor false, where only such are expected")
+        raise CheckpointError(f"{name} holds bytes that are neither true nor false")
     return raw.view(dtype)
 
 
