@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checks import instance, shown
+from vitrail.checks import instance, listed, shown
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
@@ -62,11 +62,11 @@ class Setting(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """One of our tensors, and what it was made from."""
+    """One of our tensors, and what it was made from; or one of theirs that has no place in ours."""
 
-    ours: str
+    ours: str  # empty where theirs says nothing new, or was left out
     theirs: tuple[str, ...]
-    shape: tuple[int, ...]  # of ours
+    shape: tuple[int, ...]  # of ours, or else of theirs
     how: str
 
 
@@ -375,8 +375,7 @@ def _compare(path: str | os.PathLike[str], stored: Mapping[str, Stored], expecte
             kind = "floats" if ours.is_floating_point() else WORDS[ours.dtype]
             wrong.append(f"{name}: expected {kind}, got {WORDS[theirs.dtype]}")
     if wrong:
-        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-        raise CheckpointError(f"{path}: the tensors do not fit the config: {'; '.join(wrong[:8])}{more}")
+        raise CheckpointError(f"{path}: the tensors do not fit the config: {listed(wrong)}")
 
 
 def _refuse_nan(seen: Mapping[str, _Examined], what: str) -> None:

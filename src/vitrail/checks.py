@@ -23,6 +23,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def listed(parts: Sequence[str], between: str = "; ", most: int = 8) -> str:
+    """The first of many parts of a message, and how many more there are."""
+    more = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return between.join(parts[:most]) + more
+
+
 def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, error: type[VitrailError] = ConfigError) -> int:
     """A whole number in a range; True and False are none."""
     right = type(value) is not bool and isinstance(value, Integral)

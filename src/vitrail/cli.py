@@ -111,9 +111,7 @@ def models(as_json: AsJson = False) -> None:
 
 @app.command()
 def inspect(
-    what: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A checkpoint file or the name of a preset.")
-    ],
+    what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights of any known family, or a preset.")],
     size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
     override: Override = None,
@@ -411,6 +409,8 @@ def _described(
     from vitrail.network.presets import PRESETS
 
     if what in PRESETS:
+        if override or leave_out:
+            raise InputError(f"--set and --leave-out belong to a file of weights, and {what} is a preset")
         return PRESETS[what], {}, PRESETS[what].image_size, None
     if not what.startswith(("vitrail:", "hf:")) and not Path(what).exists():
         raise InputError(f"no checkpoint file and no preset {what!r}: {nearest(what, PRESETS)}")

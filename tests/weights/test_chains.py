@@ -74,7 +74,7 @@ PAIRS = [
     for name, (_, families) in GROUPS.items()
     for first, second in (permutations(families, 2) if len(families) > 1 else [(families[0], families[0])])
 ]
-ENDINGS = {"folder": "", "npz": ".npz", "pickle": ".pth", "safetensors": ".safetensors"}
+ENDINGS = {"folder": "", "npz": ".npz", "pickle": ".pth"}
 
 
 def network(name: str) -> Checkpoint:

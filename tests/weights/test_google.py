@@ -219,7 +219,7 @@ def test_timm_reads_the_same_hybrid(timm: ModuleType, tmp_path: Path, name: str)
 # ---- to other families and back ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["AugReg", "no head", "hybrid"])
+@pytest.mark.parametrize("name", ["AugReg", "no head", "hybrid without stages"])
 def test_through_timm_and_back(timm: ModuleType, tmp_path: Path, name: str) -> None:
     """timm resamples in its own way, and the report says so; every bit comes back."""
     network = replace(VARIANTS[name], width=128, heads=2, head_width=64)
@@ -253,7 +253,7 @@ def test_what_vit_jax_has_no_place_for(tmp_path: Path) -> None:
     oblong = load(plain, override={"image_size": (24, 40)})
     for family in ("google", "big_vision", "jeonsworld"):
         with pytest.raises(CheckpointError, match="stands for a square, and this network has a grid of 3x5"):
-            convert(oblong, out, to=family)
+            convert(oblong, tmp_path / ("out.bin" if family == "jeonsworld" else "out.npz"), to=family)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["map.npz", "plain.npz", "tok.npz"]
 
 
@@ -287,7 +287,7 @@ def test_one_message_for_all_that_is_wrong(tmp_path: Path) -> None:
         ("embedding/kernel", np.ones((8, 8, 5, 64), np.float32), "channels"),
         ("cls", np.ones((2, 1, 64), np.float32), r"tokens.cls: expected \[1, 64\], got cls \[2, 1, 64\]"),
         ("head/kernel", np.full((64, 7), np.nan, np.float32), "NaN"),
-        ("head/kernel", np.ones((64, 7), np.int32), "head.classify.weight: expected torch.float32, got torch.int32"),
+        ("head/kernel", np.ones((64, 7), np.int32), "head.classify.weight: expected a float of .*, got torch.int32"),
     ],
 )
 def test_wrong_shapes_and_values(tmp_path: Path, name: str, value: np.ndarray, message: str) -> None:

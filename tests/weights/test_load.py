@@ -15,7 +15,7 @@ from vitrail.checkpoint import Checkpoint, Mapped
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
 from vitrail.network import Resample, ViT, ViTConfig
-from vitrail.weights import convert, load
+from vitrail.weights import FAMILIES, convert, load
 
 SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
 
@@ -178,6 +178,51 @@ def test_unknown_names_list_what_is_known(tmp_path: Path) -> None:
         load(tmp_path / "odd.safetensors")
 
 
+@pytest.mark.parametrize(
+    "to, name",
+    [("timm", "out.npz"), ("google", "out.pth"), ("google", "out"), ("deit", "x.safetensors"), ("vitrail", "o")],
+)
+def test_the_name_must_end_as_what_is_written_does(bare: Path, tmp_path: Path, to: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"expected NAME.*, as {to} is written, got '{name}'"):
+        convert(bare, tmp_path / name, to=to)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"x", "", "a\0b", ["timm"], "x" * 300 + ".npz"])
+def test_what_is_no_path_or_name_is_refused(bare: Path, tmp_path: Path, wrong: Any) -> None:
+    """As a source, as a target, as a family, as what to leave out: always one of our errors."""
+    for source, out, to in ((wrong, tmp_path / "o", "timm"), (bare, wrong, "google"), (bare, tmp_path / "o", wrong)):
+        with pytest.raises(vitrail.VitrailError):
+            convert(source, out, to=to)
+    with pytest.raises(vitrail.VitrailError):
+        load(bare, leave_out=(wrong,))
+    with pytest.raises(vitrail.VitrailError):
+        load(bare, override={"family": wrong})
+    with pytest.raises(vitrail.VitrailError):
+        load(bare, override={"image_size": wrong})
+    with pytest.raises(vitrail.VitrailError):
+        load(bare, override={"positions": wrong, "resample": {}})
+    if not isinstance(wrong, list):
+        with pytest.raises(vitrail.VitrailError):
+            load(bare, leave_out=wrong)
+
+
+def test_numbers_that_no_network_computes_in_are_refused(bare: Path) -> None:
+    tensors = load_file(bare)
+    save_file(tensors | {"norm.weight": tensors["norm.weight"].to(torch.int8)}, bare)
+    with pytest.raises(CheckpointError, match="expected a float of 16, 32 or 64 bits, got torch.int8"):
+        load(bare)
+    torch.save({name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}, bare)
+    with pytest.raises(CheckpointError, match="float8"):
+        load(bare)
+
+
+def test_every_family_stands_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text("utf-8")
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(listed) == sorted([*FAMILIES, "vitrail"])
+
+
 def test_what_is_there_is_not_written_over(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="already there"):
@@ -217,8 +262,14 @@ def test_hf_names_lead_to_the_folder_that_was_fetched(
 
 def test_hf_names_say_what_to_do_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where someone writes hf:, and a clear message where there is no network."""
-    pytest.importorskip("huggingface_hub")
-    with pytest.raises(CheckpointError, match="hf:someone/nothing could not be fetched"):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route to anywhere")
+
+    for name in ("list_repo_files", "snapshot_download"):
+        monkeypatch.setattr(hub, name, unreachable)
+    with pytest.raises(CheckpointError, match="hf:someone/nothing could not be fetched .*no route"):
         load("hf:someone/nothing")
     with pytest.raises(InputError, match="hf:owner/name"):
         load("hf:nothing")

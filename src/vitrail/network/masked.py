@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from vitrail.checks import instance, whole
+from vitrail.checks import instance, pair, whole
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Encoder, build_norm
@@ -62,7 +62,7 @@ class MaskedDecoder(nn.Module):
         `restore` (B, N) says where each patch stands once the kept ones are laid first and the masked ones after
         them. On another grid than the native one, which `grid` then names, positions are resampled.
         """
-        grid = self.config.grid if grid is None else grid
+        grid = self.config.grid if grid is None else pair("grid", grid)
         self._check(tokens, restore, grid)
         x = self.entry(tokens)  # (B, 1 + kept, D')
         x = torch.cat((x[:, :1], self._fill(x[:, 1:], restore)), dim=1)  # (B, 1 + N, D')

@@ -9,18 +9,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint, Setting, save
-from vitrail.checks import shown
+from vitrail.checks import listed
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.modes import evaluating
+from vitrail.opened import path_text, reason
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
@@ -28,6 +29,13 @@ from vitrail.weights.reading.arrays import write_npz
 from vitrail.weights.tables import to_theirs
 
 OWN: Final = "vitrail"
+ENDINGS: Final = {  # how the name of what is written ends
+    "safetensors": (".safetensors",),
+    "folder": ("", ".safetensors"),
+    "npz": (".npz",),
+    "pickle": (".pth", ".pt", ".bin"),
+}
+FILES: Final = (".npz", ".npy", ".pth", ".pt", ".bin", ".onnx", ".json")
 TRAINING: Final = (  # what a network at rest does not compute with
     *("dropout", "attention_dropout", "drop_path", "patch_dropout", "initialisation", "head_bias_init", "fixed_size"),
 )
@@ -61,39 +69,37 @@ def convert(
 ) -> ParityReport:
     """Write a checkpoint the way a family does, and prove it: mapped back bit for bit, both networks run.
 
-    What the family cannot carry is refused by name, and nothing is left behind.
+    A setting that changes answers and has no place there is refused by name, and nothing is left behind; what else
+    stays behind is in the report.
     """
-    if to != OWN and to not in FAMILIES:
-        raise InputError(f"no family {to!r}: {nearest(str(to), [OWN, *FAMILIES])}")
-    if not isinstance(out, str | os.PathLike):
-        raise InputError(f"expected a path to write to, got {shown(out)}")
-    place = Path(out)
-    if place.exists():
-        raise InputError(f"{place} is already there: choose another name, or move it away")
-    name = source.provenance.source if isinstance(source, Checkpoint) else os.fspath(source)
-    checkpoint = source if isinstance(source, Checkpoint) else load(source, override=override, leave_out=leave_out)
-    if isinstance(source, Checkpoint) and (override or leave_out):
+    family = _family(to)
+    place = _free_place(out, family)
+    if not isinstance(source, Checkpoint):
+        name, checkpoint = path_text(source), load(source, override=override, leave_out=leave_out)
+    elif override or leave_out:
         raise InputError("override and leave_out belong to a file that is read; this checkpoint is already loaded")
+    else:
+        name, checkpoint = source.provenance.source, source
     temporary = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        if to == OWN:
-            tensors, left = _save(checkpoint, temporary)
-        else:
-            tensors, left = _write(checkpoint, FAMILIES[to], temporary)
+        written = _write(checkpoint, family, temporary)
         report = _compare(checkpoint, temporary, to)
         os.replace(temporary, place)
     except OSError as error:
-        raise CheckpointError(f"could not write {place}: {error.strerror or error}") from error
+        raise CheckpointError(f"could not write {place}: {reason(error)}") from error
     finally:
         with suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
-    left = (*left, *report.not_carried)
-    return replace(report, source=name, out=str(place), tensors=tensors, not_carried=left)
+            if temporary.is_dir():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink()
+    left = (*written.left, *report.not_carried)
+    return replace(report, source=name, out=str(place), tensors=written.tensors, not_carried=left)
 
 
 def differences(ours: ViTConfig, theirs: ViTConfig) -> list[str]:
-    """Settings in which two networks at rest compute differently, each as "name: ours, theirs"."""
+    """Settings in which two networks at rest compute differently, each as "name: X, and it would come back as Y"."""
     one, other = _at_rest(ours), _at_rest(theirs)
     return [f"{name}: {one[name]}, and it would come back as {other[name]}" for name in one if one[name] != other[name]]
 
@@ -117,15 +123,44 @@ def _at_rest(config: ViTConfig) -> dict[str, Any]:
     return values
 
 
-def _save(checkpoint: Checkpoint, path: Path) -> tuple[int, tuple[str, ...]]:
-    save(checkpoint, path)
-    return len(checkpoint.tensors()), ()
+def _family(to: str) -> Family | None:
+    """The family of a name; None for our own file."""
+    if to == OWN:
+        return None
+    if not isinstance(to, str) or to not in FAMILIES:
+        raise InputError(f"no family {to!r}: {nearest(str(to), [OWN, *FAMILIES])}")
+    return FAMILIES[to]
 
 
-def _write(checkpoint: Checkpoint, family: Family, path: Path) -> tuple[int, tuple[str, ...]]:
-    """The family's files at a path: how many tensors they hold, and what of the checkpoint they do not."""
-    if family.outline is None:
-        raise CheckpointError(f"{family.name} is read here, and not written: choose another family")
+def _free_place(out: str | os.PathLike[str], family: Family | None) -> Path:
+    """Where to write: a name that is free, and ends as what will stand there does."""
+    place = Path(path_text(out))
+    container = family.container if family else "safetensors"
+    expected = ENDINGS[container]
+    if place.suffix not in expected and (container != "folder" or place.suffix in FILES):
+        named = " or ".join(f"NAME{ending}" for ending in expected)
+        raise InputError(f"expected {named}, as {family.name if family else OWN} is written, got {place.name!r}")
+    try:
+        there = place.exists() or place.is_symlink()
+    except OSError as error:
+        raise InputError(f"could not write {place}: {reason(error)}") from None
+    if there:
+        raise InputError(f"{place} is already there: choose another name, or move it away")
+    return place
+
+
+class _Written(NamedTuple):
+    """How many tensors were written, and the names of those of ours that were not."""
+
+    tensors: int
+    left: tuple[str, ...]
+
+
+def _write(checkpoint: Checkpoint, family: Family | None, path: Path) -> _Written:
+    """The family's files at a path."""
+    if family is None:
+        save(checkpoint, path)
+        return _Written(len(checkpoint.tensors()), ())
     if checkpoint.model.config.kept_heads is not None:
         raise CheckpointError(f"{family.name} cannot carry kept_heads: its blocks all have the same heads")
     description = family.outline(checkpoint)
@@ -136,10 +171,9 @@ def _write(checkpoint: Checkpoint, family: Family, path: Path) -> tuple[int, tup
     given, without = to_theirs(family.table(description), ours, description.config)
     lost = [name for name in without if not name.startswith("extras.")]
     if lost:
-        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
-        raise CheckpointError(f"{family.name} has no place for {', '.join(lost[:8])}{more}: choose another family")
+        raise CheckpointError(f"{family.name} has no place for {listed(lost, ', ')}: choose another family")
     _put(given, description, family, path)
-    return len(given), tuple(without)
+    return _Written(len(given), tuple(without))
 
 
 def _put(tensors: dict[str, Tensor], description: Description, family: Family, path: Path) -> None:
@@ -147,7 +181,7 @@ def _put(tensors: dict[str, Tensor], description: Description, family: Family, p
         write_npz(path, tensors)
     elif family.container == "pickle":
         torch.save({family.wrapper: tensors} if family.wrapper else tensors, path)
-    elif path.suffix == ".safetensors" or family.container == "safetensors":
+    elif path.suffix == ".safetensors":
         save_file(tensors, path, {"format": "pt"})
     else:
         path.mkdir()
@@ -178,7 +212,7 @@ def _compare(checkpoint: Checkpoint, path: Path, to: str) -> ParityReport:
     unequal = [name for name in ours if name in theirs and not _same_bits(ours[name].detach().cpu(), theirs[name])]
     absent = [name for name in ours if name not in theirs and not name.startswith("extras.")]
     if unequal or absent:
-        raise CheckpointError(f"{to}: mapped back, tensors differ or are gone: {', '.join([*unequal, *absent][:8])}")
+        raise CheckpointError(f"{to}: mapped back, tensors differ or are gone: {listed([*unequal, *absent], ', ')}")
     first, second = (_answers(each, config.image_size) for each in (checkpoint, back))
     largest = float((first - second).abs().max()) if first.numel() else 0.0
     scale = float(first.abs().max()) if first.numel() else 1.0

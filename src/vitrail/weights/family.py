@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair, whole
+from vitrail.checks import pair, shown, whole
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
@@ -35,13 +36,12 @@ class Family:
     """A way to write vision transformers to disk. Every function is pure; none reads a tensor's values."""
 
     name: str  # as in --to NAME
-    about: str  # one line for people
     knows: Callable[[Contents], bool]  # from names and shapes, never from the name of the file
     describe: Callable[[Contents, Mapping[str, Any]], Description]  # the overrides may decide what shapes leave open
     table: Callable[[Description], Table]
-    outline: Callable[[Checkpoint], Description] | None = None  # how it would carry a checkpoint; None: not written
+    outline: Callable[[Checkpoint], Description]  # how it would carry a checkpoint
     sidecars: Callable[[Description], dict[str, Any]] = lambda description: {}  # JSON files beside the weights
-    container: str = "safetensors"  # what it writes: safetensors, folder, pickle or npz
+    container: str = "pickle"  # what it writes: folder, pickle or npz
     weights: str = "model.safetensors"  # the file of weights in its folders
     wrapper: str = ""  # the name its pickles keep the weights under
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what may be left out, as patterns of names
@@ -118,11 +118,14 @@ def depth_of(contents: Contents, pattern: str) -> int:
 
 
 def class_names(count: int, given: Any = None) -> tuple[str, ...]:
-    """Names for the outputs: those given where they are as many, ImageNet-1k's for 1000 outputs, else none."""
+    """Names for the outputs: those given, ImageNet-1k's for 1000 outputs, else none; twins get their number."""
     if isinstance(given, Mapping):
-        given = [given.get(str(number), given.get(number)) for number in range(count)]
-    if isinstance(given, list | tuple) and len(given) == count and all(isinstance(name, str) for name in given):
-        usual = all(name == f"LABEL_{number}" for number, name in enumerate(given))
-        if not usual and len(set(given)) == count:
-            return tuple(given)
-    return imagenet1k() if count == 1000 else ()
+        given = [given.get(str(number), given.get(number)) for number in range(len(given))]
+    if not given or not count:
+        return imagenet1k() if count == 1000 else ()
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given) or len(given) != count:
+        raise CheckpointError(f"expected names for {count} outputs, as the head has, got {shown(given)}")
+    if all(name == f"LABEL_{number}" for number, name in enumerate(given)):  # transformers' way to say nothing
+        return imagenet1k() if count == 1000 else ()
+    times = Counter(given)
+    return tuple(name if times[name] == 1 else f"{name} ({number})" for number, name in enumerate(given))

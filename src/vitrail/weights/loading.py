@@ -17,7 +17,7 @@ from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
 from vitrail.weights.hub import fetch
 from vitrail.weights.overrides import check_names, decide, tell
-from vitrail.weights.pairing import decoder_of, expected, pair, read
+from vitrail.weights.pairing import empty_decoder, expected, pair, read
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.files import open_contents
 from vitrail.weights.resize import with_size
@@ -59,7 +59,7 @@ def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Se
     model.load_state_dict({name: tensors[name] for name in model.state_dict()}, assign=True)
     decoder = None
     if description.decoder is not None:
-        decoder = decoder_of(description)
+        decoder = empty_decoder(description.decoder, description.config.width)
         decoder.load_state_dict({name: tensors[f"decoder.{name}"] for name in decoder.state_dict()}, assign=True)
     mapping = [
         Mapped(name, link.theirs, tuple(ours[name].shape), link.how.name) for link in plan.links for name in link.ours
@@ -90,7 +90,7 @@ def recognise(contents: Contents, override: Mapping[str, Any]) -> Family:
     """The family whose names these are; the name of the file has no say."""
     if "family" in override:
         name = override["family"]
-        if name not in FAMILIES:
+        if not isinstance(name, str) or name not in FAMILIES:
             raise InputError(f"no family {name!r}: {nearest(str(name), FAMILIES)}")
         return FAMILIES[name]
     for family in FAMILIES.values():
@@ -130,6 +130,7 @@ def _own(path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: S
 
 
 def _patterns(leave_out: Sequence[str]) -> Sequence[str]:
-    if isinstance(leave_out, str) or not all(isinstance(each, str) for each in leave_out):
+    several = isinstance(leave_out, Sequence) and not isinstance(leave_out, str)
+    if not several or not all(isinstance(each, str) for each in leave_out):
         raise InputError(f"leave_out: expected a list of parts or names, got {shown(leave_out)}")
     return leave_out

@@ -11,13 +11,15 @@ from vitrail.checkpoint import Setting
 from vitrail.checks import instance, settings, shown
 from vitrail.errors import InputError, nearest
 from vitrail.images import Preprocess
-from vitrail.network.config import Resample, Rotary, ViTConfig
+from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
 from vitrail.weights.family import Description
+from vitrail.weights.imagenet import imagenet1k
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.labels import read_labels
 
 SHOWN: Final = ("heads", "activation", "norm_eps", "qkv_bias", "resample", "rotary", "pool", "preprocess", "classes")
 UNSAID: Final = ("activation", "norm_eps", "resample", "preprocess")  # by tensors, ever
+IMAGENET: Final = "1000 outputs: ImageNet-1k in its usual order"
 OF_CONFIG: Final = tuple(each.name for each in fields(ViTConfig))
 OF_PIXELS: Final = tuple(each.name for each in fields(Preprocess))
 OF_LOADING: Final = ("resample", "family", "take")
@@ -43,7 +45,9 @@ def decide(description: Description, override: Mapping[str, Any]) -> Description
     if "classes" in changes:
         classes = _class_names(changes.pop("classes"), config.classes)
     if "resample" in override:
-        changes["positions"] = replace(changes.get("positions", config.positions), resample=_resample(override))
+        positions = changes.get("positions", config.positions)
+        instance("positions", positions, Positions)
+        changes["positions"] = replace(positions, resample=_resample(override))
     config = replace(config, **changes)
     pixels = {name: override[name] for name in OF_PIXELS if name in override and name != "channels"}
     return replace(description, config=config, preprocess=_pixels(preprocess, pixels), classes=classes)
@@ -63,6 +67,8 @@ def tell(description: Description, override: Mapping[str, Any], contents: Conten
             continue
         given = name in override or (name == "preprocess" and pixels)
         usual = "as the family's own code computes" if name in UNSAID else "the tensors say so"
+        if name == "classes" and description.classes:
+            usual = IMAGENET if description.classes == imagenet1k() else "the file names them"
         why = "given" if given else description.reasons.get(name, usual)
         found.append(Setting(name, _told(value), why))
     if contents.wrapper:

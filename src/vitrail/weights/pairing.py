@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitrail.checks import listed
 from vitrail.errors import CheckpointError
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
@@ -18,6 +19,8 @@ from vitrail.stored import all_finite, in_threads
 from vitrail.weights.family import Description, Family
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.tables import Derived, Link, derived, spell
+
+FLOATS: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Plan(NamedTuple):
@@ -31,7 +34,8 @@ def expected(description: Description, model: ViT) -> dict[str, Tensor]:
     """Every tensor that a checkpoint of this description has, by our names, without memory."""
     ours = dict(model.state_dict())
     if description.decoder is not None:
-        ours |= {f"decoder.{name}": value for name, value in decoder_of(description).state_dict().items()}
+        decoder = empty_decoder(description.decoder, description.config.width)
+        ours |= {f"decoder.{name}": value for name, value in decoder.state_dict().items()}
     blank = next(iter(ours.values()))
     ours |= {f"extras.{name}": blank.new_empty(shape) for name, shape in description.extras.items()}
     return ours
@@ -59,7 +63,7 @@ def pair(family: Family, description: Description, ours: Mapping[str, Tensor], c
         total = len(theirs)
         share = f"{total - len(unused)} of {total} tensors used"
         raise CheckpointError(
-            f"{contents.source}, read as {family.name}: {share}; {_listed(wrong)}{_hint(family, unused, used)}"
+            f"{contents.source}, read as {family.name}: {share}; {listed(wrong, most=12)}{_hint(family, unused, used)}"
         )
     return Plan(links, repeated)
 
@@ -89,11 +93,10 @@ def read(plan: Plan, contents: Contents, config: ViTConfig) -> dict[str, Tensor]
     return found
 
 
-def decoder_of(description: Description) -> MaskedDecoder:
+def empty_decoder(config: ViTConfig, width: int) -> MaskedDecoder:
     """MAE's decoder as described, without memory."""
-    assert description.decoder is not None
     with torch.device("meta"):
-        return MaskedDecoder(description.decoder, description.config.width)
+        return MaskedDecoder(config, width)
 
 
 def _misfits(link: Link, ours: Mapping[str, Tensor], contents: Contents, config: ViTConfig) -> list[str]:
@@ -108,14 +111,10 @@ def _misfits(link: Link, ours: Mapping[str, Tensor], contents: Contents, config:
     for place, name in enumerate(link.ours):
         if len(made) != len(link.ours) or made[place].shape != ours[name].shape:
             wrong.append(f"{name}: expected {list(ours[name].shape)}, got {got}")
-        elif made[place].is_floating_point() != ours[name].is_floating_point():
-            wrong.append(f"{name}: expected {ours[name].dtype}, got {made[place].dtype}")
+        elif made[place].dtype not in (FLOATS if ours[name].is_floating_point() else (torch.int64,)):
+            kind = "a float of 16, 32 or 64 bits" if ours[name].is_floating_point() else "int64"
+            wrong.append(f"{name}: expected {kind}, got {made[place].dtype}")
     return wrong
-
-
-def _listed(wrong: list[str]) -> str:
-    more = f" and {len(wrong) - 12} more" if len(wrong) > 12 else ""
-    return "; ".join(wrong[:12]) + more
 
 
 def _hint(family: Family, unused: list[str], used: set[str]) -> str:

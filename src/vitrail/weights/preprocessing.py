@@ -137,7 +137,7 @@ EVALUATION: Final[Mapping[str, Callable[[Size], Known]]] = {
 
 def evaluation(family: str, size: Size = 224, channels: int = 3) -> Known:
     """What a family's own code does to a picture before it is scored; with one channel the numbers are averages."""
-    if family not in EVALUATION:
+    if not isinstance(family, str) or family not in EVALUATION:
         raise InputError(f"no evaluation preprocessing for {shown(family)}: {nearest(str(family), EVALUATION)}")
     return _for_channels(EVALUATION[family](size), channels)
 
@@ -317,7 +317,7 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
 
 def to_transformers(preprocess: Preprocess, processor_type: str = "ViTImageProcessor") -> dict[str, Any]:
     """A preprocessor_config.json of the class asked for, or else of the first class that can carry this; or refused."""
-    if processor_type not in CLASSES:
+    if not isinstance(processor_type, str) or processor_type not in CLASSES:
         raise InputError(f"no image processor {shown(processor_type)}: {nearest(str(processor_type), CLASSES)}")
     _refuse_beyond_pillow(preprocess, "transformers")
     height, width = preprocess.size
@@ -355,7 +355,7 @@ def transformers_default(model_type: str, size: Size = 224, channels: int = 3) -
 
     Published files differ from their class's defaults: DINOv2's class has CLIP's mean, its files have ImageNet's.
     """
-    if model_type not in PUBLISHED:
+    if not isinstance(model_type, str) or model_type not in PUBLISHED:
         raise InputError(f"no transformers model {shown(model_type)}: {nearest(str(model_type), PUBLISHED)}")
     return _for_channels(PUBLISHED[model_type](size), channels)
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair
-from vitrail.errors import CheckpointError
+from vitrail.checks import instance, pair
+from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.vit import on_meta
 
 
 def with_size(checkpoint: Checkpoint, image_size: Any) -> Checkpoint:
     """A checkpoint whose native size is another; its own answers at that size are the same as before."""
+    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
     size = pair("image_size", image_size)
     old = checkpoint.model.config
     preprocess = Preprocess.from_dict(checkpoint.preprocess.to_dict() | {"size": size})

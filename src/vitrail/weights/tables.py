@@ -24,7 +24,10 @@ BLOCK: Final = re.compile(r"\bblocks\.(\d+)\.")
 
 @dataclass(frozen=True)
 class How:
-    """How some of their tensors make some of ours, and back; both only move values, so that no bit is lost."""
+    """How some of their tensors make some of ours, and back: values are moved, so that no bit is lost.
+
+    Two rows add, where positions of tokens without a slot here go into the tokens: the sum is what is written back.
+    """
 
     name: str  # as the report says it
     join: Callable[[Tensors, ViTConfig], Tensors]  # theirs -> ours

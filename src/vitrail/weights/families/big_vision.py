@@ -148,7 +148,6 @@ def _usual_size(patch: tuple[int, int]) -> tuple[int, int]:
 
 BIG_VISION: Final = Family(
     name="big_vision",
-    about="big_vision's npz: ViT, SigLIP, LiT and NaFlex towers, blocks apart or stacked",
     knows=knows,
     describe=describe,
     table=table,

@@ -386,7 +386,6 @@ TEXT: Final = (
 
 CLIP: Final = Family(
     name="clip",
-    about="OpenAI's CLIP and open_clip: a folder with open_clip_config.json, or a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

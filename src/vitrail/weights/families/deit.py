@@ -61,7 +61,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         "norm_eps": own,
         "resample": "as DeiT's fine-tuning resizes positions",
         "preprocess": known.why,
-        "classes": "1000 outputs: ImageNet-1k in its usual order",
     }
     config = ViTConfig(**settings)
     return Description(config, known.preprocess, reasons, class_names(config.classes))
@@ -77,7 +76,6 @@ def outline(checkpoint: Checkpoint) -> Description:
 
 DEIT: Final = Family(
     name="deit",
-    about="DeiT and DeiT-III as published: a .pth with the weights under 'model'",
     knows=knows,
     describe=describe,
     table=table,

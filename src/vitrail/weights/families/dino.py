@@ -71,7 +71,7 @@ def describe_dinov2(contents: Contents, override: Mapping[str, Any]) -> Descript
     settings |= _registers(plain, "register_tokens")
     settings |= _table(plain, settings, override, SMOOTH if settings["registers"] else OFFSET)
     up, down = ("w12", "w3") if "blocks.0.mlp.w12.weight" in plain.tensors else ("fc1", "fc2")
-    settings |= mlp_of(plain, settings["width"], f"blocks.0.mlp.{up}.weight", f"blocks.0.mlp.{down}.weight")
+    settings |= mlp_of(plain, f"blocks.0.mlp.{up}.weight", f"blocks.0.mlp.{down}.weight")
     settings |= WHOLE | {"layer_scale": _scale(plain, 1.0), "norm_eps": 1e-6, "initialisation": "dinov2"}
     return replace(
         _described("DINOv2", settings, heads_why),
@@ -185,7 +185,11 @@ def outline_dino(checkpoint: Checkpoint) -> Description:
 
 
 def outline_masked(checkpoint: Checkpoint) -> Description:
-    """With the mask token, which their own class asks for."""
+    """With the mask token, which their own class asks for, and without a head, which it does not have."""
+    if checkpoint.model.config.classes:
+        raise CheckpointError(
+            "the classes of DINOv2 and DINOv3 have no head: leave it out when loading, or choose timm"
+        )
     return replace(outline_dino(checkpoint), extras={MASK: (1, checkpoint.model.config.width)})
 
 
@@ -225,14 +229,12 @@ def _described(name: str, settings: dict[str, Any], heads_why: str) -> Descripti
         "rotary": own,
         "pool": f"{name} gives the cls token",
         "preprocess": known.why,
-        "classes": "1000 outputs: ImageNet-1k in its usual order",
     }
     return Description(config, known.preprocess, reasons, class_names(config.classes))
 
 
 DINO: Final = Family(
     name="dino",
-    about="DINO as published: a .pth with the bare state dict, or a training file with student and teacher",
     knows=knows_dino,
     describe=describe_dino,
     table=table_dino,
@@ -242,7 +244,6 @@ DINO: Final = Family(
 )
 DINOV2: Final = Family(
     name="dinov2",
-    about="DINOv2 as published, with or without registers: a .pth with the bare state dict, or a training file",
     knows=knows_dinov2,
     describe=describe_dinov2,
     table=table_dinov2,
@@ -252,7 +253,6 @@ DINOV2: Final = Family(
 )
 DINOV3: Final = Family(
     name="dinov3",
-    about="DINOv3 as published: a .pth with the bare state dict, or a training file",
     knows=knows_dinov3,
     describe=describe_dinov3,
     table=table_dinov3,

@@ -33,7 +33,6 @@ PARTS: Final = {
 REASONS: Final = {
     "activation": "flax's gelu is the tanh form",
     "norm_eps": "flax's default",
-    "classes": "1000 outputs: ImageNet-1k in its usual order",
 }
 
 
@@ -326,7 +325,6 @@ def resnet_rows(before: str, stem: ResNetStem) -> Sequence[Row]:
 
 GOOGLE: Final = Family(
     name="google",
-    about="vit_jax's npz: the original ViT, AugReg and the hybrids",
     knows=knows,
     describe=describe,
     table=table,

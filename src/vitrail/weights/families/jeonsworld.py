@@ -74,7 +74,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         "norm_eps": "ViT-pytorch's own",
         "resample": "ViT-pytorch zooms linearly, ends on ends, when it loads an npz",
         "preprocess": "known: ViT-pytorch's own evaluation code",
-        "classes": "1000 outputs: ImageNet-1k in its usual order",
     }
     preprocess = Preprocess(size, "squash", 1.0, "bilinear", mean=0.5, std=0.5, channels=channels)
     return Description(config, preprocess, reasons, class_names(config.classes))
@@ -101,7 +100,6 @@ def outline(checkpoint: Checkpoint) -> Description:
 
 JEONSWORLD: Final = Family(
     name="jeonsworld",
-    about="ViT-pytorch by jeonsworld: a state dict in a .bin file",
     knows=knows,
     describe=describe,
     table=table,

@@ -83,8 +83,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         "pool": "vit-pytorch's default; no tensor says it" if pool == "cls" else "there is no cls token",
         "preprocess": known,
     }
-    if config.classes == 1000:
-        reasons["classes"] = "1000 outputs: ImageNet-1k in its usual order"
     return Description(config, preprocess, reasons, class_names(config.classes), layout=layout)
 
 
@@ -251,7 +249,6 @@ def _pool(contents: Contents, layout: str, override: Mapping[str, Any]) -> str:
 
 LUCIDRAINS: Final = Family(
     name="lucidrains",
-    about="vit-pytorch's ViT and SimpleViT: a .pt with a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

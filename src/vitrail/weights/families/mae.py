@@ -63,7 +63,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         "resample": "as MAE's fine-tuning resizes positions",
         "pool": "a norm behind the pool is MAE's fine-tuning" if tuned else "MAE's encoder without a head",
         "preprocess": known.why,
-        "classes": "1000 outputs: ImageNet-1k in its usual order",
     }
     decoder = _decoder(contents, config) if "decoder_embed.weight" in contents.tensors else None
     return Description(config, known.preprocess, reasons, class_names(config.classes), decoder=decoder)
@@ -102,7 +101,6 @@ def _decoder(contents: Contents, encoder: ViTConfig) -> ViTConfig:
 
 MAE: Final = Family(
     name="mae",
-    about="MAE as published: a .pth with the weights under 'model', with or without the decoder",
     knows=knows,
     describe=describe,
     table=table,

@@ -8,6 +8,7 @@ from math import isqrt
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
+from vitrail.checks import whole
 from vitrail.errors import CheckpointError
 from vitrail.weights.families import timm
 from vitrail.weights.family import Description, Family, shape_of
@@ -27,7 +28,7 @@ def knows(contents: Contents) -> bool:
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """As timm's plain networks, once patches and table are given their usual shapes."""
     width, values = shape_of(contents, "embeds.proj.weight", axes=2)
-    channels = int(override.get("channels", 3))
+    channels = whole("channels", override.get("channels", 3))
     patch = isqrt(values // channels)
     if patch * patch * channels != values:
         raise CheckpointError(
@@ -57,8 +58,7 @@ def table(description: Description) -> Table:
         Row("tokens.tables.0.table", "embeds.pos_embed", GRID),
     ]
     for row in timm.table(description):
-        assert isinstance(row, Row)
-        if row.theirs in TOKENS:
+        if isinstance(row, Row) and row.theirs in TOKENS:
             rows.append(row._replace(theirs=f"embeds.{row.theirs}"))
         elif row.theirs != "pos_embed" and not str(row.theirs).startswith("patch_embed"):
             rows.append(row)
@@ -66,6 +66,9 @@ def table(description: Description) -> Table:
 
 
 def outline(checkpoint: Checkpoint) -> Description:
+    """How timm's NaFlexVit would carry a checkpoint: its grid has no place before the patches."""
+    if checkpoint.model.config.slots:
+        raise CheckpointError("timm-naflex cannot carry positions of prefix tokens: its table is a grid of patches")
     return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, layout="vit")
 
 
@@ -83,7 +86,6 @@ def sidecars(description: Description) -> dict[str, Any]:
 
 NAFLEX: Final = Family(
     name="timm-naflex",
-    about="timm's NaFlexVit: a folder with config.json, or a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

@@ -68,7 +68,7 @@ def sizes_of(contents: Contents, override: Mapping[str, Any], published: Mapping
     return Sizes(settings, why)
 
 
-def mlp_of(contents: Contents, width: int, up: str, down: str) -> dict[str, Any]:
+def mlp_of(contents: Contents, up: str, down: str) -> dict[str, Any]:
     """Plain or gated, from the two layers of the first block's MLP: a gated one is twice as wide going up."""
     wide, narrow = shape_of(contents, up, axes=2)[0], shape_of(contents, down, axes=2)[1]
     if wide == 2 * narrow:

@@ -28,7 +28,7 @@ from vitrail.weights.families.plain import (
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.preprocessing import from_timm, timm_default, to_timm
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, each, stack
+from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 STEM: Final = "patch_embed.backbone."
@@ -80,11 +80,6 @@ def _with_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 REGISTER_SLOTS: Final = How("places of registers added to them", _without_register_slots, _with_register_slots)
-TABLE_2D: Final = each(  # NaFlex keeps the grid: (1, h, w, D)
-    "grid laid out row by row",
-    lambda t, c: t.squeeze(0).flatten(0, 1),
-    lambda t, c: t.reshape(1, *c.grid, -1),
-)
 
 
 def knows(contents: Contents) -> bool:
@@ -106,7 +101,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     settings["distillation_token"] = "dist_token" in tensors
     settings["embedding_norm"] = "norm_pre.weight" in tensors
     settings["layer_scale"] = 1e-5 if "blocks.0.ls1.gamma" in tensors or "blocks.0.gamma_1" in tensors else None
-    settings |= _mlp(contents, settings["width"])
+    settings |= _mlp(contents)
     settings |= _pool(contents, settings, given, eva)
     if any(name.startswith(STEM) for name in tensors):
         layers = resnet_layers(contents, STEM)
@@ -132,7 +127,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     return Description(
         config,
         preprocess,
-        reasons | {"classes": "1000 outputs: ImageNet-1k in its usual order"},
+        reasons,
         class_names(
             config.classes, sidecar.get("label_names") or _mapping(sidecar.get("pretrained_cfg")).get("label_names")
         ),
@@ -161,6 +156,10 @@ def table(description: Description) -> Table:
 def outline(checkpoint: Checkpoint) -> Description:
     """How timm would carry a checkpoint."""
     config = checkpoint.model.config
+    if isinstance(config.stem, ResNetStem) and config.stem.layers not in HYBRIDS:
+        raise CheckpointError(
+            f"timm cannot carry a ResNet of {config.stem.layers}: it has {', '.join(map(str, HYBRIDS))}"
+        )
     return Description(
         config, checkpoint.preprocess, classes=checkpoint.classes, layout="eva" if config.rotary else "vit"
     )
@@ -225,14 +224,14 @@ def _heads_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"heads": arguments["num_heads"]} if "num_heads" in arguments else {}
 
 
-def _mlp(contents: Contents, width: int) -> dict[str, Any]:
+def _mlp(contents: Contents) -> dict[str, Any]:
     if "blocks.0.mlp.fc1_g.weight" in contents.tensors:
         return {
             "mlp_width": shape_of(contents, "blocks.0.mlp.fc1_g.weight", 2)[0],
             "mlp": "swiglu",
             "activation": "silu",
         }
-    return mlp_of(contents, width, "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+    return mlp_of(contents, "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 
 
 def _pool(contents: Contents, settings: Mapping[str, Any], arguments: Mapping[str, Any], eva: bool) -> dict[str, Any]:
@@ -339,7 +338,7 @@ def _architecture(config: ViTConfig) -> str:
             else "vit_small_patch16_dinov3"
         )
     if isinstance(config.stem, ResNetStem):
-        return HYBRIDS.get(config.stem.layers, "")
+        return HYBRIDS[config.stem.layers]
     if config.distillation_token:
         return "deit_base_distilled_patch16_224"
     if config.mlp == "swiglu":
@@ -349,7 +348,6 @@ def _architecture(config: ViTConfig) -> str:
 
 TIMM: Final = Family(
     name="timm",
-    about="pytorch-image-models: a folder with config.json, or a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

@@ -77,8 +77,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     )
     preprocess, known = _pixels(config)
     reasons = REASONS | {"heads": why, "preprocess": known}
-    if config.classes == 1000:
-        reasons["classes"] = "1000 outputs: ImageNet-1k in its usual order"
     return Description(config, preprocess, reasons, class_names(config.classes), layout=layout)
 
 
@@ -120,7 +118,6 @@ def _rows(contents: Contents, name: str) -> int:
 
 TORCHVISION: Final = Family(
     name="torchvision",
-    about="torchvision's VisionTransformer: a .pth with a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

@@ -46,7 +46,6 @@ from vitrail.weights.family import Description, Family, class_names, depth_of, g
 from vitrail.weights.preprocessing import from_transformers, to_transformers, transformers_default
 from vitrail.weights.reading.contents import Contents
 
-IMAGENET: Final = "1000 outputs: ImageNet-1k in its usual order"
 NO_KEY: Final = (True, False, True)  # whether q, k and v have a bias
 
 
@@ -93,8 +92,9 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         "rotary": FILE if told.there else GRANTED,
         "pool": f"as transformers' {layout.kind} with these tensors",
         "preprocess": preprocess_why,
-        "classes": "the values of an image's embedding" if embeds else FILE if told.labels else IMAGENET,
     }
+    if embeds:
+        reasons["classes"] = "the values of an image's embedding"
     return Description(
         config,
         preprocess,
@@ -400,7 +400,6 @@ def _refuse(name: str, config: ViTConfig) -> None:
 
 TRANSFORMERS: Final = Family(
     name="transformers",
-    about="Hugging Face transformers: a folder with config.json, or a bare state dict",
     knows=knows,
     describe=describe,
     table=table,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import instance
+from vitrail.checks import instance, listed
 from vitrail.errors import CheckpointError, InputError
 from vitrail.opened import Opened, path_text
 from vitrail.stored import Stored, read_safetensors
@@ -40,7 +40,7 @@ def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
         found = Found((place,), {}, read_sidecars(place.parent))
     else:
         found = Found((place,))
-    raws = [_open(source if source.startswith("vitrail:") else file) for file in found.files]
+    raws = [_open(file) for file in found.files]
     raw = raws[0] if not found.index else _joined(source, found, raws)
     taken = _unwrap(source, raw.tree, take)
     whole = raw.kind == "safetensors" and "config.json" in found.sidecars
@@ -72,10 +72,8 @@ class _Taken(NamedTuple):
     others: list[str]
 
 
-def _open(path: str | Path) -> _Raw:
+def _open(path: Path) -> _Raw:
     """One file, by its first bytes."""
-    if isinstance(path, str):  # built in
-        return _Raw("safetensors", *read_safetensors(path))
     file = Opened(path)
     head = file.read(0, 4096)
     length = int.from_bytes(head[:8], "little")
@@ -230,5 +228,4 @@ def _of_head(name: str) -> bool:
 
 
 def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return listed(list(names), ", ", most=12)

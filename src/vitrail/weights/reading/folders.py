@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from vitrail.checks import listed
 from vitrail.errors import CheckpointError
 from vitrail.opened import Opened, reason
 
@@ -104,8 +105,7 @@ def _choose(folder: Path, names: list[str]) -> str:
 
 def _only(folder: Path, names: list[str]) -> str:
     if len(names) > 1:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        raise CheckpointError(f"{folder} holds several files of weights: name one of {', '.join(names[:8])}{more}")
+        raise CheckpointError(f"{folder} holds several files of weights: name one of {listed(names, ', ')}")
     return names[0]
 
 
