@@ -451,6 +451,12 @@ def test_convert_says_how_equal_both_are(vit: Line, foreign: Path, tmp_path: Pat
     assert "already there" in vit.mistake("convert", foreign, tmp_path / "out", "--to", "timm")
 
 
+def test_the_families_named_in_help_are_those_there_are() -> None:
+    from vitrail.weights import FAMILIES
+
+    assert sorted(cli.TARGETS.split(", ")) == sorted(["vitrail", *FAMILIES])
+
+
 def test_convert_as_json(vit: Line, foreign: Path, tmp_path: Path) -> None:
     report = vit("convert", foreign, tmp_path / "o.safetensors", "--to", "vitrail", "--json").json
     assert report["identical"] == report["tensors"] == 32
@@ -463,7 +469,8 @@ def test_convert_as_json(vit: Line, foreign: Path, tmp_path: Path) -> None:
     "words, reason",
     [
         (("--to", "tim"), "did you mean 'timm'"),
-        (("--to", "google"), "activation: gelu"),
+        (("--to", "google"), "expected NAME.npz"),
+        (("--to", "timm", "--set", "norm_eps=1e-12"), "norm_eps: 1e-12"),
         (("--to", "timm", "--set", "activation"), "expected NAME=VALUE"),
         (("--to", "timm", "--set", "activaton=relu"), "did you mean 'activation'"),
         (("--to", "timm", "--leave-out", "text"), "no tensor has such a name"),

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -32,6 +33,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+
+TARGETS = (  # here in words, since asking the families would import torch
+    "vitrail, timm, timm-naflex, transformers, google, big_vision, dino, dinov2, dinov3, mae, deit, clip, torchvision, "
+    "lucidrains, jeonsworld"
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 CheckpointPath = Annotated[
@@ -267,7 +273,7 @@ def embed(
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="Weights of any known family: a file or a folder.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file or folder to write; it may not exist yet.")],
-    to: Annotated[str, typer.Option("--to", metavar="FAMILY", help="timm, transformers, google, dinov2, vitrail ...")],
+    to: Annotated[str, typer.Option("--to", metavar="FAMILY", help=f"One of: {TARGETS}.")],
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -277,7 +283,8 @@ def convert(
 
     from vitrail.weights import convert as run
 
-    report = run(source, out, to=to, override=_settings(override), leave_out=leave_out or ())
+    with _busy(f"converting {source}"):
+        report = run(source, out, to=to, override=_settings(override), leave_out=leave_out or ())
     if as_json:
         _print_json(asdict(report) | {"settings": [each._asdict() for each in report.settings]})
         return
@@ -351,7 +358,8 @@ def _load(path: str, override: list[str] | None, leave_out: list[str] | None) ->
     """A checkpoint; what a stranger's file leaves open is told on stderr, so that nothing is assumed in silence."""
     from vitrail.weights import load
 
-    loaded = load(path, override=_settings(override), leave_out=leave_out or ())
+    with _busy(f"loading {path}"):
+        loaded = load(path, override=_settings(override), leave_out=leave_out or ())
     open_ = [each for each in loaded.provenance.settings if each.why not in ("given", "the tensors say so")]
     if open_ and loaded.provenance.family:
         told = "; ".join(f"{each.name} {each.value}" for each in open_)
@@ -450,6 +458,16 @@ def _show_walk(walk: list[Step]) -> None:
     for step in walk:
         table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
     _show(table)
+
+
+@contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """A sign of life on stderr while one thing is worked on; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(escape(what)):
+        yield
 
 
 @contextmanager

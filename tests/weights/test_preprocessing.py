@@ -22,8 +22,9 @@ import oracles
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.config import Rotary, ViTConfig
+from vitrail.weights.families.timm_pixels import from_timm, to_timm
+from vitrail.weights.families.transformers_pixels import CLASSES, from_transformers, to_transformers
 from vitrail.weights.preprocessing import (
-    CLASSES,
     CLIP,
     EVALUATION,
     HALF,
@@ -31,11 +32,7 @@ from vitrail.weights.preprocessing import (
     PUBLISHED,
     Known,
     evaluation,
-    from_timm,
-    from_transformers,
     timm_default,
-    to_timm,
-    to_transformers,
     transformers_default,
 )
 

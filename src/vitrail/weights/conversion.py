@@ -25,6 +25,7 @@ from vitrail.opened import path_text, reason
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
+from vitrail.weights.overrides import told
 from vitrail.weights.reading.arrays import write_npz
 from vitrail.weights.tables import to_theirs
 
@@ -239,7 +240,7 @@ def _resampling(ours: ViTConfig, theirs: ViTConfig) -> tuple[str, ...]:
     one, other = ours.positions.resample, theirs.positions.resample
     if ours.positions.kind in ("none", "relative") or one == other:
         return ()
-    return (f"resample: {one}; at other sizes it will be {other}",)
+    return (f"resample: {told(one)}; at other sizes it will be {told(other)}",)
 
 
 def _same_pixels(one: Preprocess, other: Preprocess) -> bool:

@@ -70,14 +70,14 @@ def tell(description: Description, override: Mapping[str, Any], contents: Conten
         if name == "classes" and description.classes:
             usual = IMAGENET if description.classes == imagenet1k() else "the file names them"
         why = "given" if given else description.reasons.get(name, usual)
-        found.append(Setting(name, _told(value), why))
+        found.append(Setting(name, told(value), why))
     if contents.wrapper:
         beside = f"; also there: {', '.join(contents.others)}" if contents.others else ""
         found.append(Setting("take", contents.wrapper, f"where the file keeps its weights{beside}"))
     return tuple(found)
 
 
-def _told(value: Any) -> str:
+def told(value: Any) -> str:
     """A setting in few words."""
     if isinstance(value, Resample):
         marks = [name for name in ("antialias", "align_corners") if getattr(value, name)]

@@ -25,8 +25,9 @@ from vitrail.weights.families.plain import (
     root_of,
     sizes_of,
 )
+from vitrail.weights.families.timm_pixels import from_timm, to_timm
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.preprocessing import from_timm, timm_default, to_timm
+from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
 

@@ -42,8 +42,9 @@ from vitrail.weights.families.transformers_names import (
     knows,
     table,
 )
+from vitrail.weights.families.transformers_pixels import from_transformers, to_transformers
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
-from vitrail.weights.preprocessing import from_transformers, to_transformers, transformers_default
+from vitrail.weights.preprocessing import transformers_default
 from vitrail.weights.reading.contents import Contents
 
 NO_KEY: Final = (True, False, True)  # whether q, k and v have a bias
