@@ -49,10 +49,10 @@ def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Se
     try:
         description = decide(family.describe(kept, override), override)
         model = on_meta(description.config)
-    except CheckpointError:
-        raise
     except VitrailError as error:
-        raise CheckpointError(f"{contents.source}, read as {family.name}: {error}") from error
+        told = isinstance(error, CheckpointError) and contents.source in str(error)
+        where = "" if told else f"{contents.source}, read as {family.name}: "
+        raise CheckpointError(f"{where}{error}") from error
     ours = expected(description, model)
     plan = pair(family, description, ours, kept)
     tensors = read(plan, kept, description.config)

@@ -17,7 +17,10 @@ from vitrail.weights.imagenet import imagenet1k
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.labels import read_labels
 
-SHOWN: Final = ("heads", "activation", "norm_eps", "qkv_bias", "resample", "rotary", "pool", "preprocess", "classes")
+SHOWN: Final = (
+    *("image_size", "patch_size", "channels", "heads", "activation", "norm_eps", "qkv_bias", "resample", "rotary"),
+    *("pool", "preprocess", "classes"),
+)
 UNSAID: Final = ("activation", "norm_eps", "resample", "preprocess")  # by tensors, ever
 IMAGENET: Final = "1000 outputs: ImageNet-1k in its usual order"
 OF_CONFIG: Final = tuple(each.name for each in fields(ViTConfig))
@@ -89,6 +92,8 @@ def told(value: Any) -> str:
         smooth = "" if value.antialias else " without antialias"
         frame = f"{value.size[0]}x{value.size[1]}, {value.resize} {value.crop:g}, {value.interpolation}{smooth}"
         return f"{frame}, mean {mean}, std {std}{', BGR' * (value.order == 'BGR')}"
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
     return str(value)
 
 

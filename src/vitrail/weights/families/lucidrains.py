@@ -75,7 +75,10 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         pool=pool,
     )
     preprocess, known = evaluation("lucidrains", config.image_size, channels)
+    assumed = "assumed: square patches of an image; vit-pytorch's classes for video and sound have the same names"
     reasons = {
+        "patch_size": assumed if "patch_size" not in override else "given",
+        "channels": assumed if "channels" not in override else "given",
         "heads": why,
         "activation": "vit-pytorch's default; no tensor says it",
         "norm_eps": "vit-pytorch's own, torch's default",

@@ -10,7 +10,8 @@ from typing import Any, Final
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import whole
 from vitrail.errors import CheckpointError
-from vitrail.weights.families import timm
+from vitrail.weights.families import timm, timm_config
+from vitrail.weights.families.timm_config import refuse
 from vitrail.weights.family import Description, Family, shape_of
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.tables import CHANNELS_LAST, Derived, Row, Table, each
@@ -67,6 +68,7 @@ def table(description: Description) -> Table:
 
 def outline(checkpoint: Checkpoint) -> Description:
     """How timm's NaFlexVit would carry a checkpoint: its grid has no place before the patches."""
+    refuse("timm-naflex", checkpoint.model.config)
     if checkpoint.model.config.slots:
         raise CheckpointError("timm-naflex cannot carry positions of prefix tokens: its table is a grid of patches")
     return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, layout="vit")
@@ -75,7 +77,7 @@ def outline(checkpoint: Checkpoint) -> Description:
 def sidecars(description: Description) -> dict[str, Any]:
     """timm's config.json for its NaFlexVit."""
     config = description.config
-    plain = timm.sidecars(description)["config.json"]
+    plain = timm_config.sidecars(description)["config.json"]
     arguments = plain["model_args"]
     for name in ("img_size", "no_embed_class", "qk_norm"):
         arguments.pop(name, None)

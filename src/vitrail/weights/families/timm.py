@@ -6,8 +6,7 @@ A bare file leaves activation, norm eps and preprocessing open; a folder with ti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -25,28 +24,16 @@ from vitrail.weights.families.plain import (
     root_of,
     sizes_of,
 )
-from vitrail.weights.families.timm_pixels import from_timm, to_timm
-from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.families.timm_config import FOLDER, HYBRIDS, POOLS, Said, read_config, refuse, sidecars
+from vitrail.weights.families.timm_pixels import from_timm
+from vitrail.weights.family import PUBLISHED_HEADS, Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 STEM: Final = "patch_embed.backbone."
-HYBRIDS: Final = {(3, 4, 9): "vit_base_r50_s16_224", (2, 2, 2, 2): "vit_small_r26_s32_224", (): "vit_tiny_r_s16_p8_224"}
-FOLDER: Final = "the folder's config.json"
-POOLS: Final = {"token": "cls", "avg": "mean", "map": "map", "": "none"}
-OTHERS: Final = {  # words in the names of timm's architectures whose tensors look like these
-    "_rpn": "norms behind the branches",
-    "relpos": "relative positions",
-    "eva": "EVA",
-    "vit_pe_": "Perception Encoder",
-    "_rope": "rotary positions",
-    "_xp": "norms without bias",
-    "_mci": "MobileCLIP's stem",
-    "lingbot": "LingBot",
-    "beit": "BEiT",
-}
+PLACED: Final = "vit, registers in the table"
 
 POOL: Table = (
     Row("pool.probe", "attn_pool.latent"),
@@ -90,59 +77,48 @@ def knows(contents: Contents) -> bool:
 
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from timm's config.json where there is one."""
-    tensors, sidecar = contents.tensors, contents.sidecars.get("config.json", {})
-    architecture, given = str(sidecar.get("architecture", "")), _mapping(sidecar.get("model_args"))
+    tensors, said = contents.tensors, read_config(contents, override)
     eva = "blocks.0.gamma_1" in tensors
-    _refuse_others(contents, architecture)
-    sizes = sizes_of(contents, _heads_of(given) | dict(override))
-    settings, reasons = sizes.settings, {"heads": sizes.heads_why}
-    if "num_heads" in given and "heads" not in override:
-        reasons["heads"] = FOLDER
+    _refuse_others(contents)
+    heads = {} if said.heads is None else {"heads": said.heads}
+    sizes = sizes_of(contents, heads | dict(override), _published(contents, eva))
+    settings, reasons = sizes.settings, {"heads": FOLDER if heads and "heads" not in override else sizes.heads_why}
     settings["registers"] = shape_of(contents, "reg_token", axes=3)[1] if "reg_token" in tensors else 0
     settings["distillation_token"] = "dist_token" in tensors
     settings["embedding_norm"] = "norm_pre.weight" in tensors
-    settings["layer_scale"] = 1e-5 if "blocks.0.ls1.gamma" in tensors or "blocks.0.gamma_1" in tensors else None
+    settings["layer_scale"] = 1e-5 if "blocks.0.ls1.gamma" in tensors or eva else None
     settings |= _mlp(contents)
-    settings |= _pool(contents, settings, given, eva)
+    settings["pool"], settings["final_norm"], reasons["pool"] = _pool(contents, settings, said, override)
     if any(name.startswith(STEM) for name in tensors):
         layers = resnet_layers(contents, STEM)
         settings["stem"] = ResNetStem(layers, norm_eps=1e-5, weight_eps=1e-8, standardise="variance")
         settings["channels"] = shape_of(contents, f"{root_of(layers, STEM)}conv.weight", axes=4)[1]
-        reasons["stem"] = "timm's form of weight standardisation"
-    settings |= _rotary(contents) if eva else _table(contents, settings, override)
-    clip = "_clip_" in architecture if architecture else settings["embedding_norm"]
+    placed = _table(contents, settings, said, override) if not eva else _rotary(contents)
+    settings |= placed.settings
+    clip = "_clip_" in said.architecture if said.architecture else settings["embedding_norm"]
     settings["norm_eps"] = 1e-5 if clip or eva else 1e-6
     reasons["norm_eps"] = "as timm's CLIP towers" if clip else "as timm's DINOv3" if eva else "timm's default"
     reasons["resample"] = "timm's own, for other sizes"
-    if not {"fc_norm.weight", "attn_pool.latent", "dist_token"} & tensors.keys():
-        reasons["pool"] = FOLDER if "global_pool" in given else "timm's default for these names"
     if "activation" not in settings:
-        settings["activation"], reasons["activation"] = _activation(contents, settings, architecture, given, override)
+        settings["activation"], reasons["activation"] = _activation(contents, settings, said, override)
     config = ViTConfig(**settings)
-    known = timm_default(config)
-    if "mean" in _mapping(sidecar.get("pretrained_cfg")):
-        preprocess = from_timm(sidecar["pretrained_cfg"], config.image_size)
-        reasons["preprocess"] = FOLDER
+    if "mean" in said.pixels:
+        preprocess, reasons["preprocess"] = from_timm(said.pixels, config.image_size), FOLDER
     else:
-        preprocess, reasons["preprocess"] = known
+        preprocess, reasons["preprocess"] = timm_default(config)
+    names = class_names(config.classes, said.labels)
     return Description(
-        config,
-        preprocess,
-        reasons,
-        class_names(
-            config.classes, sidecar.get("label_names") or _mapping(sidecar.get("pretrained_cfg")).get("label_names")
-        ),
-        layout="eva" if eva else "vit",
+        config, preprocess, reasons, names, layout="eva" if eva else PLACED if placed.registers else "vit"
     )
 
 
 def table(description: Description) -> Table:
-    """The rows for a config in one of two spellings: vit, and eva for rotary positions."""
+    """The rows for a config in one of three spellings: vit, the same with places for registers, and eva (rotary)."""
     config = description.config
     ends: list[Row | Derived] = [*ENDS, Row("embedding_norm", "norm_pre"), Row("head.distil", "head_dist")]
     ends.append(Row("tokens.distillation", "dist_token", WITHOUT_BATCH))
     ends.append(Row("norm", "fc_norm" if config.final_norm == "pooled" else "norm"))
-    if config.registers and config.slots and config.positions.kind != "none":
+    if description.layout == PLACED:
         ends.append(Row(("tokens.registers", "tokens.tables.0.table"), ("reg_token", "pos_embed"), REGISTER_SLOTS))
     else:
         ends.append(Row("tokens.registers", "reg_token", WITHOUT_BATCH))
@@ -157,72 +133,16 @@ def table(description: Description) -> Table:
 def outline(checkpoint: Checkpoint) -> Description:
     """How timm would carry a checkpoint."""
     config = checkpoint.model.config
+    refuse("timm", config)
     if isinstance(config.stem, ResNetStem) and config.stem.layers not in HYBRIDS:
-        raise CheckpointError(
-            f"timm cannot carry a ResNet of {config.stem.layers}: it has {', '.join(map(str, HYBRIDS))}"
-        )
-    return Description(
-        config, checkpoint.preprocess, classes=checkpoint.classes, layout="eva" if config.rotary else "vit"
-    )
-
-
-def sidecars(description: Description) -> dict[str, Any]:
-    """timm's config.json: the nearest architecture that timm has, and all in which this network differs."""
-    config = description.config
-    arguments: dict[str, Any] = {
-        "img_size": list(config.image_size),
-        "patch_size": list(config.patch_size),
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.heads,
-        "mlp_ratio": config.mlp_width * (2 if config.mlp == "swiglu" and not config.rotary else 1) / config.width,
-        "qkv_bias": config.qkv_bias != "none",
-        "init_values": None if config.layer_scale is None else 1e-5,
-        "class_token": config.cls_token,
-        "global_pool": next((name for name, pool in POOLS.items() if pool == config.pool), "token"),
-    }
-    if config.rotary is None:
-        arguments |= {
-            "qk_norm": config.qk_norm,
-            "no_embed_class": not config.positions.prefix and config.cls_token,
-            "reg_tokens": config.registers,
-            "pre_norm": config.embedding_norm,
-            "final_norm": config.final_norm != "none",
-            "fc_norm": config.final_norm == "pooled",
-        }
-        if config.mlp == "plain":
-            arguments["act_layer"] = config.activation
-    else:
-        arguments |= {"num_reg_tokens": config.registers}
-    if config.positions.kind == "none" and config.rotary is None:
-        arguments["pos_embed"] = "none"
-    if isinstance(config.stem, ResNetStem):
-        del arguments["patch_size"]  # each hybrid of timm has its own
-    pretrained: dict[str, Any] = {"num_classes": config.classes}
-    with suppress(CheckpointError):  # what timm's transform cannot do stays behind, and the report says so
-        pretrained |= to_timm(description.preprocess)
-    if description.classes and config.classes:
-        pretrained["label_names"] = list(description.classes)
-    return {
-        "config.json": {
-            "architecture": _architecture(config),
-            "num_classes": config.classes,
-            "num_features": config.width,
-            "model_args": arguments,
-            "pretrained_cfg": pretrained,
-        }
-    }
+        known = ", ".join(map(str, HYBRIDS))
+        raise CheckpointError(f"timm cannot carry a ResNet of {config.stem.layers}: it has {known}")
+    placed = config.registers and config.slots and config.positions.kind == "learned"
+    layout = "eva" if config.rotary else PLACED if placed else "vit"
+    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=layout)
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _heads_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"heads": arguments["num_heads"]} if "num_heads" in arguments else {}
 
 
 def _mlp(contents: Contents) -> dict[str, Any]:
@@ -235,82 +155,107 @@ def _mlp(contents: Contents) -> dict[str, Any]:
     return mlp_of(contents, "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 
 
-def _pool(contents: Contents, settings: Mapping[str, Any], arguments: Mapping[str, Any], eva: bool) -> dict[str, Any]:
-    """Which pool the names speak of: attention pooling, two tokens, a norm behind the pool; else config.json, timm."""
+def _pool(
+    contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """Pool, where the final norm stands, and why: names tell of some pools, config.json of others, else as usual."""
     names = contents.tensors
     final = "pooled" if "fc_norm.weight" in names else "tokens" if "norm.weight" in names else "none"
     if "attn_pool.latent" in names:
-        return {"pool": "map", "final_norm": final}
+        return "map", final, "the tensors say so"
     if "dist_token" in names:
-        return {"pool": "cls+distillation", "final_norm": final}
-    mean = final == "pooled" or eva or not settings["cls_token"]
-    given = str(arguments.get("global_pool", "avg" if mean else "token"))
+        return "cls+distillation", final, "the tensors say so"
+    mean = final == "pooled" or "blocks.0.gamma_1" in names or not settings["cls_token"]
+    usual = "avg" if mean else "token"
+    given = str(said.arguments.get("global_pool", usual))
     if given not in POOLS:
-        raise CheckpointError(f"{contents.source}: timm's global_pool {given!r} is none of {', '.join(POOLS)}")
-    return {"pool": POOLS[given], "final_norm": final}
-
-
-def _table(contents: Contents, settings: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions and image size from the table; with registers it may have places for them, for cls alone, or none."""
-    if "pos_embed" not in contents.tensors:
+        raise CheckpointError(f"{contents.source}: timm's global_pool {given!r} is none of {list(POOLS)}")
+    if said.pool and said.pool != given and "global_pool" not in said.arguments and "pool" not in override:
         raise CheckpointError(
-            f"{contents.source}: no pos_embed and no mark of rotary positions: no timm network known here"
+            f"{contents.source}: config.json says global_pool {said.pool!r}, and timm would load it with {given!r}: "
+            "give override={'pool': ...}"
         )
+    return POOLS[given], final, FOLDER if "global_pool" in said.arguments else "timm's default for these names"
+
+
+class _Placed(NamedTuple):
+    """Positions and image size as settings, and whether registers have places in the table too."""
+
+    settings: dict[str, Any]
+    registers: bool = False
+
+
+def _table(contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]) -> _Placed:
+    """From the table; with registers it may have places for them and cls, or for patches only."""
     named = int(settings["cls_token"]) + int(settings["distillation_token"])
     registers = settings["registers"]
     reduction = settings["stem"].reduction if "stem" in settings else 1
-    patch = tuple(side * reduction for side in settings["patch_size"])
+    patch = (settings["patch_size"][0] * reduction, settings["patch_size"][1] * reduction)
     places = shape_of(contents, "pos_embed", axes=3)[1]
     slots = (0, named + registers) if registers else (0, named) if named == 1 else (named,)
-    size, count = grid_of(places, slots, patch, override)
-    return {"image_size": size, "positions": Positions(prefix=count > 0, resample=RESAMPLE)}
+    size = said.size(patch)
+    told = {"image_size": size} if size is not None and "image_size" not in override else override
+    image, count = grid_of(places, slots, patch, told)
+    positions = Positions(prefix=count > 0, resample=RESAMPLE)
+    return _Placed({"image_size": image, "positions": positions}, registers=bool(registers and count))
 
 
-def _rotary(contents: Contents) -> dict[str, Any]:
+def _rotary(contents: Contents) -> _Placed:
     """DINOv3 as timm has it: no table at all; the native size is the one it was published for."""
     bias = "no-key" if "blocks.0.attn.q_bias" in contents.tensors else "none"
     patch = shape_of(contents, "patch_embed.proj.weight", axes=4)[2]
-    return {
-        "image_size": 256 if 256 % patch == 0 else 16 * patch,
-        "positions": Positions("none"),
-        "rotary": Rotary("dinov3", theta=100.0),
-        "qkv_bias": bias,
-    }
+    return _Placed(
+        {
+            "image_size": 256 if patch and 256 % patch == 0 else 16 * max(patch, 1),
+            "positions": Positions("none"),
+            "rotary": Rotary("dinov3", theta=100.0),
+            "qkv_bias": bias,
+        }
+    )
 
 
-def _refuse_others(contents: Contents, architecture: str) -> None:
+def _published(contents: Contents, eva: bool) -> Mapping[int, int]:
+    """Heads by width; DINOv3 and SigLIP's giant have others than networks of that width usually have."""
+    if eva:
+        return PUBLISHED_HEADS | {1280: 20, 4096: 32}
+    patch = shape_of(contents, "patch_embed.proj.weight", axes=4)[2]
+    giant = "cls_token" not in contents.tensors and patch == 16
+    return PUBLISHED_HEADS | {1536: 16} if giant else PUBLISHED_HEADS
+
+
+def _refuse_others(contents: Contents) -> None:
     """Networks of timm that have these names and compute something else."""
     names = contents.tensors
-    other = next((word for word in OTHERS if word in architecture), "")
-    if other:
-        raise CheckpointError(f"{contents.source}: timm's {architecture} ({OTHERS[other]}) is no network known here")
-    if "blocks.0.gamma_1" in names:
-        bias = "blocks.0.attn.qkv.bias" in names
-        if "pos_embed" in names or bias or "reg_token" not in names:
-            raise CheckpointError(
-                f"{contents.source}: gamma_1 beside these names is one of timm's EVA or rope networks, which no tensor "
-                "tells apart, or an official DeiT-III out of its wrapping: for that give override={'family': 'deit'}"
-            )
+    eva = "blocks.0.gamma_1" in names
+    if eva and (
+        "pos_embed" in names or "blocks.0.attn.qkv.bias" in names or not {"reg_token", "cls_token"} <= {*names}
+    ):
+        raise CheckpointError(
+            f"{contents.source}: gamma_1 beside these names is one of timm's EVA or rope networks, which no tensor "
+            "tells apart, or an official DeiT-III out of its wrapping: for that give override={'family': 'deit'}"
+        )
+    if not eva and "pos_embed" not in names:
+        raise CheckpointError(
+            f"{contents.source}: no pos_embed and no mark of rotary positions: no timm network known here"
+        )
     if "norm_pre.weight" in names and "attn_pool.latent" in names:
         raise CheckpointError(f"{contents.source}: a Perception Encoder of timm's, which is no network known here")
+    behind = not {"cls_token", "reg_token", "blocks.0.attn.qkv.bias"} & names.keys()
+    if behind and "blocks.0.ls1.gamma" in names and not contents.sidecars:
+        raise CheckpointError(
+            f"{contents.source}: these names are also those of timm's rpn networks, whose norms stand behind the "
+            "branches: no tensor tells them apart"
+        )
 
 
 def _activation(
-    contents: Contents,
-    settings: Mapping[str, Any],
-    architecture: str,
-    arguments: Mapping[str, Any],
-    override: Mapping[str, Any],
+    contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]
 ) -> tuple[str, str]:
     """What the MLPs compute, and how that is known; a bare CLIP tower must be told."""
     if "activation" in override:
         return str(override["activation"]), "given"
-    if "act_layer" in arguments:
-        return str(arguments["act_layer"]), FOLDER
-    if architecture:
-        tanh = not settings["cls_token"] and _tanh(settings)
-        kind = "quick_gelu" if "quickgelu" in architecture else "gelu_tanh" if tanh else "gelu"
-        return kind, f"as timm's {architecture}"
+    if said.activation is not None:
+        return said.activation, FOLDER if said.arguments.get("act_layer") else f"as timm's {said.architecture}"
     if settings["embedding_norm"]:
         raise CheckpointError(
             f"{contents.source}: a CLIP tower in timm's names, and no tensor says whether it computes gelu (LAION, "
@@ -326,25 +271,6 @@ def _tanh(settings: Mapping[str, Any]) -> bool:
     width, patch = settings["width"], settings["patch_size"][0]
     large = (width, patch) == (1024, 16) and settings["image_size"] == (512, 512)
     return (width, patch) in ((768, 32), (1152, 16), (1536, 16)) or large
-
-
-def _architecture(config: ViTConfig) -> str:
-    """The architecture of timm whose fixed parts are those of the config."""
-    if config.rotary is not None:
-        return (
-            "vit_small_plus_patch16_dinov3"
-            if config.mlp == "swiglu"
-            else "vit_small_patch16_dinov3_qkvb"
-            if config.qkv_bias == "no-key"
-            else "vit_small_patch16_dinov3"
-        )
-    if isinstance(config.stem, ResNetStem):
-        return HYBRIDS[config.stem.layers]
-    if config.distillation_token:
-        return "deit_base_distilled_patch16_224"
-    if config.mlp == "swiglu":
-        return "vit_giant_patch14_dinov2"
-    return "vit_base_patch16_clip_224" if config.norm_eps == 1e-5 else "vit_base_patch16_224"
 
 
 TIMM: Final = Family(

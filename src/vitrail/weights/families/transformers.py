@@ -82,6 +82,11 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     config = ViTConfig(**settings)
     _compare(file, config)
     _expect_head(contents, config)
+    if layout.kind.startswith("dinov2") and config.grid[0] != config.grid[1]:
+        raise CheckpointError(
+            f"{contents.source}: a DINOv2 for images of {config.image_size[0]}x{config.image_size[1]}, whose positions "
+            "transformers reads as if they were a square: no network known here"
+        )
     embeds = layout.kind == "clip_vision_model" and config.pool == "cls"  # its outputs are no classes
     labels_agree(told.labels, 0 if embeds else config.classes)
     preprocess, preprocess_why = _preprocess(file, config)
@@ -392,7 +397,8 @@ def _refuse(name: str, config: ViTConfig) -> None:
         "a classifier": headed and (name == "dinov3_vit" or (clip and (config.pool != "cls" or config.head_bias))),
         "a classifier of the cls token alone": headed and name.startswith("dinov2") and config.pool == "cls",
         "attention and MLP side by side": config.parallel,
-        "images or patches that are not square": sides > 2 and (clip or name == "vit_mae"),
+        "images or patches that are not square": sides > 2 and (clip or name == "vit_mae" or name.startswith("dinov2")),
+        "a gated MLP": config.mlp == "swiglu" and not name.startswith("dino"),
     }
     for what, there in reasons.items():
         if there:
