@@ -20,7 +20,8 @@ from vitrail.weights import FAMILIES, convert
 from vitrail.weights.reading.files import open_contents
 from weights.parity import assert_same_bits
 
-SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
+SMALL: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 64, "depth": 2, "heads": 1, "mlp_width": 128}
+TWO_HEADS: dict[str, Any] = {"width": 128, "heads": 2}
 BARE = Positions(prefix=False)
 
 # A network, and the families that can carry all of it.
@@ -33,7 +34,7 @@ GROUPS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "DeiT-III": ({"layer_scale": 1.0, "positions": BARE}, ("deit", "timm")),
     "DINOv2": ({"layer_scale": 1.0, "classes": 0}, ("dinov2", "timm", "transformers")),
     "DINOv2, gated": (
-        {"layer_scale": 1.0, "classes": 0, "mlp": "swiglu", "activation": "silu", "mlp_width": 176},
+        {"layer_scale": 1.0, "classes": 0, "mlp": "swiglu", "activation": "silu", "mlp_width": 88},
         ("dinov2", "timm", "transformers"),
     ),
     "DINOv2, registers": ({"layer_scale": 1.0, "classes": 0, "registers": 4}, ("dinov2", "timm", "transformers")),
@@ -66,8 +67,8 @@ GROUPS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "mean": ({"cls_token": False, "pool": "mean", "positions": BARE}, ("timm", "transformers", "timm-naflex")),
     "MAE": ({"classes": 0}, ("mae", "transformers")),
-    "vit-pytorch": ({"patch_norms": True, "qkv_bias": "none", "norm_eps": 1e-5}, ("lucidrains",)),
-    "vit-pytorch, old": ({"qkv_bias": "none", "norm_eps": 1e-5}, ("lucidrains", "transformers")),
+    "vit-pytorch": ({**TWO_HEADS, "patch_norms": True, "qkv_bias": "none", "norm_eps": 1e-5}, ("lucidrains",)),
+    "vit-pytorch, old": ({**TWO_HEADS, "qkv_bias": "none", "norm_eps": 1e-5}, ("lucidrains", "transformers")),
 }
 PAIRS = [
     (name, first, second)
@@ -86,7 +87,7 @@ def network(name: str) -> Checkpoint:
         return checkpoint
     table = Positions("sincos-2d", resample=Resample(antialias=False))
     stack = {**SMALL, "width": 64, "heads": 1, "mlp_width": 256, "classes": 192, "pool": "none", "positions": table}
-    decoder = MaskedDecoder(ViTConfig(**stack), 128).eval()
+    decoder = MaskedDecoder(ViTConfig(**stack), 64).eval()
     renames.randomise(decoder)
     return replace(checkpoint, decoder=decoder)
 
@@ -115,7 +116,7 @@ def test_there_and_back(tmp_path: Path, name: str, first: str, second: str) -> N
 def test_a_decoder_that_would_come_back_changed_is_refused(tmp_path: Path) -> None:
     checkpoint = network("MAE")
     assert checkpoint.decoder is not None
-    other = MaskedDecoder(replace(checkpoint.decoder.config, heads=4), 128).eval()
+    other = MaskedDecoder(replace(checkpoint.decoder.config, heads=4), 64).eval()
     with pytest.raises(CheckpointError, match="decoder's heads: 4"):
         convert(replace(checkpoint, decoder=other), tmp_path / "out.pth", to="mae")
     convert(replace(checkpoint, decoder=other), tmp_path / "out", to="transformers")  # its config.json can say it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from torch import nn
 import vitrail
 from network import renames
 from vitrail.errors import CheckpointError
+from vitrail.network import ResNetStem
 from vitrail.weights import convert, load
 from weights.parity import assert_equal, assert_same_bits
 
@@ -200,6 +202,70 @@ def test_networks_that_only_look_alike_are_refused(timm: ModuleType, tmp_path: P
     model = timm.create_model(name, depth=1)
     with pytest.raises(CheckpointError):
         load(saved(model, tmp_path / "theirs.safetensors"))
+
+
+def folder(model: nn.Module, path: Path, **said: Any) -> Path:
+    """A folder as timm's hub has them: weights, and a config.json that says so much."""
+    path.mkdir()
+    saved(model, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({"architecture": "vit_base_patch16_224", **said}))
+    return path
+
+
+SIZES = {"embed_dim": 128, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "said, reason",
+    [
+        ({"model_args": {**SIZES, "pool_include_prefix": True}}, "not known here: pool_include_prefix=True"),
+        ({"model_args": {**SIZES, "norm_layer": "rmsnorm"}}, "not known here: norm_layer='rmsnorm'"),
+        ({"model_args": {**SIZES, "act_layer": "mish"}}, "act_layer 'mish' is none of"),
+        ({"model_args": {**SIZES, "global_pool": "max"}}, "global_pool 'max' is none of"),
+        ({"model_args": {**SIZES, "pos_embed": "rope"}}, "not known here: pos_embed='rope'"),
+        ({"model_args": {"embed_dim": 128}}, "does not say num_heads"),
+        ({"model_args": SIZES, "global_pool": "avg"}, "config.json says global_pool 'avg', and timm would load"),
+        ({"model_args": SIZES, "architecture": "vit_base_patch16_rpn_224"}, "norms behind the branches"),
+        ({"model_args": SIZES, "label_names": ["a", "b"]}, "expected names for 10 outputs"),
+    ],
+)
+def test_a_config_that_says_more_than_is_known_here_is_refused(
+    vit: Any, tmp_path: Path, said: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        load(folder(vit(), tmp_path / "folder", **said))
+
+
+def test_what_config_json_says_of_heads_activation_pool_and_size(vit: Any, tmp_path: Path) -> None:
+    theirs = vit(num_heads=4, act_layer="relu", global_pool="avg", fc_norm=False, img_size=(16, 64))
+    said = {"num_heads": 4, "act_layer": "relu", "global_pool": "avg", "img_size": [16, 64], "drop_rate": 0.1}
+    ours = load(folder(theirs, tmp_path / "folder", model_args={"embed_dim": 128, **said}))
+    assert_equal(ours.model, theirs, ((16, 64), (32, 32)))
+
+
+def test_places_of_registers_without_a_cls_token(vit: Any, tmp_path: Path) -> None:
+    theirs = vit(reg_tokens=2, class_token=False, global_pool="avg")
+    assert_equal(load(saved(theirs, tmp_path / "theirs.safetensors")).model, theirs)
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"head_bias": False}, "a head without a bias"),
+        ({"patch_bias": False}, "this bias of the patches"),
+        ({"embedding_norm": True}, "this bias of the patches"),
+        ({"head_width": 32}, "heads that do not make up the width"),
+        ({"distillation_token": True, "pool": "cls+distillation", "registers": 2}, "a distillation token beside"),
+        ({"distillation_token": True, "pool": "cls+distillation", "final_norm": "pooled"}, "a distillation token"),
+        ({"stem": ResNetStem((1, 1)), "patch_size": 1}, "a ResNet of"),
+    ],
+)
+def test_what_timms_classes_could_not_be_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    """Our own reader would take it back, timm's would not."""
+    sizes = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 1, "heads": 2, "mlp_width": 64, "classes": 3}
+    ckpt = vitrail.Checkpoint(vitrail.ViT(vitrail.ViTConfig(**{**sizes, **changes})), vitrail.Preprocess(32))
+    with pytest.raises(CheckpointError, match=reason):
+        convert(ckpt, tmp_path / "out", to="timm")
 
 
 def test_a_part_that_is_missing_or_too_much_is_listed(vit: Any, tmp_path: Path) -> None:

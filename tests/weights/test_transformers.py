@@ -778,3 +778,17 @@ def test_a_folder_that_says_it_classifies_must_have_a_classifier(transformers: M
         load(tmp_path / "whole")
     save_file(tensors, tmp_path / "whole" / "model.safetensors", {"format": "pt"})
     assert load(tmp_path / "whole", leave_out=("head",)).model.config.classes == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layer_scale": None, "mlp": "swiglu", "activation": "silu"}, {"layer_scale": 1.0}]
+)
+def test_what_transformers_computes_otherwise_is_not_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A gated MLP outside the DINOs; a DINOv2 for images that are not square, which it resamples as if they were."""
+    size = (32, 32) if changes["layer_scale"] is None else (16, 64)
+    sizes = {"image_size": size, "patch_size": 8, "width": 64, "depth": 1, "heads": 1, "mlp_width": 64, "classes": 0}
+    checkpoint = Checkpoint(ViT(ViTConfig(**sizes, **changes)), Preprocess(size))
+    with pytest.raises(
+        CheckpointError, match="transformers' (vit|dinov2) cannot carry (a gated MLP|images or patches)"
+    ):
+        convert(checkpoint, tmp_path / "out", to="transformers")

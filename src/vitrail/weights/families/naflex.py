@@ -48,7 +48,11 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     size = {"image_size": (rows * patch, columns * patch)}
     described = timm.describe(replace(contents, tensors=tensors), {**override, **size})
     reasons = {**described.reasons, "resample": "NaFlexVit's own, for other sizes"}
-    return replace(described, reasons=reasons)
+    config = described.config
+    if not contents.sidecars and config.pool == "map" and not config.prefix and "activation" not in override:
+        config = replace(config, activation="gelu_tanh")
+        reasons["activation"] = "as timm's SigLIP of any size"
+    return replace(described, config=config, reasons=reasons)
 
 
 def table(description: Description) -> Table:
