@@ -20,7 +20,7 @@ from vitrail.weights import FAMILIES, convert
 from vitrail.weights.reading.files import open_contents
 from weights.parity import assert_same_bits
 
-SMALL: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 64, "depth": 2, "heads": 1, "mlp_width": 128}
+SMALL: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 64, "depth": 1, "heads": 1, "mlp_width": 128}
 TWO_HEADS: dict[str, Any] = {"width": 128, "heads": 2}
 BARE = Positions(prefix=False)
 

@@ -66,7 +66,8 @@ def models(timm: ModuleType) -> dict[str, nn.Module]:
             if name.endswith(LARGER) and "siglip" not in name:
                 continue  # as the one at 224, but for the size
             try:
-                model = timm.create_model(name, depth=1)
+                eva = any(word in name for word in ("dinov3", "rope", "_pe_", "lingbot", "eva", "beit"))
+                model = timm.create_model(name, depth=1, **({} if eva else {"weight_init": "skip"}))
             except (TypeError, RuntimeError, AssertionError, NotImplementedError):
                 continue  # no depth to choose, or not without memory
             if hasattr(getattr(model, "blocks", [None])[0], "attn"):
