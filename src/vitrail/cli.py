@@ -421,7 +421,9 @@ def _described(
             raise InputError(f"--set and --leave-out belong to a file of weights, and {what} is a preset")
         return PRESETS[what], {}, PRESETS[what].image_size, None
     if not what.startswith(("vitrail:", "hf:")) and not Path(what).exists():
-        raise InputError(f"no checkpoint file and no preset {what!r}: {nearest(what, PRESETS)}")
+        hint = nearest(what, PRESETS)
+        hint = "`vitrail models` lists the presets" if hint.startswith("expected") else hint
+        raise InputError(f"no checkpoint file and no preset {what!r}: {hint}")
     from vitrail.weights import load
 
     loaded = load(what, override=_settings(override), leave_out=leave_out or ())

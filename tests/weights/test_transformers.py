@@ -434,7 +434,7 @@ def test_a_mask_token_is_kept(transformers: ModuleType, tmp_path: Path) -> None:
     ours = load(folder, leave_out=("decoder",))
     assert torch.equal(ours.extras["mask_token"], model.vit.embeddings.mask_token[0].detach())
     report = convert(folder, tmp_path / "ours", to="transformers", leave_out=("decoder",))
-    assert report.not_carried == ("extras.mask_token",)
+    assert report.not_carried[0] == "extras.mask_token"
 
 
 # ---- what config.json decides ------------------------------------------------------------------------------------
@@ -792,3 +792,12 @@ def test_what_transformers_computes_otherwise_is_not_written(tmp_path: Path, cha
         CheckpointError, match="transformers' (vit|dinov2) cannot carry (a gated MLP|images or patches)"
     ):
         convert(checkpoint, tmp_path / "out", to="transformers")
+
+
+def test_a_pooler_that_transformers_would_make_up_is_told_of(tmp_path: Path) -> None:
+    """A bare ViT has none, and ViTModel makes a random one: the report says how to do without."""
+    sizes = {"image_size": 32, "patch_size": 8, "width": 64, "depth": 1, "heads": 1, "mlp_width": 64, "classes": 0}
+    for number, (width, told) in enumerate(((0, True), (64, False))):
+        model = ViT(ViTConfig(**sizes, representation_width=width))
+        report = convert(Checkpoint(model, Preprocess(32)), tmp_path / str(number), to="transformers")
+        assert any("add_pooling_layer=False" in each for each in report.not_carried) == told

@@ -151,7 +151,7 @@ def _free_place(out: str | os.PathLike[str], family: Family | None) -> Path:
 
 
 class _Written(NamedTuple):
-    """How many tensors were written, and the names of those of ours that were not."""
+    """How many tensors were written, the names of those of ours that were not, and what else to know."""
 
     tensors: int
     left: tuple[str, ...]
@@ -174,7 +174,7 @@ def _write(checkpoint: Checkpoint, family: Family | None, path: Path) -> _Writte
     if lost:
         raise CheckpointError(f"{family.name} has no place for {listed(lost, ', ')}: choose another family")
     _put(given, description, family, path)
-    return _Written(len(given), tuple(without))
+    return _Written(len(given), (*without, *description.warnings))
 
 
 def _put(tensors: dict[str, Tensor], description: Description, family: Family, path: Path) -> None:

@@ -29,6 +29,7 @@ class Description:
     layout: str = ""  # which of the family's spellings, in the family's own words
     decoder: ViTConfig | None = None  # of masked pre-training
     extras: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of what is kept beside the network
+    warnings: tuple[str, ...] = ()  # what to know before using what is written
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ from vitrail.weights.preprocessing import transformers_default
 from vitrail.weights.reading.contents import Contents
 
 NO_KEY: Final = (True, False, True)  # whether q, k and v have a bias
+POOLER: Final = (
+    "pooler: there is none, and transformers' base class makes a random one: load it with add_pooling_layer=False, or "
+    "read last_hidden_state only"
+)
 
 
 class _File(NamedTuple):
@@ -349,6 +353,7 @@ def outline(checkpoint: Checkpoint) -> Description:
         layout=str(Layout(name, kind.spellings[0], tower, tower + stem, DECODERS[0] if decoder else "")),
         decoder=None if decoder is None else decoder.config,
         extras={"mask_token": (1, config.width)} if masked else {},
+        warnings=(POOLER,) if name in ("vit", "deit") and not beside and not config.representation_width else (),
     )
 
 
