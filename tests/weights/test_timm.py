@@ -41,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "query and key norms": {"qk_norm": True},
     "no qkv bias": {"qkv_bias": False},
     "SigLIP": {"global_pool": "map", "class_token": False, "num_classes": 0},
+    "one channel": {"in_chans": 1},
     "uneven": {"img_size": (32, 48), "patch_size": (8, 12)},
 }
 
@@ -69,13 +70,14 @@ def test_a_bare_file(vit: Any, tmp_path: Path, name: str) -> None:
     ours = load(path, override=override)
     assert ours.provenance.family == "timm"
     sizes = ((32, 48), (48, 36), (16, 72)) if name == "uneven" else ((32, 32), (48, 48), (40, 24))
-    assert_equal(ours.model, theirs, sizes)
+    channels = VARIANTS[name].get("in_chans", 3)
+    assert_equal(ours.model, theirs, sizes, channels)
     out = tmp_path / "ours"
     convert(path, out, to="timm", override=override)
     assert_same_bits(load_file(out / "model.safetensors"), load_file(path))
     fresh = vit(**VARIANTS[name])
     fresh.load_state_dict(load_file(out / "model.safetensors"), strict=True)
-    assert_equal(ours.model, fresh, sizes)
+    assert_equal(ours.model, fresh, sizes, channels)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -88,7 +90,7 @@ def test_timm_makes_the_network_from_our_folder(vit: Any, timm: ModuleType, tmp_
     assert report.preprocess_carried
     assert report.classes_carried
     model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
-    pixels = torch.randn(2, 3, *((32, 48) if name == "uneven" else (32, 32)))
+    pixels = torch.randn(2, VARIANTS[name].get("in_chans", 3), *((32, 48) if name == "uneven" else (32, 32)))
     with torch.no_grad():
         assert renames.gap(load(path, override=override).model(pixels), model(pixels)) < 1e-5
 
@@ -221,6 +223,7 @@ SIZES = {"embed_dim": 128, "num_heads": 2}
         ({"model_args": {**SIZES, "pool_include_prefix": True}}, "not known here: pool_include_prefix=True"),
         ({"model_args": {**SIZES, "norm_layer": "rmsnorm"}}, "not known here: norm_layer='rmsnorm'"),
         ({"model_args": {**SIZES, "act_layer": "mish"}}, "act_layer 'mish' is none of"),
+        ({"model_args": {**SIZES, "act_layer": ["gelu"]}}, "is none of"),
         ({"model_args": {**SIZES, "global_pool": "max"}}, "global_pool 'max' is none of"),
         ({"model_args": {**SIZES, "pos_embed": "rope"}}, "not known here: pos_embed='rope'"),
         ({"model_args": {"embed_dim": 128}}, "does not say num_heads"),

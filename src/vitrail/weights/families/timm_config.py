@@ -26,10 +26,7 @@ HEADS: Final = {  # of architectures whose heads are not what their width makes 
     "test_vit2": 2,
     "test_vit3": 3,
 }
-ACTIVATIONS: Final = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu"} | {
-    "silu": "silu",
-    "swish": "silu",
-}
+ACTIVATIONS: Final = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")} | {"swish": "silu"}
 TANH: Final = re.compile(  # the SigLIP towers to which timm gives the tanh form of GELU
     "patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512|naflexvit_.*siglip"
 )
@@ -77,7 +74,7 @@ class Said(NamedTuple):
         """What the MLPs compute, where the folder tells of it."""
         given = self.arguments.get("act_layer")
         if given:
-            if given not in ACTIVATIONS:
+            if not isinstance(given, str) or given not in ACTIVATIONS:
                 raise CheckpointError(f"timm's act_layer {given!r:.80} is none of {', '.join(ACTIVATIONS)}")
             return ACTIVATIONS[given]
         if not self.architecture:
@@ -124,6 +121,7 @@ def sidecars(description: Description) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),
+        "in_chans": config.channels,
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
@@ -178,9 +176,7 @@ def refuse(name: str, config: ViTConfig) -> None:
         ),
         "a distillation token beside registers, or under another pool or norm": config.distillation_token and not alone,
         "a gated MLP": flexible and config.mlp == "swiglu",
-        "a norm behind attention pooling": name == "timm-naflex"
-        and config.pool == "map"
-        and config.final_norm == "pooled",
+        "a norm behind attention pooling": flexible and (config.pool, config.final_norm) == ("map", "pooled"),
     }
     for what, there in reasons.items():
         if there:
