@@ -163,10 +163,11 @@ def test_dinov3(timm: ModuleType, tmp_path: Path, gated: bool, bias: bool) -> No
 @pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224"])
 def test_hybrids(timm: ModuleType, tmp_path: Path, name: str) -> None:
     """The stem as timm standardises it; filters of any size."""
-    theirs = timm.create_model(name, embed_dim=64, depth=1, num_heads=1, num_classes=10, img_size=64).eval()
+    sizes = {"embed_dim": 64, "depth": 1, "num_heads": 1, "num_classes": 10, "img_size": 64, "dynamic_img_size": True}
+    theirs = timm.create_model(name, **sizes).eval()
     path = saved(theirs, tmp_path / "theirs.safetensors")
     ours = load(path)
-    assert_equal(ours.model, theirs, ((64, 64),))
+    assert_equal(ours.model, theirs, ((64, 64), (96, 96), (32, 96)))
     convert(path, tmp_path / "out", to="timm")
     assert_same_bits(load_file(tmp_path / "out" / "model.safetensors"), load_file(path))
     assert_equal(ours.model, timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval(), ((64, 64),))
@@ -244,6 +245,18 @@ def test_what_config_json_says_of_heads_activation_pool_and_size(vit: Any, tmp_p
     said = {"num_heads": 4, "act_layer": "relu", "global_pool": "avg", "img_size": [16, 64], "drop_rate": 0.1}
     ours = load(folder(theirs, tmp_path / "folder", model_args={"embed_dim": 128, **said}))
     assert_equal(ours.model, theirs, ((16, 64), (32, 32)))
+
+
+def test_a_grey_network_whose_folder_speaks_of_colours(vit: Any, tmp_path: Path) -> None:
+    """timm keeps three means beside one channel: they are averaged, which is said, unless others are given."""
+    said = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2], "input_size": [3, 32, 32], "crop_pct": 1.0}
+    path = folder(vit(in_chans=1), tmp_path / "folder", model_args=SIZES, pretrained_cfg=said)
+    ours = load(path)
+    assert ours.preprocess.channels == 1
+    assert ours.preprocess.mean + ours.preprocess.std == pytest.approx((0.5, 0.2))
+    why = next(each.why for each in ours.provenance.settings if each.name == "preprocess")
+    assert why == "assumed: the folder's config.json; mean and std averaged over its colours"
+    assert load(path, override={"mean": 0.1307}).preprocess.mean == (0.1307,)
 
 
 def test_places_of_registers_without_a_cls_token(vit: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
 from vitrail.weights.family import Description
 from vitrail.weights.imagenet import imagenet1k
+from vitrail.weights.preprocessing import Known, for_channels
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.labels import read_labels
 
@@ -52,8 +53,13 @@ def decide(description: Description, override: Mapping[str, Any]) -> Description
         instance("positions", positions, Positions)
         changes["positions"] = replace(positions, resample=_resample(override))
     config = replace(config, **changes)
+    reasons = dict(description.reasons)
+    if config.channels in (1, 3):  # a folder may speak of colours where the network sees none
+        known = for_channels(Known(preprocess, reasons.get("preprocess", "")), config.channels)
+        preprocess, reasons["preprocess"] = known
     pixels = {name: override[name] for name in OF_PIXELS if name in override and name != "channels"}
-    return replace(description, config=config, preprocess=_pixels(preprocess, pixels), classes=classes)
+    preprocess = _pixels(preprocess, pixels)
+    return replace(description, config=config, preprocess=preprocess, classes=classes, reasons=reasons)
 
 
 def tell(description: Description, override: Mapping[str, Any], contents: Contents) -> tuple[Setting, ...]:

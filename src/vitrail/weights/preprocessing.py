@@ -137,7 +137,7 @@ def evaluation(family: str, size: Size = 224, channels: int = 3) -> Known:
     """What a family's own code does to a picture before it is scored; with one channel the numbers are averages."""
     if not isinstance(family, str) or family not in EVALUATION:
         raise InputError(f"no evaluation preprocessing for {shown(family)}: {nearest(str(family), EVALUATION)}")
-    return _for_channels(EVALUATION[family](size), channels)
+    return for_channels(EVALUATION[family](size), channels)
 
 
 def timm_default(config: ViTConfig) -> Known:
@@ -163,7 +163,7 @@ def timm_default(config: ViTConfig) -> Known:
     else:
         why = "assumed: as timm scores AugReg; DeiT, DINO and MAE look alike, and have ImageNet's mean and std"
         found = Known(Preprocess(size, crop=ordinary, **HALF), why)
-    return _for_channels(found, config.channels)
+    return for_channels(found, config.channels)
 
 
 # ---- what transformers' published folders are prepared with ----------------------------------------------------
@@ -176,7 +176,7 @@ def transformers_default(model_type: str, size: Size = 224, channels: int = 3) -
     """
     if not isinstance(model_type, str) or model_type not in PUBLISHED:
         raise InputError(f"no transformers model {shown(model_type)}: {nearest(str(model_type), PUBLISHED)}")
-    return _for_channels(PUBLISHED[model_type](size), channels)
+    return for_channels(PUBLISHED[model_type](size), channels)
 
 
 def _squashed(interpolation: Interpolation, statistics: Mapping[str, Any], why: str) -> Callable[[Size], Known]:
@@ -219,14 +219,14 @@ def _known(what: str, sure: bool, where: str) -> str:
     return f"known: {what}" if sure else f"assumed: {what}, which speaks of pictures {where}"
 
 
-def _for_channels(known: Known, channels: int) -> Known:
+def for_channels(known: Known, channels: int) -> Known:
     """The same for a grey network: one number in place of three."""
     if channels == known.preprocess.channels:
         return known
     mean, std = (sum(values) / len(values) for values in (known.preprocess.mean, known.preprocess.std))
     changes = {"channels": channels, "mean": mean, "std": std}
     grey = Preprocess.from_dict(known.preprocess.to_dict() | changes)
-    return Known(grey, f"assumed: {known.why.partition(': ')[2]}; mean and std averaged over its colours")
+    return Known(grey, f"assumed: {known.why.rpartition('known: ')[2]}; mean and std averaged over its colours")
 
 
 def checked(source: str, **values: Any) -> Preprocess:

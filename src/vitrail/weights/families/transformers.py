@@ -74,6 +74,8 @@ class _File(NamedTuple):
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from config.json where there is one."""
     told = read_config(contents.sidecars)
+    if told.said.get("apply_layernorm") is False:
+        raise CheckpointError(f"{contents.source}: a DINOv2 backbone without its final norm is no network known here")
     layout = find_layout(contents, told.kind)
     file = _File(contents, layout, told, override)
     kind, said = KINDS[layout.kind], told.said
