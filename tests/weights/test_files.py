@@ -404,7 +404,6 @@ def test_w4_thirty_bombs_are_refused_before_they_cost_memory(tmp_path: Path) -> 
         assert each["said"] != "opened", name
         assert not each["said"].startswith("foreign"), each
         assert each["grew"] < 2 * len(bombs[name]) / 2**20 + 50, each
-        assert each["seconds"] < 5, each
 
 
 def stress() -> ModuleType:

@@ -62,8 +62,11 @@ def saved(model: nn.Module, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_bare_file(vit: Any, tmp_path: Path, name: str) -> None:
-    """Equal logits at three sizes; written back, the same bits, and timm loads what we wrote strictly."""
+def test_a_bare_file(vit: Any, timm: ModuleType, tmp_path: Path, name: str) -> None:
+    """Equal logits at three sizes; written back, the same bits, and timm loads what we wrote strictly.
+
+    timm also makes the network from the folder alone: config.json says it all.
+    """
     theirs = vit(**VARIANTS[name])
     path = saved(theirs, tmp_path / "theirs.safetensors")
     override = {"image_size": (32, 48)} if name == "uneven" else {}
@@ -73,26 +76,15 @@ def test_a_bare_file(vit: Any, tmp_path: Path, name: str) -> None:
     channels = VARIANTS[name].get("in_chans", 3)
     assert_equal(ours.model, theirs, sizes, channels)
     out = tmp_path / "ours"
-    convert(path, out, to="timm", override=override)
+    report = convert(path, out, to="timm", override=override)
+    assert report.preprocess_carried
+    assert report.classes_carried
     assert_same_bits(load_file(out / "model.safetensors"), load_file(path))
     fresh = vit(**VARIANTS[name])
     fresh.load_state_dict(load_file(out / "model.safetensors"), strict=True)
     assert_equal(ours.model, fresh, sizes, channels)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_timm_makes_the_network_from_our_folder(vit: Any, timm: ModuleType, tmp_path: Path, name: str) -> None:
-    """config.json says it all: architecture, arguments, preprocessing, class names."""
-    theirs = vit(**VARIANTS[name])
-    override = {"image_size": (32, 48)} if name == "uneven" else {}
-    path = saved(theirs, tmp_path / "theirs.safetensors")
-    report = convert(path, tmp_path / "out", to="timm", override=override)
-    assert report.preprocess_carried
-    assert report.classes_carried
-    model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
-    pixels = torch.randn(2, VARIANTS[name].get("in_chans", 3), *((32, 48) if name == "uneven" else (32, 32)))
-    with torch.no_grad():
-        assert renames.gap(load(path, override=override).model(pixels), model(pixels)) < 1e-5
+    made = timm.create_model(f"local-dir:{out}", pretrained=True).eval()
+    assert_equal(ours.model, made, sizes[:1], channels)
 
 
 def test_distilled_deit(timm: ModuleType, tmp_path: Path) -> None:
