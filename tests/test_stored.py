@@ -163,7 +163,7 @@ def test_the_file_is_closed_with_the_last_of_its_tensors(path: Path) -> None:
     del last
     assert open_files() == before
     path.write_bytes(b"not one at all")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
         read_safetensors(path)
     assert open_files() == before
 

@@ -134,15 +134,21 @@ def test_without_the_wrapper_it_is_timms(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_an_error(tmp_path: Path, name: str) -> None:
     state = random(Deit, third=True).state_dict()
     del state[name]
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=f"theirs: {name}|not used blocks.0.gamma_2|expected a tensor {name}"):
         load(saved(state, tmp_path / "theirs.pth"))
 
 
 def test_deit_cannot_carry_a_gated_mlp_nor_another_eps(tmp_path: Path) -> None:
     base = {"image_size": 32, "patch_size": 8, "width": 128, "heads": 2, "depth": 2, "mlp_width": 256, "classes": 10}
-    for changes in ({"mlp": "swiglu", "activation": "silu"}, {"norm_eps": 1e-12}, {"registers": 2}, {"qk_norm": True}):
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"mlp": "swiglu", "activation": "silu"}, r"mlp.up.weight: expected \[256, 128\]"),
+        ({"norm_eps": 1e-12}, "norm_eps: 1e-12"),
+        ({"registers": 2}, "no place for tokens.registers"),
+        ({"qk_norm": True}, "no place for encoder.blocks.0.attention.query_norm"),
+    ]
+    for changes, reason in cases:
         checkpoint = Checkpoint(ViT(preset("deit-s16", **base, **changes)).eval(), Preprocess(size=32))
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match=reason):
             convert(checkpoint, tmp_path / "ours.pth", to="deit")
         assert not (tmp_path / "ours.pth").exists()
 

@@ -195,7 +195,7 @@ def test_the_tanh_form_where_timm_has_it(timm: ModuleType) -> None:
 )
 def test_networks_that_only_look_alike_are_refused(timm: ModuleType, tmp_path: Path, name: str) -> None:
     model = timm.create_model(name, depth=1)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="timm's EVA"):
         load(saved(model, tmp_path / "theirs.safetensors"))
 
 

@@ -234,6 +234,8 @@ def _refuse_others(contents: Contents) -> None:
             f"{contents.source}: gamma_1 beside these names is one of timm's EVA or rope networks, which no tensor "
             "tells apart, or an official DeiT-III out of its wrapping: for that give override={'family': 'deit'}"
         )
+    if not eva and "blocks.0.attn.q_bias" in names:
+        raise CheckpointError(f"{contents.source}: q_bias beside these names is one of timm's EVA: not known here")
     if not eva and "pos_embed" not in names:
         raise CheckpointError(
             f"{contents.source}: no pos_embed and no mark of rotary positions: no timm network known here"
