@@ -40,6 +40,7 @@ LINE = (
 )
 PART_OF = {  # a room of several files
     "checks": "errors",
+    "bands": "images",
     "decoding": "images",
     "headers": "images",
     "opened": "checkpoint",

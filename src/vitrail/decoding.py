@@ -1,4 +1,7 @@
-"""A file, bytes, PIL image or array in; an upright 8-bit RGB or grey PIL image out, or one ImageError."""
+"""A file, bytes, PIL image or array in; an upright 8-bit RGB or grey PIL image out, or one ImageError.
+
+Or, for pictures of other bands and ranges, their own numbers (H, W, C).
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, ImageFile, UnidentifiedImageError, features
 
+from vitrail.bands import NUMPY, Array, Bands, Raster, check_fit, check_values, of_array, of_image, read_npy
 from vitrail.errors import ImageError, InputError
 from vitrail.headers import check_metadata, orientation, seems, webp_size
+from vitrail.tiff import of_tiff
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | Array"
 Mode: TypeAlias = Literal["RGB", "L"]
 
@@ -27,6 +31,7 @@ BACKGROUND = 255  # white, as a browser shows it: most transparent pictures were
 # Pillow's names. MPO (two JPEGs in one file, from phones) opens as JPEG; PPM covers PGM, PBM and PFM.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
 
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # and its form for large files
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -65,20 +70,80 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) 
     if mode not in ("RGB", "L"):
         raise InputError(f"mode must be 'RGB' or 'L', got {mode!r}")
     name = describe(source)
-    # Decoders meet damaged data in many libraries, so anything may be raised: SyntaxError, struct.error,
-    # RecursionError, ZeroDivisionError, ... All of it means the same to the caller.
+    with _only_image_errors(name):
+        if isinstance(source, Image.Image):
+            source.load()
+            return _flatten(_turn(source, source.getexif().get(0x0112, 1)), mode)
+        if isinstance(source, np.ndarray):
+            return _flatten(_from_array(source, name), mode)
+        data = _read(source, name, limits)
+        if data.startswith(NUMPY):
+            picture = _from_array(read_npy(data, name), name)
+            _check_size(picture.size, name, limits)
+            return _flatten(picture, mode)
+        with _open(data, name, limits) as image:
+            image.load()
+            # TIFF files carry no such block: Pillow turns them itself as they load.
+            return _flatten(_turn(image, orientation(image.info.get("exif", b""))), mode)
+
+
+def decode_bands(source: Source, channels: int, range: float = 255.0, limits: Limits = DEFAULT_LIMITS) -> Array:
+    """The picture's own numbers, upright, (H, W, C) of uint8, uint16 or float32; `range` is what counts as 1.0.
+
+    Another number of bands, or numbers that the range cannot mean, are refused.
+    """
+    name = describe(source)
+    with _only_image_errors(name):
+        raster = _raster(source, name, limits)
+        check_fit(raster.bands, channels, range, name)
+        values = raster.read()
+        check_values(values, range, name)
+        return values
+
+
+def describe_bands(source: Source, limits: Limits = DEFAULT_LIMITS) -> Bands:
+    """Height, width, bands and kind of number of a picture, from its header alone."""
+    name = describe(source)
+    with _only_image_errors(name):
+        return _raster(source, name, limits).bands
+
+
+def _raster(source: Source, name: str, limits: Limits) -> Raster:
+    """The picture with its header read and its size checked, nothing decoded yet."""
+    if isinstance(source, Image.Image):
+        return of_image(source, name, lambda: source.getexif().get(0x0112, 1))
+    if isinstance(source, np.ndarray):
+        return of_array(source, name)
+    data = _read(source, name, limits)
+    found: Raster | None = None
+    if data.startswith(NUMPY):
+        found = of_array(read_npy(data, name), name)
+    elif data[:4] in _TIFF:
+        found = of_tiff(data, name)
+    if found is None:
+        image = _open(data, name, limits)
+        found = of_image(
+            image, name, lambda: orientation(image.info.get("exif", b"")), lambda: _open(data, name, limits)
+        )
+    height, width, channels, kind = found.bands
+    _check_size((width, height), name, limits)
+    needed, allowed = height * width * channels * np.dtype(kind).itemsize, 4 * limits.pixels
+    if needed > allowed:
+        raise ImageError(
+            f"{name}: refused, {width}x{height} in {channels} bands takes {needed:,} bytes, over the limit of "
+            f"{allowed:,}: cut it into tiles, or raise Limits.pixels"
+        )
+    return found
+
+
+@contextmanager
+def _only_image_errors(name: str) -> Iterator[None]:
+    """Decoders meet damaged data in many libraries, so anything may be raised: SyntaxError, struct.error,
+    RecursionError, ZeroDivisionError, ... All of it means the same to the caller.
+    """
     try:
         with _pillow_is_quiet():
-            if isinstance(source, Image.Image):
-                source.load()
-                return _flatten(_turn(source, source.getexif().get(0x0112, 1)), mode)
-            if isinstance(source, np.ndarray):
-                return _flatten(_from_array(source, name), mode)
-            data = _read(source, name, limits)
-            with _open(data, name, limits) as image:
-                image.load()
-                # TIFF files carry no such block: Pillow turns them itself as they load.
-                return _flatten(_turn(image, orientation(image.info.get("exif", b""))), mode)
+            yield
     except (ImageError, InputError):
         raise
     except MemoryError as error:
@@ -166,7 +231,7 @@ def _read_file(path: Path, name: str, limits: Limits) -> bytes:
         raise ImageError(f"{name}: cannot be read ({error})") from error
 
 
-def _open(data: bytes, name: str, limits: Limits) -> Image.Image:
+def _open(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
     """The picture with its header read and its size checked, nothing decoded yet."""
     check_metadata(data, name, limits.metadata_bytes)
     canvas = webp_size(data)

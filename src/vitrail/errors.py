@@ -30,6 +30,14 @@ class MissingExtraError(VitrailError, ImportError):
     """Something that needs an optional dependency which is not installed."""
 
 
+class StoppedError(VitrailError):
+    """Work that was asked to stop by a signal, and has saved what the same command needs to go on."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number  # of the signal
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that helps with a mistyped name: the nearest known ones, or all of them."""
     names = [str(each) for each in known]

@@ -11,21 +11,35 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from PIL import Image
 
-from vitrail.checks import choice, number, pair, settings
+from vitrail.bands import MOST_BANDS, Array, Bands
+from vitrail.checks import choice, number, pair, settings, whole
 from vitrail.decoding import (
     BACKGROUND,
     DEFAULT_LIMITS,
     FORMATS,
-    Array,
     Limits,
-    Mode,
     Source,
     decode,
+    decode_bands,
     describe,
+    describe_bands,
 )
 from vitrail.errors import ConfigError, InputError
 
-__all__ = ["BACKGROUND", "DEFAULT_LIMITS", "FORMATS", "Limits", "Preprocess", "Source", "decode", "describe", "several"]
+__all__ = [
+    "BACKGROUND",
+    "DEFAULT_LIMITS",
+    "FORMATS",
+    "Bands",
+    "Limits",
+    "Preprocess",
+    "Source",
+    "decode",
+    "decode_bands",
+    "describe",
+    "describe_bands",
+    "several",
+]
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Resize: TypeAlias = Literal["crop", "squash", "pad"]
@@ -40,12 +54,16 @@ _FILTERS = {
     "lanczos": Image.Resampling.LANCZOS,
     "box": Image.Resampling.BOX,
 }
+_BYTE = 255.0  # the range of 8-bit pictures
 _WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
 
 
 @dataclass(frozen=True, init=False)
 class Preprocess:
-    """How a picture becomes pixels: resize, centre crop or pad to size, then (value / 255 - mean) / std."""
+    """How a picture becomes pixels: resize, centre crop or pad to size, then (value / range - mean) / std.
+
+    One or three channels of range 255 are an ordinary picture in 8 bits; all else keeps its own bands and numbers.
+    """
 
     size: tuple[int, int]  # (height, width) the network receives
     resize: Resize  # crop: cover the frame; squash: ignore the aspect; pad: the whole picture, bars around it
@@ -56,6 +74,7 @@ class Preprocess:
     std: tuple[float, ...]
     channels: int
     order: Order
+    range: float  # the value that counts as 1.0
 
     def __init__(
         self,
@@ -68,9 +87,10 @@ class Preprocess:
         std: float | Sequence[float] = 0.5,
         channels: int = 3,
         order: Order = "RGB",
+        range: float = _BYTE,
     ) -> None:
         """A single number serves for both sides of size, and for every channel of mean and std."""
-        channels = choice("channels", channels, (1, 3))
+        channels = whole("channels", channels, most=MOST_BANDS)
         values: dict[str, object] = {
             "size": pair("size", size, 16_384),
             "resize": choice("resize", resize, get_args(Resize)),
@@ -81,6 +101,7 @@ class Preprocess:
             "std": _per_channel("std", std, channels),
             "channels": channels,
             "order": choice("order", order, get_args(Order)),
+            "range": number("range", range, 1e-9, 1e9),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -99,16 +120,17 @@ class Preprocess:
         if min(self.std) <= 0:
             raise ConfigError(f"std must be positive, got {self.std}")
         if max(map(abs, self.mean)) > 2 or max(self.std) > 2:
+            values = "8-bit values" if self.range == _BYTE else "the values of the file"
             raise ConfigError(
-                f"mean {self.mean} and std {self.std} belong to 8-bit values, expected 0 to 1: divide by 255"
+                f"mean {self.mean} and std {self.std} belong to {values}, expected 0 to 1: divide by {self.range:g}"
             )
-        if self.channels == 1 and self.order != "RGB":
-            raise ConfigError("order='BGR' needs channels=3, got channels=1")
+        if self.channels != 3 and self.order != "RGB":
+            raise ConfigError(f"order='BGR' needs channels=3, got channels={self.channels}")
 
     def __call__(self, source: Source) -> Pixels:
         """One picture as pixels, float32 (C, H, W)."""
         pixels = np.empty((self.channels, *self.size), np.float32)
-        self._write(self.view(source), pixels)
+        self._write(source, pixels)
         return pixels  # (C, H, W)
 
     def batch(self, sources: Sequence[Source]) -> Pixels:
@@ -116,13 +138,44 @@ class Preprocess:
         several(sources)
         pixels = np.empty((len(sources), self.channels, *self.size), np.float32)
         for source, place in zip(sources, pixels, strict=True):
-            self._write(self.view(source), place)
+            self._write(source, place)
         return pixels  # (B, C, H, W)
 
     def view(self, source: Source) -> Image.Image:
-        """What the network sees of a picture: resized and cropped or padded, before normalisation."""
-        mode: Mode = "L" if self.channels == 1 else "RGB"
-        image = decode(source, mode)
+        """What the network sees of a picture: resized and cropped or padded, before normalisation.
+
+        Of other bands than grey and colour, the first three or the first, from black at 0 to white at the range.
+        """
+        if self._ordinary:
+            return self._frame(decode(source, "L" if self.channels == 1 else "RGB"), self._bars())
+        seen = self.array(source)[:, :, : 3 if self.channels >= 3 else 1]
+        shown = np.clip(np.rint(seen * np.float32(255 / self.range)), 0, 255).astype(np.uint8)
+        return Image.fromarray(shown if shown.shape[2] == 3 else shown[:, :, 0])
+
+    def array(self, source: Source) -> Pixels:
+        """The same as numbers, every band of it in the units of the file: float32 (H, W, C)."""
+        return self._seen(source).astype(np.float32, copy=False)
+
+    def _seen(self, source: Source) -> Array:
+        """What the network sees, (H, W, C): 8-bit values of an ordinary picture, otherwise float32."""
+        if self._ordinary:
+            values = np.asarray(self.view(source))
+            return values if values.ndim == 3 else values[:, :, None]
+        whole = decode_bands(source, self.channels, self.range)
+        seen = np.empty((*self.size, self.channels), np.float32)
+        for place, colour in enumerate(self._bars()):
+            band = Image.fromarray(np.ascontiguousarray(whole[:, :, place], np.float32))
+            seen[:, :, place] = np.asarray(self._frame(band, (colour,)))
+        if whole.dtype.kind == "u":  # no kernel leaves what such numbers can be
+            np.clip(seen, 0, np.iinfo(whole.dtype).max, out=seen)
+        return seen
+
+    @property
+    def _ordinary(self) -> bool:
+        return self.channels in (1, 3) and self.range == _BYTE
+
+    def _frame(self, image: Image.Image, bars: tuple[float, ...]) -> Image.Image:
+        """An image of any mode, resized and cropped or padded to size."""
         height, width = self.size
         tall, wide = self._resized(image.height, image.width)
         top, left = _offset(tall, height), _offset(wide, width)
@@ -131,13 +184,15 @@ class Preprocess:
         part = self._resample(image, (wide, tall), kept)
         if part.size == (width, height):
             return part
-        canvas = Image.new(mode, (width, height), self._bars())
+        canvas = Image.new(image.mode, (width, height), bars if len(bars) > 1 else bars[0])
         canvas.paste(part, (kept[0] - frame[0], kept[1] - frame[1]))
         return canvas
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON."""
+        """Every field, ready for JSON; a range of 255, which older files do not name, is left out."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.range == _BYTE:
+            del values["range"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -145,12 +200,14 @@ class Preprocess:
         """The Preprocess that to_dict wrote; missing fields take their defaults, unknown ones are refused."""
         return cls(**settings(cls, values))
 
-    def _bars(self) -> int | tuple[int, ...]:
+    def _bars(self) -> tuple[float, ...]:
         """The colour around a picture that leaves the frame open: the mean, which networks see as zero."""
         if self.resize != "pad":
-            return 0  # black, as torchvision's CenterCrop
-        grey = tuple(min(max(round(255 * mean), 0), 255) for mean in self.mean)
-        return grey[0] if self.channels == 1 else grey[::-1] if self.order == "BGR" else grey
+            return (0,) * self.channels  # black, as torchvision's CenterCrop
+        colour = tuple(self.range * mean for mean in self.mean)
+        if self._ordinary:
+            colour = tuple(min(max(round(value), 0), 255) for value in colour)
+        return colour[::-1] if self.order == "BGR" else colour
 
     def scaled(self) -> tuple[int, int]:
         """The size before the crop; rounded down, as timm does: 224 / 0.9 is 248."""
@@ -188,15 +245,14 @@ class Preprocess:
         resized = image.resize(size, kernel)
         return resized if whole else resized.crop(box)
 
-    def _write(self, image: Image.Image, place: Pixels) -> None:
-        """Normalise the 8-bit image into place (C, H, W): value * scale + shift, in two passes."""
-        values = np.asarray(image)
-        values = values[None] if self.channels == 1 else values.transpose(2, 0, 1)  # (C, H, W)
+    def _write(self, source: Source, place: Pixels) -> None:
+        """Normalise what the network sees into place (C, H, W): value * scale + shift, in two passes."""
+        values = self._seen(source).transpose(2, 0, 1)  # (C, H, W)
         if self.order == "BGR":
             values = values[::-1]
         std = np.array(self.std).reshape(-1, 1, 1)
         mean = np.array(self.mean).reshape(-1, 1, 1)
-        np.multiply(values, (1 / (255 * std)).astype(np.float32), out=place)
+        np.multiply(values, (1 / (self.range * std)).astype(np.float32), out=place)
         np.subtract(place, (mean / std).astype(np.float32), out=place)
 
 
@@ -228,6 +284,8 @@ def _resample_sharp(image: Image.Image, size: tuple[int, int], box: Box, interpo
         values[:, column] * weight.reshape(1, -1, *spare[1:])
         for column, weight in zip(columns, column_weights, strict=True)
     )
+    if image.mode == "F":
+        return Image.fromarray(values)
     return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
 
 

@@ -1,0 +1,47 @@
+"""The command line: one function a verb. torch is imported inside the verbs, so that --help is quick."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+
+import typer
+
+from vitrail.cli import judging, learning, looking, using  # noqa: F401  (each joins its verbs to the application)
+from vitrail.cli.app import app
+from vitrail.cli.terminal import ReaderGone, complain
+from vitrail.cli.using import TARGETS
+from vitrail.errors import StoppedError, VitrailError
+
+__all__ = ["TARGETS", "app", "main"]
+
+
+def main() -> None:
+    """Run a verb; the user's mistake is one line and exit code 2, ours is exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be text
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except typer.TyperException as error:
+        complain(error.format_message())
+        code = 2
+    except StoppedError as error:
+        complain(str(error))
+        code = 128 + error.number
+    except VitrailError as error:
+        complain(str(error))
+        code = 2
+    except (typer.Abort, KeyboardInterrupt):
+        code = 130
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        if os.environ.get("VITRAIL_DEBUG"):
+            traceback.print_exc()
+        complain(f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)")
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,241 @@
+"""Verbs that learn: train and rerun."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitrail.cli.app import app
+from vitrail.cli.terminal import AsJson, command_line, complain, left_table, print_json, say, show, size_pair, table_of
+from vitrail.errors import InputError
+
+if TYPE_CHECKING:
+    from vitrail.training import Options, Run, Watch
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="Class folders, split folders, a CSV table, idx or npz arrays, or vitrail:fashion."
+    ),
+]
+
+
+@app.command()
+def train(
+    data: Data,
+    model: Annotated[str, typer.Option(help="A preset to train from scratch; by default a small network.")] = "",
+    start: Annotated[str, typer.Option("--from", metavar="CHECKPOINT", help="Weights to fine-tune.")] = "",
+    recipe: Annotated[str, typer.Option(help="A recipe by name; by default scratch, or finetune with --from.")] = "",
+    epochs: Annotated[float | None, typer.Option(help="Times that every picture is seen.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Or: as many steps as fit this time on this machine.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Pictures a step.")] = None,
+    size: Annotated[str, typer.Option(help="Pixels the network sees: 64, or 160x288 (height x width).")] = "",
+    lr: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    patience: Annotated[int | None, typer.Option(min=0, help="Stop after so many epochs without a gain.")] = None,
+    balance: Annotated[str | None, typer.Option(help="Rare classes: none, weights or sampling.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of every random choice.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with seeds from --seed on: mean and spread.")] = 1,
+    val: Annotated[float, typer.Option(min=0, max=0.9, help="Share for validation, where no split is given.")] = 0.1,
+    test: Annotated[float, typer.Option(min=0, max=0.9, help="Share for the test, where no split is given.")] = 0.2,
+    pattern: Annotated[str | None, typer.Option(help="Labels from file names: an expression with (?P<label>...).")] = None,
+    exclude: Annotated[Path | None, typer.Option(help="A CSV of pictures to leave out, as audit writes it.")] = None,
+    unreadable: Annotated[str, typer.Option(help="Pictures that cannot be read: skip or stop.")] = "skip",
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures; 0: threads.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda.")] = "cpu",
+    to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
+    name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
+    resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an older run of that name moves aside.")] = False,
+    show_lr: Annotated[bool, typer.Option("--show-lr", help="Print the learning rate of every layer, and stop.")] = False,
+    find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates, print the best, and stop.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the recipe.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a classifier on your pictures: a checkpoint, honest numbers, and a report."""
+    from vitrail.training import Options
+
+    if resume:
+        to, name = _of_run(resume, name)
+    options = Options(
+        model=model or None,
+        start=start or None,
+        recipe=recipe,
+        epochs=epochs,
+        minutes=minutes,
+        batch=batch,
+        size=size_pair(size) if size else None,
+        lr=lr,
+        patience=patience,
+        balance=balance,
+        seed=seed,
+        val=val,
+        test=test,
+        pattern=pattern,
+        exclude=exclude,
+        unreadable=unreadable,
+        workers=workers,
+        device=device,
+        out=to,
+        name=name,
+        fresh=fresh,
+        command=command_line(),
+    )
+    if show_lr or find_lr or check:
+        _try(data, options, show_lr, find_lr, as_json)
+        return
+    if seeds > 1:
+        _several(data, options, seeds, as_json)
+        return
+    _report(_train(data, options), as_json)
+
+
+@app.command()
+def rerun(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    to: Annotated[Path | None, typer.Option("--out", help="The folder of runs; by default the same.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a run from its record, and say whether the result is the same, bit for bit."""
+    from vitrail.training import repeated
+
+    with _watching() as watch:
+        found = repeated(run, to, watch)
+    if as_json:
+        print_json({"same": found.same, "differences": list(found.differences), **found.run.to_dict()})
+        return
+    _report(found.run, False)
+    say(f"the same bits as {run}" if found.same else f"NOT the same as {run}: {'; '.join(found.differences)}")
+
+
+def _train(data: str, options: Options) -> Run:
+    from dataclasses import replace
+
+    from vitrail.training import run
+
+    with _watching() as watch:
+        return run(data, replace(options, watch=watch))
+
+
+def _report(result: Run, as_json: bool) -> None:
+    if as_json:
+        print_json(result.to_dict())
+        return
+    found = result.evaluation
+    table = table_of("", found.split, "95 % interval")
+    for stage in result.stages:
+        table.add_row(stage.name, f"{100 * stage.score.value:.1f} %", _interval(stage.score))
+    for name, score in found.scores.items():
+        factor = 1 if name == "loss" else 100
+        unit = "" if name == "loss" else " %"
+        digits = 3 if name == "loss" else 1
+        table.add_row(name, f"{factor * score.value:.{digits}f}{unit}", _interval(score, factor, digits))
+    show(table)
+    say(f"{result.steps} steps in {result.seconds:.0f} s")
+    say(f"checkpoint        {result.best}")
+    say(f"report            {result.folder / 'report.html'}")
+    say(f"try it            vitrail predict {shlex.quote(str(result.best))} PICTURE")
+
+
+def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
+    return f"{factor * score.low:.{digits}f} to {factor * score.high:.{digits}f}"
+
+
+def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
+    """One run a seed, and what they have in common."""
+    from dataclasses import replace
+
+    runs = []
+    for seed in range(options.seed, options.seed + seeds):
+        name = f"{options.name}-seed{seed}" if options.name else ""
+        runs.append(_train(data, replace(options, seed=seed, name=name)))
+    key = "top1" if "top1" in runs[0].evaluation.scores else "mean_ap"
+    values = [each.evaluation.scores[key].value for each in runs]
+    mean, spread = statistics.mean(values), statistics.stdev(values)
+    if as_json:
+        print_json({"runs": [each.to_dict() for each in runs], "score": key, "mean": mean, "spread": spread})
+        return
+    table = left_table("seed", key, "run")
+    for each, value in zip(runs, values, strict=True):
+        table.add_row(str(each.plan.seed), f"{100 * value:.1f} %", str(each.folder))
+    show(table)
+    say(f"{key}: {100 * mean:.2f} % on average over {seeds} seeds, standard deviation {100 * spread:.2f}")
+
+
+def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: bool) -> None:
+    """What can be known before a run: what the linter says, the rates of the layers, or a rate that suits."""
+    from vitrail.training.trial import trial
+
+    with _watching() as watch:
+        found = trial(data, options, rates=show_lr, search=find_lr, tell=watch.tell)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    for each in found.findings:
+        say(f"{each.level:<8} {each.message}")
+    if not found.findings:
+        say("nothing is known against this recipe")
+    if show_lr:
+        table = left_table("layer", "parameters", "learning rate", "weight decay")
+        for rate in found.rates:
+            table.add_row(rate.name, f"{rate.parameters:,}", f"{rate.lr:.3g}", f"{rate.weight_decay:g}")
+        show(table)
+    if find_lr:
+        say(f"suggested         --lr {found.suggested:.2g}")
+        for path in found.files:
+            say(f"plot              {path}")
+    if any(each.level == "error" for each in found.findings):
+        raise typer.Exit(2)
+
+
+def _of_run(resume: str, name: str) -> tuple[Path, str]:
+    """The folder of runs and the name in `--resume runs/photos-1`."""
+    folder = Path(resume)
+    if name:
+        raise InputError("--resume names the run already: leave --name out")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"--resume: {resume} is no run: expected a folder with a config.json")
+    return folder.parent, folder.name
+
+
+@contextmanager
+def _watching() -> Iterator[Watch]:
+    """A bar with the time left on stderr, where somebody watches; what has to be told goes above it."""
+    from vitrail.training import Watch
+
+    console = Console(stderr=True, highlight=False)
+    bar = Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+        score = ""
+
+        def step(done: int, steps: int, loss: float) -> None:
+            bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}{score}")
+
+        def epoch(row: dict[str, Any]) -> None:
+            nonlocal score
+            if "val_score" in row:
+                score = f", validation {100 * row['val_score']:.1f} %"
+            seconds = row["seconds"]
+            share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
+            if share > 0.3 and row["epoch"] <= 3:
+                complain(f"{100 * share:.0f} % of the time goes into waiting for pictures: try --workers 2, or a smaller --size")
+
+        yield Watch(tell=complain, step=step, epoch=epoch)

@@ -1,0 +1,198 @@
+"""Verbs that look: models, inspect, doctor, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitrail.cli.app import app
+from vitrail.cli.terminal import (
+    AsJson,
+    LeaveOut,
+    Override,
+    left_table,
+    print_json,
+    say,
+    short,
+    show,
+    size_of,
+    size_pair,
+    table_of,
+)
+from vitrail.cli.weights import settings_of, show_settings
+from vitrail.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Provenance
+    from vitrail.network.config import ViTConfig
+    from vitrail.network.cost import Step
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the presets with their sizes."""
+    from vitrail.network.cost import count_parameters
+    from vitrail.network.presets import PRESETS
+    from vitrail.network.vit import on_meta
+
+    rows: list[dict[str, Any]] = []
+    for name, config in PRESETS.items():
+        rows.append(
+            {
+                "name": name,
+                "parameters": count_parameters(on_meta(config)),
+                "width": config.width,
+                "depth": config.depth,
+                "heads": config.heads,
+                "mlp_width": config.mlp_width,
+                "patch": list(config.cell),
+                "image_size": list(config.image_size),
+                "tokens": config.tokens,
+                "classes": config.classes,
+            }
+        )
+    if as_json:
+        print_json({"models": rows})
+        return
+    table = table_of("name", "parameters", "width/depth/heads/mlp", "patch", "image", "tokens", "classes")
+    for row in rows:
+        shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
+        sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
+        table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
+    show(table)
+    say(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
+
+
+@app.command()
+def inspect(
+    what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights of any known family, or a preset.")],
+    size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
+    override: Override = None,
+    leave_out: LeaveOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
+    from vitrail.network.cost import estimate, shape_walk
+
+    config, about, used, provenance = _described(what, override, leave_out)
+    image_size = size_pair(size) if size else used
+    cost = estimate(config, image_size)
+    walk = shape_walk(config, image_size)
+    if as_json:
+        steps = [{"name": s.name, "shape": list(s.shape), "parameters": s.parameters} for s in walk]
+        numbers = cost._asdict() | {"flops": cost.flops}
+        print_json(
+            {
+                "what": what,
+                "image_size": list(image_size),
+                **numbers,
+                "walk": steps,
+                **about,
+                "settings": [each._asdict() for each in provenance.settings] if provenance else [],
+                "mapping": [each._asdict() for each in provenance.mapping] if provenance and tensors else [],
+                "config": config.to_dict(),
+            }
+        )
+        return
+    say(f"{what}, one image of {image_size[0]}x{image_size[1]}")
+    show_walk(walk)
+    say(f"parameters        {cost.parameters:,} ({size_of(cost.parameter_bytes)} in fp32)")
+    say(f"multiply-adds     {cost.multiply_adds / 1e9:.3f} G ({cost.flops / 1e9:.2f} GFLOPs)")
+    side = cost.attention_matrix[0]
+    say(f"attention         {side} x {side} for each head; all maps {size_of(cost.attention_bytes)} in fp32")
+    for name, value in about.items():
+        if value not in ("", {}, [], None):
+            say(f"{name:<17} {short(value)}")
+    if provenance and provenance.settings:
+        show_settings(provenance.settings)
+    if provenance and tensors:
+        table = left_table("ours", "theirs", "shape", "how")
+        for row in provenance.mapping:
+            table.add_row(row.ours or "-", " + ".join(row.theirs), " x ".join(map(str, row.shape)), row.how)
+        show(table)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine has: versions, devices, what is missing."""
+    from vitrail.doctor import examine
+
+    report = examine()
+    if as_json:
+        print_json(report)
+        return
+    for section, values in report.items():
+        say(section)
+        for name, value in values.items():
+            say(f"  {name:<16} {value}")
+
+
+@app.command()
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="Where the pictures go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
+    picture: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A tour: one picture through the network, with its shape walk, attention maps and figures."""
+    from vitrail.data.glass import CLASSES, window
+    from vitrail.insight.tour import tour
+    from vitrail.weights import load
+
+    drawn = window(seed, 384)
+    try:
+        result = tour(load("vitrail:glass"), picture or drawn.image, to)
+    except OSError as error:
+        raise InputError(f"cannot write to {to}: {error.strerror}") from error
+    best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
+    if as_json:
+        print_json(
+            {
+                "page": str(result.page),
+                "files": [str(file) for file in result.files],
+                "labels": result.prediction.labels,
+                "probabilities": result.prediction.probabilities,
+                "drawn": None if picture else CLASSES[drawn.label],
+            }
+        )
+        return
+    show_walk(result.walk)
+    truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
+    say(f"the picture: {truth}; the network says: {best}")
+    for file in result.files:
+        say(f"  {file}")
+    say(f"all on one page: {result.page}")
+
+
+def _described(
+    what: str, override: list[str] | None, leave_out: list[str] | None
+) -> tuple[ViTConfig, dict[str, Any], tuple[int, int], Provenance | None]:
+    """The config of a checkpoint or a preset, what else is known of it, the size it is used at, where it comes from."""
+    from vitrail.network.presets import PRESETS
+
+    if what in PRESETS:
+        if override or leave_out:
+            raise InputError(f"--set and --leave-out belong to a file of weights, and {what} is a preset")
+        return PRESETS[what], {}, PRESETS[what].image_size, None
+    if not what.startswith(("vitrail:", "hf:")) and not Path(what).exists():
+        hint = nearest(what, PRESETS)
+        hint = "`vitrail models` lists the presets" if hint.startswith("expected") else hint
+        raise InputError(f"no checkpoint file and no preset {what!r}: {hint}")
+    from vitrail.weights import load
+
+    loaded = load(what, override=settings_of(override), leave_out=leave_out or ())
+    about = loaded.describe()
+    origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
+    for name in ("config", "format", "provenance", "decoder"):
+        about.pop(name, None)
+    return loaded.model.config, about | origin, loaded.preprocess.size, loaded.provenance
+
+
+def show_walk(walk: list[Step]) -> None:
+    table = table_of("station", "shape", "parameters")
+    for step in walk:
+        table.add_row(step.name, " x ".join(map(str, step.shape)), f"{step.parameters:,}" if step.parameters else "")
+    show(table)

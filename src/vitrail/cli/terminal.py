@@ -1,0 +1,159 @@
+"""What every verb prints with: lines, tables, bars and complaints; and the options that verbs share."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from vitrail.errors import ImageError, InputError
+
+tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+CheckpointPath = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:glass.")
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),
+]
+LeaveOut = Annotated[
+    list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
+]
+ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Pictures, and folders of them.")]
+Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
+
+
+class Skipped:
+    """Pictures that could not be read: told at once, counted at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, str]] = []
+
+    def __call__(self, name: str, error: ImageError) -> None:
+        self.rows.append({"path": name, "error": str(error)})
+        complain(str(error))
+
+    @property
+    def names(self) -> set[str]:
+        return {row["path"] for row in self.rows}
+
+    def finish(self) -> None:
+        if self.rows:
+            complain(f"{len(self.rows)} of the pictures could not be read; the others are done")
+            raise typer.Exit(2)
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A sign of life on stderr while one thing is worked on; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(escape(what)):
+        yield
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while pictures are worked on; nothing where nobody watches."""
+    bar = Progress(
+        TextColumn("{task.completed}/{task.total} pictures"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file to write to; names that are not text go in as they are."""
+    how: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+    try:
+        with open(path, mode, **how) as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+class ReaderGone(Exception):  # noqa: N818
+    """Nobody reads our output any more: `vitrail models | head`."""
+
+
+def say(text: str) -> None:
+    """A line as it is: a table's markup, emoji codes and line breaks mean nothing in it."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def show(table: Table) -> None:
+    with tables.capture() as drawn:
+        tables.print(table)
+    say(drawn.get().rstrip("\n"))
+
+
+def command_line() -> str:
+    """What was typed, ready to be typed again."""
+    return shlex.join(["vitrail", *sys.argv[1:]])
+
+
+def complain(text: str) -> None:
+    """One line on stderr, whatever file names are in it."""
+    typer.echo("vitrail: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    say(json.dumps(value))
+
+
+def table_of(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def left_table(*columns: str) -> Table:
+    table = table_of(*columns)
+    for column in table.columns:
+        column.justify = "left"
+    return table
+
+
+def short(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 8:
+        return f"{', '.join(map(str, value[:8]))}, … ({len(value)} in all)"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def size_of(count: float) -> str:
+    units = ["bytes", "KB", "MB", "GB", "TB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:.4g} {units[0]}"
+
+
+def size_pair(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
+    return int(parts[0]), int(parts[-1])

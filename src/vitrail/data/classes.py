@@ -1,0 +1,100 @@
+"""What a reader found -> a Dataset: classes by name, and every disagreement about them an error with a diff."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.checks import listed
+from vitrail.data.naming import SUFFIXES, in_order
+from vitrail.data.samples import Dataset, Sample
+from vitrail.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+
+class Reading(NamedTuple):
+    """What a source holds, before its classes are agreed on."""
+
+    samples: Sequence[Sample]
+    images: Sequence[Path] | Array
+    left_out: Mapping[str, int]
+    task: str = "one"
+    named: Collection[str] = ()  # classes that the source names, whether or not it has pictures of them
+    hint: str = ""  # what else the user may have meant, for messages
+
+
+def settle(source: str, reading: Reading, classes: Sequence[str] | None = None) -> Dataset:
+    """The Dataset, its classes in natural order; or in the order of `classes`, which must then be the same names."""
+    if not reading.samples:
+        raise InputError(f"no pictures in {source}: expected files ending in {', '.join(SUFFIXES)}{_after(reading)}")
+    found = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
+    samples = reading.samples
+    if classes is None:
+        order = tuple(in_order(found))
+        _check_learnable(source, reading, order)
+        if reading.task == "one" and len(order) < 2:
+            raise InputError(f"{source} has one class only, {order[0]!r}: expected two or more{_after(reading)}")
+    else:
+        order, spelling = _spellings(classes, found)
+        if difference := differing(order, [spelling.get(each, each) for each in found]):
+            raise InputError(f"the classes of {source} are not those that were expected: {difference}")
+        if any(spelling[each] != each for each in found):
+            samples = [each._replace(labels=tuple(spelling[label] for label in each.labels)) for each in samples]
+    return Dataset(source, tuple(samples), reading.images, order, reading.task, dict(reading.left_out))
+
+
+def differing(expected: Collection[str], found: Collection[str], unknown: str = "unknown") -> str:
+    """The names missing and the names unknown, with the nearest expected ones; empty where there are none."""
+    missing = in_order(set(expected) - set(found))
+    extra = in_order(set(found) - set(expected))
+    parts = []
+    if missing:
+        parts.append(f"missing: {listed([repr(each) for each in missing], ', ')}")
+    if extra:
+        shown = [repr(each) + _suggestion(each, expected) for each in extra[:8]] + extra[8:]
+        parts.append(f"{unknown}: {listed(shown, ', ')}")
+    return "; ".join(parts)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _check_learnable(source: str, reading: Reading, order: tuple[str, ...]) -> None:
+    """Where there is something to train on, every class must have pictures there."""
+    learned = {label for each in reading.samples if each.split in ("train", "") for label in each.labels}
+    if not any(each.split in ("train", "") for each in reading.samples):
+        return
+    seen = {label for sample in reading.samples for label in sample.labels}
+    if empty := [each for each in order if each not in seen]:
+        names = listed([repr(each) for each in empty], ", ")
+        raise InputError(
+            f"{source} has no pictures of {names}: add some, or remove the name of the class{_after(reading)}"
+        )
+    for split in ("val", "test"):
+        there = {label for each in reading.samples if each.split == split for label in each.labels}
+        if difference := differing(learned, there | learned, "unknown to train"):
+            raise InputError(f"{source}: {split} has classes that train does not: {difference}")
+
+
+def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names asked for, and how they spell those found: one name may be written in two ways in Unicode."""
+    if isinstance(classes, str) or not all(isinstance(each, str) for each in classes):
+        raise InputError(f"classes: expected a list of names, got {classes!r:.80}")
+    if len(set(classes)) != len(classes):
+        raise InputError("classes: expected every name once")
+    known = {unicodedata.normalize("NFC", each): each for each in classes}
+    return tuple(classes), {each: known.get(unicodedata.normalize("NFC", each), each) for each in found}
+
+
+def _after(reading: Reading) -> str:
+    """The end of a message about what is missing: what was left out, and what else may have been meant."""
+    parts = [f"{count:,} {reason}" for reason, count in reading.left_out.items()]
+    return (f" (left out: {listed(parts, ', ')})" if parts else "") + reading.hint

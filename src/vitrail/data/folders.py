@@ -1,0 +1,170 @@
+"""Folders of pictures -> Reading: a folder a class, such folders below train, val and test, or labels in file names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vitrail.checks import listed
+from vitrail.data.classes import Reading, differing
+from vitrail.data.files import Files
+from vitrail.data.naming import SPLIT_NAMES, as_label, as_split
+from vitrail.data.samples import Sample
+from vitrail.data.walk import Walk, entries, folders_in, walk
+from vitrail.errors import InputError
+from vitrail.images import describe
+
+OUTSIDE = "pictures outside class folders"
+
+
+def read_folders(root: Path) -> Reading:
+    """folder/<class>/**/picture, or folder/<split>/<class>/**/picture."""
+    folders = folders_in(root)
+    splits = _split_folders(root, folders)
+    if not splits:
+        return _read_classes(root, folders)
+    return _read_splits(root, splits)
+
+
+def read_names(root: Path, pattern: str) -> Reading:
+    """Labels from the names of files: the pattern matches the whole path below the folder, and names parts of it.
+
+    Its group `label` is the class; groups `split` and `group` may follow. Without a group `split`, folders
+    train, val and test at the top say it.
+    """
+    match = _compiled(pattern)
+    found = walk(root)
+    splits = {} if "split" in match.groupindex else _splits_by_name(folders_in(root))
+    labels: dict[str, tuple[str, ...]] = {}
+    samples, wrong = [], []
+    for name in found.names:
+        parts = match.fullmatch(name)
+        if parts is None or not parts["label"]:
+            wrong.append(name)
+            continue
+        groups = parts.groupdict()
+        label = parts["label"]
+        if label not in labels:
+            labels[label] = (as_label(label, describe(name)),)
+        split = as_split(groups["split"] or "", describe(name)) if "split" in groups else splits.get(_top(name), "")
+        samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
+    if wrong:
+        raise InputError(
+            f"{len(wrong):,} of {len(found.names):,} pictures in {root} do not match {pattern!r}: "
+            f"{listed([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
+            r"as in '.*_(?P<label>[^_]+)\.jpg'"
+        )
+    return Reading(samples, _files(root, samples), found.left_out)
+
+
+def read_pictures(root: Path) -> Reading:
+    """Every picture below a folder, without labels."""
+    found = walk(root)
+    return Reading([Sample(name, ()) for name in found.names], Files(root, found.names), found.left_out)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, TypeError, RecursionError) as error:
+        raise InputError(f"pattern {pattern!r}: no regular expression: {error}") from None
+    if "label" not in compiled.groupindex:
+        raise InputError(rf"pattern {pattern!r}: expected a group named label, as in '.*_(?P<label>[^_]+)\.jpg'")
+    return compiled
+
+
+def _split_folders(root: Path, folders: list[str]) -> dict[str, str]:
+    """The folders that stand for splits, and for which; none where the folders are classes."""
+    if splits := _splits_by_name(folders):
+        return splits
+    named = [each for each in folders if each.lower() in SPLIT_NAMES]
+    # A train may be a vehicle: it is a class among others if no folders stand in it.
+    if [each for each in named if folders_in(root / each)]:
+        others = listed([repr(each) for each in folders if each not in named], ", ")
+        raise InputError(
+            f"{root} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: expected either "
+            "split folders alone (train, val, test), or class folders alone"
+        )
+    return {}
+
+
+def _splits_by_name(folders: list[str]) -> dict[str, str]:
+    """Folder -> split, where all folders are named after splits; else nothing."""
+    splits = {each: SPLIT_NAMES[each.lower()] for each in folders if each.lower() in SPLIT_NAMES}
+    if len(splits) < len(folders):
+        return {}
+    for split, count in Counter(splits.values()).items():
+        if count > 1:
+            twice = " and ".join(repr(each) for each in splits if splits[each] == split)
+            raise InputError(f"{twice} both stand for {split}: expected one folder a split")
+    return splits
+
+
+def _read_classes(root: Path, folders: list[str]) -> Reading:
+    hint = _hint(root)
+    if not folders:
+        raise InputError(f"{root} holds no class folders: expected <class>/picture, or train/<class>/picture{hint}")
+    found = walk(root)
+    names = _class_names(root, folders)
+    labels = {folder: (name,) for folder, name in names.items()}
+    samples = [Sample(name, labels[parts[0]]) for name, parts in _divided(found, 2)]  # class / rest
+    return Reading(samples, _files(root, samples), found.left_out, named=names.values(), hint=hint)
+
+
+def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
+    found = walk(root)
+    classes = {folder: _class_names(root / folder, folders_in(root / folder)) for folder in splits}
+    for folder, names in classes.items():
+        if not names:
+            raise InputError(f"{root / folder} holds no class folders: expected {folder}/<class>/picture{_hint(root)}")
+    first = next((each for each in splits if splits[each] == "train"), next(iter(splits)))
+    for folder, names in classes.items():
+        difference = differing(classes[first].values(), names.values(), f"unknown to {first}")
+        if difference:
+            raise InputError(
+                f"{root}: the classes of {folder} are not those of {first}: {difference} "
+                f"(a class of which {folder} has no pictures needs an empty folder, to say that it is meant)"
+            )
+    labels = {(folder, each): (name,) for folder, names in classes.items() for each, name in names.items()}
+    samples = [
+        Sample(name, labels[parts[0], parts[1]], splits[parts[0]])
+        for name, parts in _divided(found, 3)  # split / class / rest
+    ]
+    return Reading(samples, _files(root, samples), found.left_out, named=classes[first].values())
+
+
+def _files(root: Path, samples: Sequence[Sample]) -> Files:
+    return Files(root, [each.name for each in samples])
+
+
+def _top(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _divided(found: Walk, least: int) -> Iterator[tuple[str, list[str]]]:
+    """The names that have so many parts, with them; others are left out."""
+    for name in found.names:
+        parts = name.split("/", least - 1)
+        if len(parts) == least:
+            yield name, parts
+        else:
+            found.left_out[OUTSIDE] += 1
+
+
+def _class_names(root: Path, folders: list[str]) -> dict[str, str]:
+    """Folder -> class, in one spelling."""
+    names = {each: as_label(each, describe(root / each)) for each in folders}
+    for name, count in Counter(names.values()).items():
+        if count > 1:
+            raise InputError(f"{root} has two folders called {name!r}, spelled differently in Unicode: join them")
+    return names
+
+
+def _hint(root: Path) -> str:
+    """What else the user may have meant."""
+    tables = sorted(each.name for each in entries(root) if each.name.lower().endswith((".csv", ".tsv")))
+    if tables:
+        return f"; if the labels stand in {tables[0]}, name that file instead of the folder"
+    return "; if the labels stand in the names of the files, say how by a pattern"

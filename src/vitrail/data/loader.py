@@ -1,0 +1,179 @@
+"""The loader: views, targets and a plan -> batches of pixels and targets, prepared ahead in threads.
+
+The plan says which pictures make up which step. What a batch holds is a function of the plan and the seed: the same
+bits for any number of threads, and from whichever step on it is asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.checks import number, whole
+from vitrail.data.augment import Augment, augmented
+from vitrail.data.cache import Views, normalise
+from vitrail.data.draws import draws, order
+from vitrail.data.mixing import mixed, one_hot
+from vitrail.errors import InputError
+from vitrail.images import Preprocess
+
+Array = np.ndarray[Any, Any]
+
+_NAME: Final = "vitrail-loader"
+
+
+class Planned(NamedTuple):
+    """The pictures of one step, by their rows among the views."""
+
+    epoch: int
+    step: int
+    rows: Array  # (B,)
+    turns: Array | None = None  # how often each came before in this epoch (see `turns`): each time it looks different
+
+
+class Batch(NamedTuple):
+    """What one step sees."""
+
+    rows: Array  # (B,)
+    pixels: Tensor  # (B, C, H, W) float32
+    targets: Tensor  # (B, K) float32
+
+
+# ---- which pictures, in which order ------------------------------------------------------------------------------
+
+
+def epoch_order(seed: int, epoch: int, count: int) -> Array:
+    """The rows of an epoch in their order, each once."""
+    return order(seed, epoch, count)
+
+
+def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
+    """`count` rows in random order, each class equally often (but for one more where they do not divide).
+
+    The pictures of a class come round in turn, each round in another order, so that none is left out for long.
+    """
+    if labels.ndim != 1 or not len(labels):
+        raise InputError(f"labels: expected one class number a picture, got shape {labels.shape}: balance needs (n,)")
+    present = np.unique(labels)
+    lucky = np.argsort(draws(seed, "balance classes", epoch, present, 1)[:, 0], kind="stable")  # who gets one more
+    share = np.full(len(present), count // len(present))
+    share[lucky[: count % len(present)]] += 1
+    drawn = []
+    for label, wanted in zip(present.tolist(), share.tolist(), strict=True):
+        rows = np.flatnonzero(labels == label)
+        rounds = -(-wanted // len(rows))
+        chances = draws(seed, "balance rows", epoch, rows, rounds)  # (rows, rounds)
+        drawn.append(rows[np.argsort(chances, axis=0, kind="stable")].T.ravel()[:wanted])
+    rows = np.concatenate(drawn)
+    return np.asarray(rows[np.argsort(draws(seed, "balance order", epoch, np.arange(count), 1)[:, 0], kind="stable")])
+
+
+def turns(rows: Array) -> Array:
+    """How often each row stood earlier in the list: 0 everywhere in an order that holds each once."""
+    by_row = np.argsort(rows, kind="stable")
+    same = rows[by_row]
+    first = np.searchsorted(same, same)  # where the run of each row begins
+    found = np.empty(len(rows), np.int64)
+    found[by_row] = np.arange(len(rows)) - first
+    return found
+
+
+# ---- batches -----------------------------------------------------------------------------------------------------
+
+
+def batches(
+    views: Views,
+    targets: Array,
+    plan: Iterable[Planned],
+    *,
+    preprocess: Preprocess,
+    how: Augment,
+    seed: int,
+    classes: int,
+    smoothing: float = 0.0,
+    threads: int = 1,
+    ahead: int = 2,
+) -> Generator[Batch, None, None]:
+    """The batches of a plan, in its order, `ahead` of them prepared in `threads` background threads (0: in line).
+
+    Targets are class numbers (n,), or 0 and 1 for several labels (n, K). What goes wrong in a thread is raised here;
+    a file that can no longer be read is an UnreadableError with its row. Closing the iterator, or losing it, ends
+    the threads.
+    """
+    if len(targets) != len(views):
+        raise InputError(f"targets: expected one for each of {len(views)} pictures, got {len(targets)}")
+    if targets.ndim not in (1, 2) or (targets.ndim == 2 and targets.shape[1] != classes):
+        raise InputError(f"targets: expected (n,) or (n, {classes}), got {targets.shape}")
+    smoothing = number("smoothing", smoothing, 0.0, 1.0)
+    whole("threads", threads, 0, 1024, error=InputError)
+    whole("ahead", ahead, 0, 1024, error=InputError)
+
+    def prepare(step: Planned) -> Batch:
+        images = views.get(step.rows)
+        if how.changes:
+            chosen = step.rows if step.turns is None else step.rows + step.turns * len(views)
+            images = augmented(images, preprocess.size, how, seed=seed, epoch=step.epoch, rows=chosen)
+        pixels = normalise(images, preprocess)
+        wanted = _wanted(targets[step.rows], classes, smoothing)
+        return Batch(step.rows, *mixed(pixels, wanted, how, seed=seed, epoch=step.epoch, step=step.step))
+
+    return _ahead(prepare, plan, threads, max(ahead, threads)) if threads else (prepare(step) for step in plan)
+
+
+def _wanted(targets: Array, classes: int, smoothing: float) -> Tensor:
+    """Targets (B, K) float32; smoothed labels of several move towards a half, of one towards all classes alike."""
+    if targets.ndim == 1:
+        return one_hot(torch.from_numpy(targets), classes, smoothing)
+    return torch.from_numpy(targets.astype(np.float32)) * (1 - smoothing) + smoothing / 2
+
+
+def _ahead(
+    prepare: Callable[[Planned], Batch], plan: Iterable[Planned], threads: int, ahead: int
+) -> Generator[Batch, None, None]:
+    """Results in the order of the plan; a generator, so that its end in any way ends the pool."""
+    pool = ThreadPoolExecutor(threads, _NAME)
+    try:
+        _limit(pool, threads)
+        waiting: deque[Future[Batch]] = deque()
+        steps = iter(plan)
+        while True:
+            while len(waiting) < ahead + 1 and (step := next(steps, None)) is not None:
+                waiting.append(pool.submit(prepare, step))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    finally:
+        # Rubbish is collected in whichever thread is running: one of the pool's own cannot wait for itself.
+        pool.shutdown(wait=not threading.current_thread().name.startswith(_NAME), cancel_futures=True)
+
+
+def _limit(pool: ThreadPoolExecutor, threads: int) -> None:
+    """One torch thread in each thread of the pool, so that together they do not crowd out the network.
+
+    torch keeps the number for each thread, and the last one set as the default for new ones: so it is set in every
+    thread of the pool, all of them started, and then here again as it was.
+    """
+    own = torch.get_num_threads()
+    met = threading.Barrier(threads + 1)
+
+    def limit() -> None:
+        torch.get_num_threads()  # a thread takes the default when it first asks, which must not come later
+        torch.set_num_threads(1)
+        met.wait()
+
+    for _ in range(threads):
+        pool.submit(limit)
+    try:
+        met.wait()
+    except BaseException:  # Ctrl-C: nobody may be left waiting
+        met.abort()
+        raise
+    finally:
+        torch.set_num_threads(own)

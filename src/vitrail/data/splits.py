@@ -1,0 +1,130 @@
+"""split: fills in the splits that a dataset lacks; by class, by group, and by the names of its pictures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.checks import listed, number, whole
+from vitrail.data.draws import draws
+from vitrail.data.naming import in_order
+from vitrail.data.samples import SPLITS, Dataset, Sample
+from vitrail.data.stratify import Unit, by_class, by_unit
+from vitrail.errors import ConfigError, InputError
+
+Array = np.ndarray[Any, Any]
+
+
+class Split(NamedTuple):
+    """A dataset in which every picture has a split, and what was done to get there."""
+
+    dataset: Dataset
+    notes: tuple[str, ...]
+
+
+def split(dataset: Dataset, *, val: float = 0.2, test: float = 0.0, seed: int = 0) -> Split:
+    """Cut val and test, as shares of the pictures without a split; where there are none, of train's.
+
+    What is given stays: a val or test that is there is not cut again. Each class has its share in each split, at
+    least one picture where it has enough, and pictures of a group stay together. The choice depends on the seed
+    and the names of the pictures, not on their order.
+    """
+    shares = {"val": number("val", val, 0.0, 1.0, below=True), "test": number("test", test, 0.0, 1.0, below=True)}
+    if val + test >= 1:
+        raise ConfigError(f"val {val} and test {test} leave nothing to train on: expected less than 1 together")
+    whole("seed", seed, 0, 2**63)
+    given = dataset.splits
+    cuts = {name: share for name, share in shares.items() if share and name not in given}
+    splits = _followed(dataset)
+    undecided = [row for row, name in enumerate(splits) if not name]
+    pool = undecided or ([row for row, name in enumerate(splits) if name == "train"] if cuts else [])
+    notes = []
+    if cuts and pool:
+        cut = _cut([dataset.samples[row] for row in pool], (cuts.get("val", 0.0), cuts.get("test", 0.0)), seed)
+        for row, place in zip(pool, cut.tolist(), strict=True):
+            splits[row] = SPLITS[place]
+        notes += _notes(dataset, splits, pool, cuts, "those without a split" if undecided else "train", seed)
+    elif pool:
+        splits = [name or "train" for name in splits]
+        notes.append(f"{len(pool):,} pictures without a split go to train")
+    if "train" not in splits:
+        raise InputError(f"{dataset.source} has no pictures to train on: it has {', '.join(dataset.splits)} only")
+    samples = tuple(
+        sample if sample.split == name else Sample(sample.name, sample.labels, name, sample.group)
+        for sample, name in zip(dataset.samples, splits, strict=True)
+    )
+    return Split(replace(dataset, samples=samples), tuple(notes))
+
+
+def _followed(dataset: Dataset) -> list[str]:
+    """The splits as they are, but pictures without one follow their group; a group in two splits is an error."""
+    places: dict[str, str] = {}
+    torn: dict[str, str] = {}
+    for sample in dataset.samples:
+        if sample.group and sample.split and places.setdefault(sample.group, sample.split) != sample.split:
+            torn.setdefault(sample.group, f"{sample.group!r} in {places[sample.group]} and {sample.split}")
+    if torn:
+        raise InputError(
+            f"{dataset.source}: groups must stay in one split, but {len(torn):,} do not: {listed(list(torn.values()))}"
+        )
+    return [each.split or places.get(each.group, "") for each in dataset.samples]
+
+
+def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> Array:
+    """The number of the split (n,) for each sample."""
+    names = sorted({label for each in samples for label in each.labels})
+    kinds = {label: place for place, label in enumerate(names)}
+    if all(len(each.labels) == 1 and not each.group for each in samples):
+        classes = np.array([kinds[each.labels[0]] for each in samples], np.int64)
+        return by_class(classes, _places([f"name/{each.name}" for each in samples], seed), shares)
+    members: dict[str, list[int]] = {}
+    for row, each in enumerate(samples):
+        members.setdefault(f"group/{each.group}" if each.group else f"name/{each.name}", []).append(row)
+    alone = {labels: _unit([labels], kinds) for labels in {each.labels for each in samples}}
+    units = [
+        alone[samples[rows[0]].labels] if len(rows) == 1 else _unit([samples[row].labels for row in rows], kinds)
+        for rows in members.values()
+    ]
+    splits = by_unit(units, _places(list(members), seed), shares)
+    found = np.empty(len(samples), np.int64)
+    for rows, place in zip(members.values(), splits, strict=True):
+        found[rows] = place
+    return found
+
+
+def _unit(pictures: Sequence[tuple[str, ...]], kinds: dict[str, int]) -> Unit:
+    """How many pictures of each class; those without any label count as a class of their own."""
+    counts = Counter(kinds[label] for labels in pictures for label in labels)
+    if empty := sum(not labels for labels in pictures):
+        counts[len(kinds)] = empty
+    return tuple(sorted(counts.items()))
+
+
+def _places(names: Sequence[str], seed: int) -> Array:
+    """A random number for every name, (n,): the same for a name, whatever else is there."""
+    digests = b"".join(hashlib.blake2b(each.encode(errors="surrogateescape"), digest_size=8).digest() for each in names)
+    return draws(seed, "split", 0, np.frombuffer(digests, "<u8"), 1)[:, 0]
+
+
+def _notes(
+    dataset: Dataset, splits: Sequence[str], pool: Sequence[int], cuts: dict[str, float], origin: str, seed: int
+) -> list[str]:
+    """What was cut from what, and which classes came off badly."""
+    notes = []
+    everything = {label for row in pool for label in dataset.samples[row].labels}
+    for name in cuts:
+        rows = [row for row in pool if splits[row] == name]
+        notes.append(f"{name}: {len(rows):,} of {len(pool):,} pictures, cut from {origin} (seed {seed})")
+        absent = in_order(everything - {label for row in rows for label in dataset.samples[row].labels})
+        if absent:
+            named = listed([repr(each) for each in absent], ", ")
+            notes.append(f"{name} has no pictures of {named}: too few of them, or all in one group")
+    groups = {dataset.samples[row].group for row in pool} - {""}
+    if groups:
+        notes.append(f"{len(groups):,} groups stay whole")
+    return notes

@@ -1,0 +1,51 @@
+"""Statistics: views -> mean and std of each channel, for the Preprocess of a network trained from scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.data.cache import Views
+from vitrail.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+
+class BandStatistics(NamedTuple):
+    """One number a channel, on the scale 0 to 1, in the order the network sees them: as Preprocess takes them."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def band_statistics(views: Views, rows: Sequence[int] | Array | None = None, batch: int = 64) -> BandStatistics:
+    """Mean and std of every channel over all pixels of these pictures (all of them by default).
+
+    Sums of 8-bit values are exact, so the order and the batches do not matter. A channel that never changes has no
+    spread to divide by: its std is 1.
+    """
+    chosen = np.arange(len(views)) if rows is None else np.asarray(rows, np.int64)
+    if not len(chosen):
+        raise InputError("rows: expected at least one picture to measure")
+    channels, height, width = views.shape
+    total, squares = np.zeros(channels), np.zeros(channels)
+    for start in range(0, len(chosen), batch):
+        values = views.get(chosen[start : start + batch]).numpy().astype(np.float64)  # (B, C, H, W)
+        total += values.sum((0, 2, 3))
+        squares += np.square(values).sum((0, 2, 3))
+    full = views.preprocess.range  # what counts as 1
+    count = len(chosen) * height * width
+    means = [Fraction(each) / count for each in total.tolist()]
+    variances = [Fraction(each) / count - mean**2 for each, mean in zip(squares.tolist(), means, strict=True)]
+    found = [
+        (float(mean) / full, math.sqrt(variance) / full if variance > 0 else 1.0)
+        for mean, variance in zip(means, variances, strict=True)
+    ]
+    if views.preprocess.order == "BGR":
+        found.reverse()
+    mean, std = zip(*found, strict=True)
+    return BandStatistics(mean, std)

@@ -1,0 +1,176 @@
+"""A table (CSV or TSV) of pictures and labels -> Reading; its lines are numbered in every message."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TextIO
+
+from vitrail.checks import listed, shown
+from vitrail.data.classes import Reading
+from vitrail.data.files import Files
+from vitrail.data.naming import as_label, as_split, in_order
+from vitrail.data.samples import Sample
+from vitrail.data.walk import is_inside
+from vitrail.errors import InputError
+from vitrail.images import describe
+
+DELIMITERS: Final = (",", "\t", ";")
+BETWEEN: Final = "|"  # two labels of one picture
+LONGEST_LINE: Final = 2**20
+
+
+class Row(NamedTuple):
+    """A line of a table: its number in the file, and the cells of the columns asked for."""
+
+    line: int
+    cells: tuple[str, ...]
+
+
+def read_table(path: Path) -> Reading:
+    """Columns path and label, and perhaps split and group; paths are relative to the table's folder.
+
+    Where any cell holds several labels, as in cat|dog, the task is several labels, and an empty cell means none.
+    """
+    rows = list(read_rows(path, {"path": None, "label": None, "split": "", "group": ""}))
+    several = any(BETWEEN in row.cells[1] for row in rows)
+    labels: dict[str, tuple[str, ...]] = {}
+    files = _Files(path)
+    samples = []
+    for line, (file, label, split, group) in rows:
+        where = f"{files.table}, line {line}"
+        if label not in labels:
+            labels[label] = _labels(label, several, where)
+        name = files.add(file.strip(), line)
+        samples.append(Sample(name, labels[label], as_split(split, where) if split else "", group.strip()))
+    files.check()
+    return Reading(samples, Files(path.parent, list(files.lines)), {}, "several" if several else "one")
+
+
+def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
+    """The cells of these columns, line by line; a column that is missing has the value given here, None: an error.
+
+    The header is read without regard to case, commas, tabs or semicolons divide cells, empty lines are passed over.
+    """
+    name = describe(path)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{name}: expected a CSV file")
+        with open(path, "rb") as raw:
+            if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise InputError(f"{name} is UTF-16: save it as CSV in UTF-8")
+        # File names need not be UTF-8, so bytes that are not come through as they are.
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            yield from _rows(file, columns, name)
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _rows(file: TextIO, columns: Mapping[str, str | None], name: str) -> Iterator[Row]:
+    head = file.readline(LONGEST_LINE)
+    file.seek(0)
+    delimiter = max(DELIMITERS, key=lambda each: len({*columns} & {*_names(head, each)}))
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        header = _header(next(reader, []), columns, name)
+        places = [header.index(each) if each in header else None for each in columns]
+        absent = [value or "" for value in columns.values()]
+        line = reader.line_num + 1
+        for cells in reader:
+            if any(cells):
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"{name}, line {line}: {len(cells)} cells, expected {len(header)} as in the header"
+                    )
+                found = (other if place is None else cells[place] for place, other in zip(places, absent, strict=True))
+                yield Row(line, tuple(found))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{name}, line {line}: cannot be read as CSV: {error}") from None
+
+
+def _names(head: str, delimiter: str) -> list[str]:
+    return [each.strip().strip('"').lower() for each in head.split(delimiter)]
+
+
+def _header(cells: list[str], columns: Mapping[str, str | None], name: str) -> list[str]:
+    """The names of the columns in lower case."""
+    header = [each.strip().lower() for each in cells]
+    needed = [each for each, other in columns.items() if other is None]
+    if missing := [each for each in needed if each not in header]:
+        raise InputError(
+            f"{name} has no column {' and no '.join(map(repr, missing))}: expected a header with "
+            f"{', '.join(needed)}, its first line is {shown(cells)}"
+        )
+    if twice := [each for each in columns if header.count(each) > 1]:
+        raise InputError(f"{name} has two columns {twice[0]!r}: expected one")
+    return header
+
+
+def _labels(cell: str, several: bool, where: str) -> tuple[str, ...]:
+    if not several:
+        return (as_label(cell.strip(), where),)
+    if not cell.strip():
+        return ()
+    return tuple(in_order({as_label(each.strip(), where) for each in cell.split(BETWEEN)}))
+
+
+class _Files:
+    """The files of a table, each named once and each there."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = describe(table)
+        self.folder = os.fspath(table.parent)
+        self.inside = os.path.realpath(self.folder)
+        self.lines: dict[str, int] = {}  # by name
+        self.faults: list[str] = []
+        self.inner: dict[str, bool] = {}  # whether a folder is really inside the table's
+
+    def add(self, text: str, line: int) -> str:
+        """The name of a file; what is wrong with it is kept for later."""
+        if not text or "\0" in text:
+            raise InputError(f"{self.table}, line {line}: expected the path of a picture, got {text!r:.80}")
+        name = os.path.normpath(text)
+        if self.lines.setdefault(name, line) != line:
+            raise InputError(
+                f"{self.table}, line {line}: {describe(name)} stands in line {self.lines[name]} already: expected "
+                f"every picture once (several labels go into one cell, as in cat{BETWEEN}dog)"
+            )
+        if fault := self._fault(name):
+            self.faults.append(f"line {line}: {describe(name)} {fault}")
+        return name
+
+    def check(self) -> None:
+        if self.faults:
+            raise InputError(
+                f"{self.table}: {len(self.faults):,} of {len(self.lines):,} pictures cannot be used "
+                f"(paths are relative to the folder of the table): {listed(self.faults)}"
+            )
+
+    def _fault(self, name: str) -> str:
+        path = os.path.join(self.folder, name)
+        try:
+            kind = os.lstat(path).st_mode
+            linked = stat.S_ISLNK(kind)
+            if linked:
+                kind = os.stat(path).st_mode
+        except OSError as error:
+            return f"is not there ({error.strerror})"
+        if not stat.S_ISREG(kind):
+            return "is a folder" if stat.S_ISDIR(kind) else "is a pipe, socket or device"
+        # What the table spells out may stand anywhere; what a link hides may not.
+        if os.path.isabs(name) or name.startswith("../"):
+            return ""
+        inner = is_inside(os.path.realpath(path), self.inside) if linked else self._is_inner(os.path.dirname(name))
+        return "" if inner else "is a link that leads out of the folder"
+
+    def _is_inner(self, below: str) -> bool:
+        if below not in self.inner:
+            real = os.path.realpath(os.path.join(self.folder, below))
+            self.inner[below] = real == self.inside or is_inside(real, self.inside)
+        return self.inner[below]

@@ -1,0 +1,21 @@
+"""How good a network is: scores with intervals, calibration, and two networks side by side."""
+
+from vitrail.evaluation.calibration import ece, fit_reject, fit_temperature
+from vitrail.evaluation.comparison import Comparison, compare
+from vitrail.evaluation.evaluate import evaluate
+from vitrail.evaluation.results import Evaluation, Score
+from vitrail.evaluation.scoring import evaluation_of
+from vitrail.evaluation.thresholds import fit_thresholds
+
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "Score",
+    "compare",
+    "ece",
+    "evaluate",
+    "evaluation_of",
+    "fit_reject",
+    "fit_temperature",
+    "fit_thresholds",
+]

@@ -1,0 +1,62 @@
+"""Labels and splits -> how many pictures each class has, and what to do where they are too uneven."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from vitrail.checks import listed
+from vitrail.data.samples import SPLITS, Dataset
+
+FEW: Final = 10  # pictures: with fewer, a class is learned by heart and its score means little
+UNEVEN: Final = 2.0  # times as many pictures in the largest class as in the smallest: weights help
+VERY_UNEVEN: Final = 10.0  # beyond, whole batches miss the rare classes: they must be drawn more often
+
+
+class Balance(NamedTuple):
+    """How many pictures each class has."""
+
+    splits: tuple[str, ...]  # those that hold pictures; an empty name: not split
+    counts: Mapping[str, tuple[int, ...]]  # class -> pictures in each of the splits
+    ratio: float  # largest class to smallest of what is trained on; 0 where there are no labels
+    few: tuple[str, ...]  # classes with under ten pictures to train on
+    missing: tuple[tuple[str, str], ...]  # class and split without a picture of it
+    balance: str  # what Recipe.balance should be: none, weights or sampling
+    advice: str
+
+
+def weigh(dataset: Dataset) -> Balance:
+    """Count the pictures of each class in each split."""
+    splits = tuple(split for split in (*SPLITS, "") if any(each.split == split for each in dataset.samples))
+    found = Counter((label, sample.split) for sample in dataset.samples for label in sample.labels)
+    counts = {name: tuple(found[name, split] for split in splits) for name in dataset.classes}
+    # What is trained on is the train split, and pictures not split yet.
+    trained = [place for place, split in enumerate(splits) if split in ("train", "")] or list(range(len(splits)))
+    learned = {name: sum(row[place] for place in trained) for name, row in counts.items()}
+    some = [count for count in learned.values() if count]
+    ratio = max(some) / min(some) if some else 0.0
+    few = tuple(name for name, count in learned.items() if count < FEW)
+    missing = tuple(
+        (name, split) for name, row in counts.items() for split, count in zip(splits, row, strict=True) if not count
+    )
+    balance = "none" if ratio < UNEVEN else "sampling" if ratio >= VERY_UNEVEN and dataset.task == "one" else "weights"
+    return Balance(splits, counts, ratio, few, missing, balance, _advice(ratio, balance, few, missing))
+
+
+def _advice(ratio: float, balance: str, few: tuple[str, ...], missing: tuple[tuple[str, str], ...]) -> str:
+    """What to do, in a few sentences."""
+    said = {
+        "none": "The classes are of similar size: nothing to do.",
+        "weights": f"The largest class has {ratio:.1f} times as many pictures as the smallest: train with "
+        "balance='weights', and look at macro scores rather than at top-1.",
+        "sampling": f"The largest class has {ratio:.0f} times as many pictures as the smallest: train with "
+        "balance='sampling', which draws rare classes more often, and look at macro scores rather than at top-1.",
+    }[balance]
+    if few:
+        names = listed([repr(each) for each in few], ", ")
+        said += f" Fewer than {FEW} pictures to learn from: {names}; collect more, or merge or leave out these classes."
+    if missing:
+        places = listed([f"{name!r} in {split or 'all'}" for name, split in missing], ", ")
+        said += f" No picture at all: {places}; such a class is not learned there, or not measured."
+    return said

@@ -1,0 +1,165 @@
+"""compare: two runtimes on the same pictures -> Comparison, with a paired test of whether the difference is chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.data.classes import differing
+from vitrail.errors import InputError
+from vitrail.evaluation.evaluate import Data, evaluate, opened
+from vitrail.evaluation.intervals import LEVELS, RESAMPLES
+from vitrail.evaluation.results import Evaluation, Score, plainly
+from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, worded
+from vitrail.inference import Runtime
+from vitrail.inference.predict import Done
+
+Array = np.ndarray[Any, Any]
+
+
+class Differing(NamedTuple):
+    """A picture of which the two say different things."""
+
+    row: int
+    name: str
+    truth: tuple[str, ...]
+    said_a: tuple[str, ...]
+    said_b: tuple[str, ...]
+    probability_a: float  # given to what it said
+    probability_b: float
+    right_a: bool
+    right_b: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two networks on the same pictures. Right means the class, or for several labels every one of them."""
+
+    a: Evaluation
+    b: Evaluation
+    both_right: int
+    only_a: int
+    only_b: int
+    both_wrong: int
+    p_value: float  # exact McNemar test: how likely so large a difference is if neither is better
+    difference: Score  # share of right answers, a minus b, with the interval of a paired bootstrap
+    differing: tuple[Differing, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with both evaluations whole."""
+        counts = {name: getattr(self, name) for name in ("both_right", "only_a", "only_b", "both_wrong")}
+        rest = {
+            "p_value": self.p_value,
+            "difference": self.difference._asdict(),
+            "differing": [each._asdict() for each in self.differing],
+        }
+        plain: dict[str, Any] = plainly({"n": len(self.a), **counts, **rest})
+        return plain | {"a": self.a.to_dict(), "b": self.b.to_dict()}
+
+
+def compare(
+    a: Runtime, b: Runtime, data: Data, *, split: str = "", batch: int = 64, threads: int = 2, done: Done | None = None
+) -> Comparison:
+    """Two checkpoints, or any runtimes, with the same classes in any order, on pictures whose labels are known.
+
+    A picture that one of them cannot read counts for neither. `done` is told of each picture twice.
+    """
+    check_alike(a, b)
+    dataset = opened(data, a)
+    found = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]
+    return comparison_of(*found)
+
+
+def check_alike(a: Runtime, b: Runtime) -> None:
+    """Refuse two that do not answer the same question."""
+    if a.task != b.task:
+        raise InputError(f"expected two networks for the same task, got {a.task!r} and {b.task!r} labels a picture")
+    if set(a.classes) != set(b.classes):
+        raise InputError(
+            f"expected two networks with the same classes, got others in the second: {differing(a.classes, b.classes)}"
+        )
+
+
+def comparison_of(a: Evaluation, b: Evaluation) -> Comparison:
+    """Two evaluations of the same pictures, compared picture by picture."""
+    shared = set(a.names) & set(b.names)
+    if not shared:
+        raise InputError(f"{a.source} and {b.source} have no picture in common: compare on the same data")
+    a, b = _only(a, shared), _only(b, shared)
+    if a.names != b.names:
+        raise InputError(f"{a.source} and {b.source} list their pictures in another order: compare on the same data")
+    first, second = rights(a), rights(b)
+    only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
+    return Comparison(
+        a=a,
+        b=b,
+        both_right=int((first & second).sum()),
+        only_a=only_a,
+        only_b=only_b,
+        both_wrong=int((~first & ~second).sum()),
+        p_value=mcnemar(only_a, only_b),
+        difference=difference(only_a, only_b, len(a)),
+        differing=_differing(a, b, first, second),
+    )
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """The exact two-sided p-value: heads and tails of a fair coin at least as uneven as this."""
+    total, fewer = only_a + only_b, min(only_a, only_b)
+    down = np.arange(fewer)
+    steps = np.cumprod((fewer - down) / (total - fewer + down + 1.0))  # each term below, as a share of the highest
+    highest = math.comb(total, fewer) / 2**total
+    return float(min(1.0, 2 * highest * (1 + steps.sum())))
+
+
+def difference(only_a: int, only_b: int, count: int, resamples: int = RESAMPLES, seed: int = 0) -> Score:
+    """Share of right answers, a minus b: pictures are drawn in pairs, so only those that one alone got right matter."""
+    shares = np.array([only_a, only_b, count - only_a - only_b]) / count
+    drawn = np.random.default_rng(seed).multinomial(count, shares, resamples)
+    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, LEVELS)
+    return Score((only_a - only_b) / count, float(low), float(high))
+
+
+def _only(found: Evaluation, names: set[str]) -> Evaluation:
+    """The evaluation of these pictures alone."""
+    rows = [row for row, name in enumerate(found.names) if name in names]
+    if len(rows) == len(found):
+        return found
+    thresholds = [each.threshold for each in found.per_class if each.threshold is not None]
+    return evaluation_of(
+        found.logits[rows],
+        found.targets[rows],
+        [found.names[row] for row in rows],
+        found.classes,
+        found.task,
+        found.temperature,
+        thresholds or None,
+        found.reject,
+        found.source,
+        found.split,
+        skipped=found.skipped,
+    )
+
+
+def _differing(a: Evaluation, b: Evaluation, right_a: Array, right_b: Array) -> tuple[Differing, ...]:
+    """Pictures with different answers, in the order of the data."""
+    said_a, said_b = said_of(a), said_of(b)
+    in_order = [b.classes.index(name) for name in a.classes]  # b's number of each of a's classes
+    same = np.array(in_order)[said_a] == said_b if a.task == "one" else (said_b[:, in_order] == said_a).all(axis=1)
+    return tuple(
+        Differing(
+            row,
+            a.names[row],
+            worded(a.targets[row], a.classes),
+            worded(said_a[row], a.classes),
+            worded(said_b[row], b.classes),
+            surest(a.probabilities[row], said_a[row]),
+            surest(b.probabilities[row], said_b[row]),
+            bool(right_a[row]),
+            bool(right_b[row]),
+        )
+        for row in np.flatnonzero(~same).tolist()
+    )

@@ -1,0 +1,125 @@
+"""evaluate: a runtime and pictures with labels -> Evaluation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.checks import listed, shown
+from vitrail.data.classes import differing
+from vitrail.data.samples import SPLITS, Dataset
+from vitrail.errors import ImageError, InputError, nearest
+from vitrail.evaluation.intervals import RESAMPLES
+from vitrail.evaluation.passes import passes
+from vitrail.evaluation.results import Evaluation
+from vitrail.evaluation.scoring import evaluation_of
+from vitrail.inference import Runtime
+from vitrail.inference.predict import Done, Skip
+
+Array = np.ndarray[Any, Any]
+Data = Dataset | str | os.PathLike[str]
+
+ALL: Final = "all"
+LOOSE: Final = "unsplit"  # pictures without a split, beside others that have one
+
+
+def evaluate(
+    runtime: Runtime,
+    data: Data,
+    *,
+    split: str = "",
+    batch: int = 64,
+    threads: int = 2,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation:
+    """How well a checkpoint, or any runtime, does on pictures whose labels are known.
+
+    The split is test if there is one, else val, else the pictures without a split; "all" takes every picture. Classes
+    are found by name. A picture that cannot be read is left out, listed in `.skipped` and told to `skip`.
+    """
+    if not getattr(runtime, "classes", ()):
+        raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
+    dataset = opened(data, runtime)
+    name, part = chosen(dataset, split)
+    part = fitted(part, runtime)
+    targets = part.targets(runtime.classes)
+    skipped: list[tuple[str, str]] = []
+
+    def leave_out(picture: str, error: ImageError) -> None:
+        skipped.append((picture, str(error)))
+        if skip is not None:
+            skip(picture, error)
+
+    names = [each.name for each in part.samples]
+    found = list(passes(runtime, part.images, names, batch=batch, threads=threads, skip=leave_out, done=done))
+    if not found:
+        raise InputError(f"{part.source}: none of {len(part)} pictures can be read: the first says {skipped[0][1]}")
+    rows = np.concatenate([each.rows for each in found])
+    return evaluation_of(
+        np.concatenate([each.logits for each in found]),
+        targets[rows],
+        [names[row] for row in rows],
+        runtime.classes,
+        runtime.task,
+        runtime.temperature,
+        runtime.thresholds,
+        runtime.reject,
+        part.source,
+        name,
+        skipped=skipped,
+        resamples=resamples,
+    )
+
+
+def opened(data: Data, runtime: Runtime) -> Dataset:
+    """The pictures, read with the classes of the runtime if they are named by a path."""
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, str | os.PathLike):
+        raise InputError(f"expected a Dataset, or a path to a folder or table of pictures, got {shown(data)}")
+    from vitrail.data.reading import read_data
+
+    return read_data(data, classes=runtime.classes)
+
+
+def chosen(data: Dataset, split: str) -> tuple[str, Dataset]:
+    """The pictures to look at, and the name of that choice."""
+    if not len(data):
+        raise InputError(f"{data.source} has no pictures")
+    if split not in ("", ALL, *SPLITS):
+        raise InputError(f"split {shown(split)} is unknown: {nearest(str(split), (*SPLITS, ALL))}")
+    if split == ALL or not (split or data.splits):
+        return ALL, data
+    for each in (split,) if split else ("test", "val"):
+        if split or each in data.splits:
+            return each, data.part(each)
+    loose = [row for row, sample in enumerate(data.samples) if not sample.split]
+    if not loose:
+        raise InputError(
+            f"{data.source} has only pictures to train on, which flatter the network: name other data, "
+            "or pass split='train' if you mean them"
+        )
+    return LOOSE, data.select(loose)
+
+
+def fitted(data: Dataset, runtime: Runtime) -> Dataset:
+    """The same pictures with the runtime's task, if their labels allow it and are all known to the runtime."""
+    used = {label for sample in data.samples for label in sample.labels}
+    if used.difference(runtime.classes):
+        raise InputError(
+            f"{data.source} has classes that the checkpoint does not know ({differing(runtime.classes, used)}): "
+            "they go by name, so rename them, or train on this data"
+        )
+    if runtime.task == "one":
+        for sample in data.samples:
+            if len(sample.labels) != 1:
+                raise InputError(
+                    f"{sample.name} has {len(sample.labels)} labels ({listed(sample.labels, ', ') or 'none'}), "
+                    "but the checkpoint answers with exactly one"
+                )
+    return replace(data, task=runtime.task)

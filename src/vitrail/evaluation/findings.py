@@ -1,0 +1,116 @@
+"""Audit -> a table with a row for every finding about a picture, which a person edits and `train --exclude` obeys."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vitrail.evaluation.audit import HELD_OUT, Audit, Crossing, Group, Member
+
+
+class Finding(NamedTuple):
+    """Something about one picture; the fields are the columns of the table."""
+
+    path: str  # the name of the picture
+    finding: str
+    detail: str
+    given: str  # label; of several, with | between them
+    suggested: str
+    score: str  # from 0 to 1 where there is one
+    exclude: int  # 1: not to be trained on; the person who reads this decides
+
+
+def findings(audit: Audit) -> list[Finding]:
+    """Every finding, the gravest kind first.
+
+    Marked for exclusion are pictures that cannot be read, training pictures of which a copy is held out, and all but
+    the first of the same pictures in training; not those with different labels, nor anything that is only likely.
+    """
+    return [
+        *(Finding(name, "unreadable", reason, "", "", "", 1) for name, reason in audit.unreadable),
+        *(each for group in audit.duplicates for each in _of_group(group)),
+        *(
+            Finding(name, "group in two splits", f"{each.name} is in {_where(each)}", "", "", "", 0)
+            for each in audit.crossing
+            for name in each.names
+        ),
+        *(each for group in audit.lookalikes for each in _of_lookalikes(group)),
+        *(
+            Finding(each.name, "label", f"probability of the label given: {each.confidence:.3f}", *words, 0)
+            for each in audit.suspects
+            for words in ((joined(each.given), joined(each.suggested), f"{each.score:.4f}"),)
+        ),
+        *(Finding(each.name, "blank", "shows a single colour", joined(each.labels), "", "", 0) for each in audit.blank),
+        *(
+            Finding(each.name, "odd size", f"{each.width}x{each.height}: {each.why}", "", "", "", 0)
+            for each in audit.sizes.odd
+        ),
+    ]
+
+
+def table(audit: Audit) -> str:
+    """The findings as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(Finding._fields)
+    writer.writerows(findings(audit))
+    return text.getvalue()
+
+
+def joined(labels: tuple[str, ...]) -> str:
+    """Labels in one cell."""
+    return "|".join(labels)
+
+
+def excluded(group: Group) -> set[str]:
+    """Names of a group's members that should not be trained on."""
+    leaked = {each.name for each in group.members if each.leaked}
+    found = set(leaked)
+    for picture in {each.picture for each in group.members}:
+        same = [each for each in group.members if each.picture == picture and each.split not in HELD_OUT]
+        if len({frozenset(each.labels) for each in same}) == 1:  # which of different labels is right, a person says
+            found |= {each.name for each in [each for each in same if each.name not in leaked][1:]}
+    return found
+
+
+def _of_group(group: Group) -> Iterator[Finding]:
+    """A row for every member, and another where labels differ."""
+    out = excluded(group)
+    for each in group.members:
+        other = _nearest(group, each)
+        same = each.picture == other.picture
+        kind = "leak" if each.split != other.split else "exact duplicate" if same else "near duplicate"
+        like = f"{'the same as' if same else 'nearly the same as'} {_place(other)}"
+        yield Finding(each.name, kind, like, joined(each.labels), "", "", int(each.name in out))
+        if set(each.labels) != set(other.labels):
+            detail = f"{like}, which is labelled {joined(other.labels)}"
+            yield Finding(each.name, "conflicting labels", detail, joined(each.labels), joined(other.labels), "", 0)
+
+
+def _nearest(group: Group, member: Member) -> Member:
+    """The other member that says most about this one: of another split, with another label, the same pixels."""
+    others = [each for each in group.members if each.name != member.name]
+    if member.split not in HELD_OUT and not member.leaked:  # like a held-out one only by way of a third
+        others = [each for each in others if each.split not in HELD_OUT] or others
+
+    def order(other: Member) -> tuple[bool, bool, bool]:
+        alike = other.picture == member.picture
+        return other.split == member.split, set(other.labels) == set(member.labels), not alike
+
+    return min(others, key=order)
+
+
+def _of_lookalikes(group: Group) -> Iterator[Finding]:
+    first = group.members[0]
+    for each in group.members[1:]:
+        yield Finding(each.name, "look-alike", f"to the network, like {_place(first)}", joined(each.labels), "", "", 0)
+
+
+def _where(crossing: Crossing) -> str:
+    return " and ".join(f"{split} ({count})" for split, count in crossing.counts.items())
+
+
+def _place(member: Member) -> str:
+    return f"{member.name} ({member.split})" if member.split else member.name

@@ -1,0 +1,271 @@
+"""Probes: what features that lie in memory know of the classes, without training the network that made them.
+
+Features are (n, D); targets are class numbers (n,), or 0 and 1 (n, K) for several labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from vitrail.checks import number, whole
+from vitrail.data.cache import Views, normalise
+from vitrail.data.draws import order
+from vitrail.data.samples import Dataset
+from vitrail.errors import InputError
+from vitrail.evaluation.folds import stratified
+from vitrail.evaluation.logistic import Basis, basis_of, fit
+from vitrail.evaluation.metrics import losses
+from vitrail.evaluation.passes import passes
+from vitrail.inference import Runtime, probabilities
+from vitrail.inference.predict import Done, Images, Skip
+
+Array = np.ndarray[Any, Any]
+
+LADDER: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)  # values of l2 that are tried
+TRIED: Final = 6000  # pictures they are tried on, at most
+DEFAULT: Final = 1e-2  # l2 where there are too few to try
+
+
+class Probe(NamedTuple):
+    """A linear layer on standardised features: logits are (features - mean) / std @ weight.T + bias."""
+
+    weight: Array  # (K, D) float64
+    bias: Array  # (K,)
+    mean: Array  # (D,)
+    std: Array  # (D,)
+    task: str = "one"
+    l2: float = 0.0
+
+    def logits(self, features: Array) -> Array:
+        """Features (n, D) -> logits (n, K)."""
+        weight, bias = probe_head(self)
+        return np.asarray(features @ weight.T + bias)
+
+    def probabilities(self, features: Array) -> Array:
+        """Features (n, D) -> probabilities (n, K)."""
+        return probabilities(self.logits(features), self.task)
+
+
+def probe_head(probe: Probe) -> tuple[Array, Array]:
+    """Weight (K, D) and bias (K,) for the features as they are: what a network's own head would need to hold."""
+    weight = probe.weight / probe.std
+    return weight, probe.bias - weight @ probe.mean
+
+
+def features(
+    runtime: Runtime,
+    images: Dataset | Views | Images,
+    *,
+    batch: int = 64,
+    threads: int = 2,
+    skip: Skip | None = None,
+    done: Done | None = None,
+) -> Array:
+    """What the head receives of every picture, in order: float32 (n, D).
+
+    A picture that cannot be read raises ImageError; give `skip` to be told of it, and its row is NaN. Views are
+    pictures that were read before, for the preprocessing of this runtime.
+    """
+    if isinstance(images, Views):
+        return _features_of_views(runtime, images, batch, done)
+    sources: Images = images.images if isinstance(images, Dataset) else images
+    names = [each.name for each in images.samples] if isinstance(images, Dataset) else _numbered(images)
+    found: Array | None = None
+    for rows, _, embedding in passes(runtime, sources, names, batch=batch, threads=threads, skip=skip, done=done):
+        if found is None:
+            found = np.full((len(names), embedding.shape[1]), np.nan, np.float32)
+        found[rows] = embedding
+    if found is None:
+        raise InputError("no pictures that can be read, so no features")
+    return found
+
+
+def linear_probe(features: Array, targets: Array, classes: int, *, l2: float = DEFAULT) -> Probe:
+    """Logistic regression: over all classes, or for several labels each by itself.
+
+    The loss is the mean cross entropy + l2 / 2 * |weight|², on standardised features: scikit-learn's
+    LogisticRegression with C = 1 / (n * l2). A class that no picture shows is never the answer.
+    """
+    features, targets, classes = _checked(features, targets, classes)
+    return _probe(basis_of(features), targets, classes, _positive(l2))
+
+
+def fit_probe(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> Probe:
+    """A linear probe with the l2, of a ladder from 1 down to 0.00001, that does best on pictures held out."""
+    features, targets, classes = _checked(features, targets, classes)
+    return _probe(basis_of(features), targets, classes, choose_l2(features, targets, classes, folds=folds, seed=seed))
+
+
+def choose_l2(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> float:
+    """The l2 with the lowest loss in cross-validation, on at most 6,000 pictures.
+
+    The more pictures, the less they need it: what suits m of them is given out as m / n of it for n. The ladder is
+    walked down until the loss rises.
+    """
+    features, targets, classes = _checked(features, targets, classes)
+    whole("folds", folds, 2, 1000, error=InputError)
+    count = len(features)
+    if count < 2 * folds:
+        return DEFAULT
+    rows = np.sort(order(seed, 0, count)[:TRIED])
+    basis, kept = basis_of(features[rows], torch.float32), targets[rows]
+    fold = stratified(kept, folds, seed)
+    best, lowest = DEFAULT, np.inf
+    for l2 in LADDER:
+        loss = sum(_held_out(basis, kept, classes, l2, fold, each).sum() for each in range(folds))
+        if loss >= lowest:
+            break
+        best, lowest = l2, loss
+    return float(best * len(rows) * (folds - 1) / folds / count)
+
+
+def out_of_fold(
+    features: Array,
+    targets: Array,
+    folds: int = 5,
+    seed: int = 0,
+    *,
+    classes: int | None = None,
+    l2: float | None = None,
+) -> Array:
+    """Probabilities (n, K) of every picture, by a probe that was fitted without it: what it says of doubtful labels.
+
+    The l2 is chosen by `choose_l2` unless given. A class of one single picture is unknown to the probe that judges
+    it: its probability there is next to 0, whatever it shows.
+    """
+    features, targets, classes = _checked(features, targets, classes)
+    whole("folds", folds, 2, 1000, error=InputError)
+    if len(features) < 2:
+        raise InputError("expected at least 2 pictures, so that each can be judged by others, got 1")
+    folds = min(folds, len(features))
+    strength = choose_l2(features, targets, classes, seed=seed) if l2 is None else _positive(l2)
+    basis, fold = basis_of(features), stratified(targets, folds, seed)
+    found = np.empty((len(features), classes))
+    for each in range(folds):
+        held = fold == each
+        logits = _logits(basis, targets, classes, strength, held)
+        found[held] = probabilities(logits, "one" if targets.ndim == 1 else "several")
+    return found
+
+
+def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: float = 1.0) -> Probe:
+    """Ridge regression to 1 for a picture's class and -1 for the others, in closed form: a probe for few pictures.
+
+    Least squares + l2 * |weight|² on standardised features; the bias goes free. No steps, no chance.
+    """
+    features, targets, classes = _checked(features, targets, classes)
+    marks = targets[:, None] == np.arange(classes) if targets.ndim == 1 else targets > 0
+    aims = np.where(marks, 1.0, -1.0)  # (n, K)
+    raw = features.astype(np.float64)
+    mean, std = raw.mean(axis=0), raw.std(axis=0)
+    std[std <= 1e-12 * np.maximum(np.abs(mean), 1e-12)] = 1.0
+    placed = (raw - mean) / std
+    bias = aims.mean(axis=0)
+    strength = _positive(l2)
+    if len(placed) < placed.shape[1]:  # fewer pictures than features: the smaller of two equal systems
+        weight = placed.T @ np.linalg.solve(placed @ placed.T + strength * np.eye(len(placed)), aims - bias)
+    else:
+        square = placed.T @ placed + strength * np.eye(placed.shape[1])
+        weight = np.linalg.solve(square, placed.T @ (aims - bias))
+    return Probe(weight.T, bias, mean, std, "one" if targets.ndim == 1 else "several", strength)
+
+
+def knn(
+    features: Array,
+    targets: Array,
+    queries: Array,
+    k: int = 20,
+    temperature: float | None = 0.07,
+    *,
+    classes: int | None = None,
+) -> Array:
+    """Votes of the k nearest features for each query, by cosine, as shares (q, K).
+
+    Each vote weighs exp(cosine / temperature), as in DINO; without a temperature all weigh the same. For several
+    labels a share is that of the neighbours that have the label.
+    """
+    features, targets, classes = _checked(features, targets, classes)
+    queries = _table("queries", queries)
+    if queries.shape[1] != features.shape[1]:
+        raise InputError(f"queries of {queries.shape[1]} numbers beside features of {features.shape[1]}")
+    k = min(whole("k", k, error=InputError), len(features))
+    known = F.normalize(torch.from_numpy(features), dim=1)
+    marks = torch.from_numpy(np.eye(classes, dtype=np.float32)[targets] if targets.ndim == 1 else targets).float()
+    found = []
+    for part in torch.from_numpy(queries).split(max(1, (1 << 24) // len(features))):
+        near, rows = (F.normalize(part, dim=1) @ known.T).topk(k, dim=1)  # (q, k)
+        weights = torch.ones_like(near) if temperature is None else (near - near[:, :1]).div(temperature).exp()
+        shares = weights / weights.sum(dim=1, keepdim=True)
+        found.append((shares[:, None] @ marks[rows])[:, 0])  # (q, K)
+    return torch.cat(found).numpy()
+
+
+def _probe(basis: Basis, targets: Array, classes: int, l2: float) -> Probe:
+    weight, bias = fit(basis, targets, classes, l2)
+    return Probe(weight, bias, basis.mean, basis.std, "one" if targets.ndim == 1 else "several", l2)
+
+
+def _logits(basis: Basis, targets: Array, classes: int, l2: float, held: Array, change: float = 0.0) -> Array:
+    """Logits of the pictures held out, by a fit to the others."""
+    weight, bias = fit(basis, targets, classes, l2, np.flatnonzero(~held), change)
+    turned = torch.from_numpy(weight) @ basis.axes  # (K, D)
+    rows = basis.features[torch.from_numpy(np.flatnonzero(held))]
+    return (rows.double() @ turned.T + torch.from_numpy(bias)).numpy()
+
+
+def _held_out(basis: Basis, targets: Array, classes: int, l2: float, fold: Array, each: int) -> Array:
+    """Losses of the pictures of one fold; fitted only as well as the choice needs."""
+    held = fold == each
+    return losses(_logits(basis, targets, classes, l2, held, change=1e-5), targets[held])
+
+
+def _features_of_views(runtime: Runtime, views: Views, batch: int, done: Done | None) -> Array:
+    if views.preprocess != runtime.preprocess:
+        raise InputError("these views were made for another preprocessing than the network's: make them anew")
+    found = []
+    for start in range(0, len(views), whole("batch", batch, error=InputError)):
+        rows = np.arange(start, min(start + batch, len(views)))
+        found.append(runtime.run(normalise(views.get(rows), runtime.preprocess).numpy())[1])
+        if done is not None:
+            done(len(rows))
+    return np.concatenate(found)
+
+
+def _numbered(images: Images) -> list[str]:
+    """A name each, as predict gives them: the path, or the number."""
+    return [str(each) if hasattr(each, "__fspath__") else f"image {place}" for place, each in enumerate(images)]
+
+
+def _table(name: str, values: Any) -> Array:
+    """Finite float32 numbers (n, D)."""
+    table = np.asarray(values, np.float32)
+    if table.ndim != 2 or not table.size:
+        raise InputError(f"{name}: expected an array (pictures, width), got shape {table.shape}")
+    if not np.isfinite(table).all():
+        bad = np.flatnonzero(~np.isfinite(table).all(axis=1))
+        raise InputError(f"{name}: {len(bad)} rows are no numbers, first {bad[0]}: leave unreadable pictures out")
+    return table
+
+
+def _checked(features: Any, targets: Any, classes: int | None) -> tuple[Array, Array, int]:
+    """Features (n, D), targets (n,) int64 or (n, K) uint8, and K."""
+    table, targets = _table("features", features), np.asarray(targets)
+    if targets.ndim not in (1, 2) or len(targets) != len(table):
+        raise InputError(f"targets: expected one row for each of {len(table)} features, got shape {targets.shape}")
+    if classes is None:
+        classes = int(targets.max()) + 1 if targets.ndim == 1 else targets.shape[1]
+    whole("classes", classes, error=InputError)
+    if targets.ndim == 2 and targets.shape[1] != classes:
+        raise InputError(f"targets: expected {classes} columns, one a label, got {targets.shape[1]}")
+    most = classes - 1 if targets.ndim == 1 else 1
+    if not np.isin(targets, np.arange(most + 1)).all():
+        raise InputError(f"targets: expected whole numbers from 0 to {most}, got {targets.min()} to {targets.max()}")
+    return table, targets.astype(np.int64 if targets.ndim == 1 else np.uint8), classes
+
+
+def _positive(l2: float) -> float:
+    return number("l2", l2, 1e-9, 1e9)

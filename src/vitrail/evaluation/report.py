@@ -1,0 +1,205 @@
+"""Report: what is known of a run or an evaluation -> one page that a person likes to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from PIL import Image
+
+from vitrail.evaluation import course, sections
+from vitrail.evaluation.comparison import Comparison, Differing
+from vitrail.evaluation.course import DataFacts, Row
+from vitrail.evaluation.page import (
+    Cell,
+    Html,
+    Section,
+    Shown,
+    Tile,
+    callout,
+    code,
+    counted,
+    facts,
+    folded,
+    gallery,
+    page,
+    paragraph,
+    percent,
+    table,
+    tiles,
+)
+from vitrail.evaluation.results import Evaluation, Score
+from vitrail.evaluation.sections import Pictures
+
+DIFFERING: Final = 18  # pictures shown of each kind
+SPLITS: Final = {"train": "training pictures", "val": "validation pictures", "test": "test pictures"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Plain facts; a part that is empty is not shown."""
+
+    title: str
+    command: str = ""  # that does it again
+    summary: Sequence[tuple[str, object]] = ()
+    history: Sequence[Row] = ()  # rows of metrics.jsonl
+    times: Sequence[Row] = ()  # rows of times.jsonl
+    stages: Sequence[tuple[str, Score | float, str]] = ()  # method, share right, note
+    evaluation: Evaluation | None = None
+    validation: Evaluation | None = None
+    pictures: Pictures | None = None  # of the evaluation's rows, or the validation's where there is no evaluation
+    seen: Sequence[tuple[Image.Image, str]] = ()  # a batch after augmentation, with labels
+    data: DataFacts | None = None
+    environment: Sequence[tuple[str, object]] = ()
+    warnings: Sequence[str] = ()
+
+
+def build(report: Report) -> str:
+    """The page."""
+    shown = report.evaluation or report.validation
+    parts = [
+        _short(report),
+        course.stages(report.stages),
+        course.learning(report.history),
+    ]
+    if shown is not None and len(shown):
+        parts += [
+            sections.classes(shown),
+            sections.confusions(shown, report.pictures),
+            sections.worst(shown, report.pictures),
+            sections.calibration(shown),
+            sections.rejection(shown),
+        ]
+    parts += [
+        course.seen(report.seen),
+        course.data(report.data),
+        course.times(report.times),
+        _again(report),
+    ]
+    subtitle = "" if shown is None else f"{len(shown):,} {pictures_of(shown)} of {shown.source}"
+    return page(report.title, subtitle, [each for each in parts if each is not None])
+
+
+def pictures_of(evaluation: Evaluation) -> str:
+    """What kind of pictures an evaluation saw."""
+    return SPLITS.get(evaluation.split, "pictures")
+
+
+def _short(report: Report) -> Section:
+    """The numbers that matter, what limits them, and what the run was."""
+    body = [callout(each, "warn") for each in report.warnings]
+    shown = report.evaluation or report.validation
+    if shown is not None and not len(shown):
+        body.append(callout("No picture could be evaluated, so there are no scores.", "bad"))
+    elif shown is not None:
+        body.append(sections.headline(shown))
+        if report.evaluation is None:
+            words = (
+                "These are the validation pictures, by which the network was chosen: expect a little less on new ones."
+            )
+            body.append(callout(words, "warn"))
+        compared = sections.commonest(shown)
+        body.append(paragraph(compared) if compared else Html())
+    body.append(facts(report.summary))
+    known = [(pictures_of(each), each) for each in (report.evaluation, report.validation) if each is not None]
+    if any(len(each) for _, each in known):
+        body.append(folded("All scores with their intervals", sections.all_scores(known)))
+    if shown is not None and shown.skipped:
+        words = f"Unreadable, so not counted: {counted(len(shown.skipped), 'picture')}: "
+        names = ", ".join(name for name, _ in shown.skipped[:5])
+        body.append(callout(f"{words}{names}{' …' if len(shown.skipped) > 5 else ''}", "warn"))
+    return Section("In short", "".join(body))
+
+
+def _again(report: Report) -> Section | None:
+    """The command, and what it ran on."""
+    if not report.command and not report.environment:
+        return None
+    command = code(report.command) if report.command else ""
+    return Section("To do it again", Html(command + facts(report.environment)))
+
+
+def comparison_page(
+    comparison: Comparison, pictures: Pictures | None = None, names: tuple[str, str] = ("A", "B"), command: str = ""
+) -> str:
+    """Two networks on the same pictures: which is better, whether that may be chance, and where they differ."""
+    a, b = comparison.a, comparison.b
+    parts = [_verdict(comparison, names), _classes_of_both(comparison, names)]
+    kinds = [
+        (f"Only {names[0]} is right", [each for each in comparison.differing if each.right_a and not each.right_b]),
+        (f"Only {names[1]} is right", [each for each in comparison.differing if each.right_b and not each.right_a]),
+        ("Both wrong, each in its way", [each for each in comparison.differing if not each.right_a | each.right_b]),
+    ]
+    parts += [_differences(title, found, names, pictures) for title, found in kinds if found]
+    if command:
+        parts.append(Section("To do it again", code(command)))
+    subtitle = f"{counted(len(a), 'picture')} of {a.source or b.source}".removesuffix(" of ")
+    return page(f"{names[0]} against {names[1]}", subtitle, parts)
+
+
+def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
+    gap, count = comparison.difference, len(comparison.a)
+    better = names[0] if gap.value > 0 else names[1]
+    shares = [(comparison.both_right + alone) / count for alone in (comparison.only_a, comparison.only_b)]
+    kind = "right" if comparison.a.task == "one" else "with all labels right"
+    span = (
+        f"{names[0]} minus {names[1]}: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} points (95 % interval)."
+    )
+    body = [
+        tiles(
+            [
+                *(Tile(percent(share), name, f"of pictures {kind}") for share, name in zip(shares, names, strict=True)),
+                Tile(f"{100 * gap.value:+.1f}", "points of difference", span),
+                Tile(likelihood(comparison.p_value), "p-value", "How likely so large a difference is by chance alone."),
+            ]
+        )
+    ]
+    if comparison.p_value < 0.05:
+        words = f"{better} is better on pictures like these: so large a difference is seldom chance."
+        body.append(callout(words, "good"))
+    else:
+        words = "The difference may well be chance: more pictures would be needed to tell which is better."
+        body.append(callout(words, "warn"))
+    rows: list[list[Cell]] = [
+        [f"{names[0]} right", comparison.both_right, comparison.only_a],
+        [f"{names[0]} wrong", comparison.only_b, comparison.both_wrong],
+    ]
+    body.append(table(["pictures", f"{names[1]} right", f"{names[1]} wrong"], rows))
+    scores = sections.all_scores([(names[0], comparison.a), (names[1], comparison.b)])
+    body.append(folded("All scores with their intervals", scores))
+    return Section("In short", "".join(body))
+
+
+def likelihood(p_value: float) -> str:
+    """A p-value in few digits."""
+    return "–" if math.isnan(p_value) else "under 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def _classes_of_both(comparison: Comparison, names: tuple[str, str]) -> Section:
+    second = {each.name: each for each in comparison.b.per_class}
+    both = [(each, second[each.name]) for each in comparison.a.per_class if each.count]
+    both.sort(key=lambda pair: -abs(pair[0].f1 - pair[1].f1))
+    rows: list[list[Cell]] = [
+        [one.name, one.count, percent(one.f1), percent(other.f1), f"{100 * (one.f1 - other.f1):+.1f}"]
+        for one, other in both
+    ]
+    headers = ["class", "pictures", f"F1 of {names[0]}", f"F1 of {names[1]}", "difference in points"]
+    return Section("Class by class", table(headers, rows, most=30), "The largest differences first.")
+
+
+def _differences(title: str, found: Sequence[Differing], names: tuple[str, str], pictures: Pictures | None) -> Section:
+    items: list[Shown] = []
+    rows: list[list[Cell]] = []
+    for each in found:
+        said = sections.answer(each.said_a, each.probability_a), sections.answer(each.said_b, each.probability_b)
+        rows.append([each.name, sections.named(each.truth), *said])
+        image = sections.picture_of(pictures, each.row) if pictures and len(items) < DIFFERING else None
+        if image is not None:
+            lines = (sections.named(each.truth), f"{names[0]}: {said[0]}", f"{names[1]}: {said[1]}")
+            items.append(Shown(image, "\n".join(lines), "good" if each.right_a or each.right_b else "bad"))
+    listed = table(["picture", "truth", f"{names[0]} said", f"{names[1]} said"], rows[:200])
+    more = f" The first {len(items)} are shown." if 0 < len(items) < len(found) else ""
+    body = gallery(items) + (folded("As a list", listed) if items else listed)
+    return Section(title, body, f"{counted(len(found), 'picture')}; the truth in bold.{more}")

@@ -1,0 +1,134 @@
+"""What an evaluation found, in plain fields: scores with their intervals, classes, bins, confusions, errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Score(NamedTuple):
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ClassScores(NamedTuple):
+    """One class against all others; what would be 0 / 0 is 0."""
+
+    name: str
+    count: int  # type: ignore[assignment]  # pictures that show it; hides tuple.count, which nobody misses
+    precision: float
+    recall: float
+    f1: float
+    average_precision: float
+    threshold: float | None  # for several labels: it is said from this probability on
+
+
+class Bin(NamedTuple):
+    """Answers of about the same confidence, above `low` and up to `high`; NaN where there are none."""
+
+    low: float
+    high: float
+    count: int  # type: ignore[assignment]
+    confidence: float
+    accuracy: float
+
+
+class Confused(NamedTuple):
+    """One class taken for another."""
+
+    truth: str
+    said: str
+    count: int  # type: ignore[assignment]
+    share: float  # of the truth's pictures
+
+
+class Missed(NamedTuple):
+    """A picture with a wrong answer."""
+
+    row: int
+    name: str
+    truth: tuple[str, ...]
+    said: tuple[str, ...]
+    probability: float  # given to what it said; for several labels to the surest of them, NaN where it said none
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
+class Evaluation:
+    """How well a network does on pictures whose labels are known."""
+
+    source: str
+    split: str
+    task: str
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+    targets: Array  # (n,) class numbers, or (n, K) 0 and 1 for several labels
+    logits: Array  # (n, K) float64, before any temperature
+    probabilities: Array  # (n, K) float64, calibrated if the checkpoint is
+    scores: Mapping[str, Score]
+    per_class: tuple[ClassScores, ...]
+    confusion: Array | None  # (K, K) counts, rows are the truth; None for several labels
+    bins: tuple[Bin, ...]
+    most_confused: tuple[Confused, ...]
+    worst: tuple[Missed, ...]  # wrong answers, highest losses first
+    temperature: float | None
+    reject: float | None
+    answered: float  # share of pictures that the reject threshold lets through
+    answered_top1: float | None  # accuracy among the answered; None for several labels, or where none is answered
+    skipped: tuple[tuple[str, str], ...]  # unreadable pictures: name, reason
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Classes that the network knows and no picture shows: nothing was learned about them."""
+        return tuple(each.name for each in self.per_class if not each.count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the scores by name, their intervals, and all the rest but logits and probabilities."""
+        values = {name: score.value for name, score in self.scores.items()}
+        plain = {
+            "source": self.source,
+            "split": self.split,
+            "task": self.task,
+            "n": len(self),
+            "top1": None,
+            "top5": None,
+            **values,
+            "intervals": {name: [score.low, score.high] for name, score in self.scores.items()},
+            "calibrated": self.temperature is not None,
+            "temperature": self.temperature,
+            "reject": self.reject,
+            "answered": self.answered,
+            "answered_top1": self.answered_top1,
+            "classes": self.classes,
+            "absent": self.absent,
+            "per_class": [each._asdict() for each in self.per_class],
+            "confusion": None if self.confusion is None else self.confusion.tolist(),
+            "most_confused": [each._asdict() for each in self.most_confused],
+            "bins": [each._asdict() for each in self.bins],
+            "worst": [each._asdict() for each in self.worst],
+            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
+        }
+        return {name: plainly(value) for name, value in plain.items()}
+
+
+def plainly(value: Any) -> Any:
+    """A value that JSON can carry: lists for tuples, None for numbers that are none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: plainly(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plainly(each) for each in value]
+    return value

@@ -1,0 +1,224 @@
+"""Logits and targets in, Evaluation out: every score with its interval, and what stands behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.checks import listed, shown, whole
+from vitrail.errors import InputError
+from vitrail.evaluation import metrics
+from vitrail.evaluation.calibration import ece, gaps
+from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
+from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Missed, Score
+from vitrail.inference import probabilities as probabilities_of
+
+Array = np.ndarray[Any, Any]
+Statistic = Callable[[Array], Array]
+
+LISTED: Final = 50  # pairs most confused, and worst pictures
+
+
+def evaluation_of(
+    logits: Array,
+    targets: Array,
+    names: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    task: str = "one",
+    temperature: float | None = None,
+    thresholds: Sequence[float] | None = None,
+    reject: float | None = None,
+    source: str = "",
+    split: str = "",
+    *,
+    skipped: Sequence[tuple[str, str]] = (),
+    resamples: int = RESAMPLES,
+) -> Evaluation:
+    """How good logits (n, K) are, given the truth: class numbers (n,), or 0 and 1 (n, K) for several labels.
+
+    Without resamples only shares of right answers have an interval; the ends of the others are NaN.
+    """
+    logits, targets = _checked(logits, targets, task)
+    count, width = logits.shape
+    names = _named("names", names, count)
+    classes = _named("classes", classes, width)
+    strange = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if len(strange):
+        first = names[strange[0]]
+        raise InputError(f"the logits of {first} are no numbers ({len(strange)} such pictures): the network is broken")
+    whole("resamples", resamples, least=0, error=InputError)
+    cuts = None if task == "one" else _cuts(thresholds, width)
+    probabilities = probabilities_of(logits, task, temperature)
+    said = metrics.answers(probabilities, task, cuts)
+    right = said == targets if task == "one" else (said == targets).all(axis=1)
+    losses = metrics.losses(logits, targets, temperature)
+    if task == "one":
+        scores = _scores_of_one(probabilities, targets, said, losses, resamples)
+        table = metrics.confusion(targets, said, width)
+    else:
+        scores = _scores_of_several(probabilities, targets, said, losses, resamples)
+        table = None
+    answered = probabilities.max(axis=1) >= (0.0 if reject is None else reject)
+    return Evaluation(
+        source=source,
+        split=split,
+        task=task,
+        classes=classes,
+        names=names,
+        targets=targets,
+        logits=logits,
+        probabilities=probabilities,
+        scores=scores,
+        per_class=_per_class(classes, probabilities, targets, said, cuts),
+        confusion=table,
+        bins=ece(probabilities, targets)[1],
+        most_confused=() if table is None else _most_confused(table, classes),
+        worst=_worst(names, classes, probabilities, targets, said, right, losses),
+        temperature=temperature,
+        reject=reject,
+        answered=float(answered.mean()),
+        answered_top1=float(right[answered].mean()) if task == "one" and answered.any() else None,
+        skipped=tuple(skipped),
+    )
+
+
+def rights(evaluation: Evaluation) -> Array:
+    """Which pictures were answered right (n,): the class, or for several labels every one of them."""
+    said = said_of(evaluation)
+    same = said == evaluation.targets
+    return np.asarray(same if evaluation.task == "one" else same.all(axis=1))
+
+
+def said_of(evaluation: Evaluation) -> Array:
+    """What was said of every picture: class numbers (n,), or 0 and 1 (n, K)."""
+    cuts = np.array([each.threshold for each in evaluation.per_class]) if evaluation.task == "several" else None
+    return metrics.answers(evaluation.probabilities, evaluation.task, cuts)
+
+
+def worded(said: Array, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of one picture's classes, from a number or a row of 0 and 1."""
+    numbers = [int(said)] if said.ndim == 0 else np.flatnonzero(said).tolist()
+    return tuple(classes[number] for number in numbers)
+
+
+def _scores_of_one(
+    probabilities: Array, targets: Array, said: Array, losses: Array, resamples: int
+) -> dict[str, Score]:
+    count, classes = probabilities.shape
+    places = metrics.places(probabilities, targets)
+    scores = {"top1": wilson(int((places < 1).sum()), count)}
+    if classes > 5:
+        scores["top5"] = wilson(int((places < 5).sum()), count)
+    found, apart = metrics.agreement(targets, said), gaps(probabilities, targets)
+
+    def statistic(weights: Array) -> Array:
+        rates = metrics.rates(found, classes, weights)
+        means = [metrics.macro(each, rates) for each in (rates.precision, rates.recall, rates.f1)]
+        return np.array([*means, weights @ losses / count, np.abs(weights @ apart).sum() / count])
+
+    names = ("macro_precision", "macro_recall", "macro_f1", "loss", "ece")
+    return scores | dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
+
+
+def _scores_of_several(
+    probabilities: Array, targets: Array, said: Array, losses: Array, resamples: int
+) -> dict[str, Score]:
+    count, classes = probabilities.shape
+    found, apart = metrics.agreement(targets, said), gaps(probabilities, targets)
+    rankings = [metrics.rank(probabilities[:, number], targets[:, number]) for number in range(classes)]
+
+    def statistic(weights: Array) -> Array:
+        rates = metrics.rates(found, classes, weights)
+        mean_ap = np.mean([metrics.precision_of(each, weights) for each in rankings])
+        f1 = metrics.macro(rates.f1, rates, "several"), metrics.micro_f1(rates)
+        return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
+
+    names = ("mean_ap", "macro_f1", "micro_f1", "loss", "ece")
+    scores = dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
+    return scores | {"exact": wilson(int((said == targets).all(axis=1).sum()), count)}
+
+
+def _per_class(
+    classes: Sequence[str], probabilities: Array, targets: Array, said: Array, cuts: Array | None
+) -> tuple[ClassScores, ...]:
+    rates = metrics.rates(metrics.agreement(targets, said), len(classes))
+    precisions = metrics.average_precision(probabilities, targets)
+    columns = (rates.true.astype(int), rates.precision, rates.recall, rates.f1, precisions)
+    thresholds = [None] * len(classes) if cuts is None else cuts.tolist()
+    rows = zip(classes, *(column.tolist() for column in columns), thresholds, strict=True)
+    return tuple(ClassScores(*row) for row in rows)
+
+
+def _most_confused(table: Array, classes: Sequence[str]) -> tuple[Confused, ...]:
+    """Pairs of classes, by how many pictures; then by the share of the truth's pictures."""
+    truths, saids = np.nonzero(table * (1 - np.eye(len(table), dtype=table.dtype)))
+    counts = table[truths, saids]
+    shares = counts / table.sum(axis=1)[truths]
+    first = np.lexsort((-shares, -counts))[:LISTED]
+    return tuple(
+        Confused(classes[truths[pair]], classes[saids[pair]], int(counts[pair]), float(shares[pair])) for pair in first
+    )
+
+
+def _worst(
+    names: Sequence[str],
+    classes: Sequence[str],
+    probabilities: Array,
+    targets: Array,
+    said: Array,
+    right: Array,
+    losses: Array,
+) -> tuple[Missed, ...]:
+    wrong = np.flatnonzero(~right)
+    first = wrong[np.argsort(-losses[wrong], kind="stable")][:LISTED].tolist()
+    return tuple(
+        Missed(
+            row,
+            names[row],
+            worded(targets[row], classes),
+            worded(said[row], classes),
+            surest(probabilities[row], said[row]),
+            float(losses[row]),
+        )
+        for row in first
+    )
+
+
+def surest(probabilities: Array, said: Array) -> float:
+    """The probability of the class said of one picture; of several the highest, and NaN where none was said."""
+    named = probabilities[said] if said.ndim == 0 else probabilities[said > 0].max(initial=-1.0)
+    return float(named) if named >= 0 else float("nan")
+
+
+def _checked(logits: Any, targets: Any, task: str) -> tuple[Array, Array]:
+    """Logits as float64 (n, K), targets as whole numbers (n,) or (n, K)."""
+    logits, targets = np.asarray(logits, np.float64), np.asarray(targets)
+    if task not in ("one", "several"):
+        raise InputError(f"task: expected 'one' or 'several', got {shown(task)}")
+    if logits.ndim != 2 or not logits.size:
+        raise InputError(f"expected logits of some pictures and classes (n, K), got shape {logits.shape}")
+    expected = logits.shape[:1] if task == "one" else logits.shape
+    if targets.shape != expected:
+        raise InputError(f"expected targets of shape {expected} beside logits {logits.shape}, got {targets.shape}")
+    most = logits.shape[1] - 1 if task == "one" else 1
+    strange = targets[~np.isin(targets, np.arange(most + 1))]
+    if strange.size:
+        raise InputError(f"targets: expected whole numbers from 0 to {most}, got {shown(strange.flat[0].item())}")
+    return logits, targets.astype(np.int64 if task == "one" else np.uint8)
+
+
+def _named(what: str, names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """One name each; numbers where there are none."""
+    found = tuple(str(number) for number in range(count)) if names is None else tuple(names)
+    if len(found) != count:
+        raise InputError(f"{what}: expected {count}, got {len(found)}: {listed(found, ', ', 3)}")
+    return found
+
+
+def _cuts(thresholds: Sequence[float] | None, classes: int) -> Array:
+    cuts = np.full(classes, 0.5) if thresholds is None else np.asarray(thresholds, np.float64)
+    if cuts.shape != (classes,):
+        raise InputError(f"thresholds: expected {classes}, one a label, got {cuts.size}")
+    return cuts

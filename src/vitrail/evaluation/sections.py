@@ -1,0 +1,325 @@
+"""An evaluation -> the parts of a report: each gives a section, or nothing where there is nothing to show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from vitrail.errors import ImageError
+from vitrail.evaluation import charts
+from vitrail.evaluation.charts import Bar, Series
+from vitrail.evaluation.intervals import wilson
+from vitrail.evaluation.page import (
+    Cell,
+    Html,
+    Section,
+    Shown,
+    Tile,
+    beside,
+    callout,
+    folded,
+    gallery,
+    heading,
+    meter,
+    number,
+    paragraph,
+    percent,
+    table,
+    tabs,
+    tiles,
+)
+from vitrail.evaluation.results import ClassScores, Evaluation, Score
+from vitrail.evaluation.scoring import rights, said_of
+
+Array = np.ndarray[Any, Any]
+Pictures = Callable[[int], Image.Image | None]  # the picture of a row of an evaluation
+
+WORST: Final = 24  # pictures shown of each kind: enough to see a pattern, few enough for a small file
+PAIRS: Final = 6
+OF_A_PAIR: Final = 3
+BARS: Final = 40
+
+SCORES: Final = {
+    "top1": "first answer right (top-1)",
+    "top5": "right among the five best (top-5)",
+    "mean_ap": "mean average precision",
+    "exact": "all labels of a picture right",
+    "macro_f1": "F1, mean of the classes",
+    "micro_f1": "F1, over all labels together",
+    "macro_precision": "precision, mean of the classes",
+    "macro_recall": "recall, mean of the classes",
+    "ece": "calibration error (ECE)",
+    "loss": "loss",
+}
+
+
+def between(score: Score) -> str:
+    """The interval in words."""
+    if not (math.isfinite(score.low) and math.isfinite(score.high)):
+        return "too few pictures for an interval"
+    return f"between {100 * score.low:.1f} and {100 * score.high:.1f} %"
+
+
+def headline(evaluation: Evaluation) -> Html:
+    """The numbers that matter, in words."""
+    scores = evaluation.scores
+    found = []
+    if "top1" in scores:
+        note = f"Expect {between(scores['top1'])} on new pictures like these (95 % interval)."
+        found.append(Tile(percent(scores["top1"].value), "of pictures named right", note))
+    if "mean_ap" in scores:
+        note = f"Mean average precision; {between(scores['mean_ap'])} on new pictures like these (95 % interval)."
+        found.append(Tile(percent(scores["mean_ap"].value), "how well labels are ranked", note))
+    if "exact" in scores:
+        note = f"Every label right and none too many; {between(scores['exact'])}."
+        found.append(Tile(percent(scores["exact"].value), "of pictures with all labels right", note))
+    if "top5" in scores:
+        note = f"The truth is among the five likeliest; {between(scores['top5'])}."
+        found.append(Tile(percent(scores["top5"].value), "right within five answers", note))
+    if "macro_f1" in scores:
+        note = f"Every class counts the same, however rare; {between(scores['macro_f1'])}."
+        found.append(Tile(percent(scores["macro_f1"].value), "F1, mean of the classes", note))
+    if "ece" in scores:
+        note = f"How far its stated confidence is from the truth (ECE); {between(scores['ece'])}."
+        found.append(Tile(percent(scores["ece"].value), "off in confidence", note))
+    return tiles(found)
+
+
+def commonest(evaluation: Evaluation) -> str:
+    """What a machine that never looks would reach, so that the score has a measure."""
+    if evaluation.task != "one" or not len(evaluation):
+        return ""
+    counts = np.bincount(evaluation.targets.astype(np.int64), minlength=len(evaluation.classes))
+    most = int(counts.argmax())
+    share = counts[most] / counts.sum()
+    return f"For comparison: always answering “{evaluation.classes[most]}” would be right {percent(share)} of the time."
+
+
+def all_scores(evaluations: Sequence[tuple[str, Evaluation]]) -> Html:
+    """Every score with its interval, one column of both for each evaluation."""
+    names = [name for name in SCORES if any(name in each.scores for _, each in evaluations)]
+    names += sorted({name for _, each in evaluations for name in each.scores} - set(names))
+    rows: list[list[Cell]] = []
+    for name in names:
+        show = number if name == "loss" else percent
+        cells: list[Cell] = [SCORES.get(name, name)]
+        for _, each in evaluations:
+            score = each.scores.get(name)
+            cells += ["–", "–"] if score is None else [show(score.value), f"{show(score.low)} to {show(score.high)}"]
+        rows.append(cells)
+    headers = ["score", *(part for name, _ in evaluations for part in (name, "95 % interval"))]
+    return table(headers, rows)
+
+
+def classes(evaluation: Evaluation) -> Section | None:
+    """Every class, the weakest first."""
+    known = sorted((each for each in evaluation.per_class if each.count), key=lambda each: each.f1)
+    if not known:
+        return None
+    several = any(each.threshold is not None for each in known)
+    rows: list[list[Cell]] = []
+    for each in known:
+        low, high = f1_interval(each)
+        row: list[Cell] = [
+            each.name,
+            each.count,
+            meter(each.f1),
+            percent(each.f1),
+            f"{percent(low, 0)} to {percent(high, 0)}",
+            percent(each.recall),
+            percent(each.precision),
+            percent(each.average_precision),
+        ]
+        rows.append(row + ([number(each.threshold)] if several else []))
+    headers = ["class", "pictures", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
+    headers += ["average precision"] + (["said from"] if several else [])
+    shown = [Bar(each.name, each.f1, *f1_interval(each)) for each in known[:BARS]]
+    body = beside(charts.bars(shown, "F1", "F1 of each class" if len(known) <= BARS else "The weakest classes"), "")
+    absent = evaluation.absent
+    if absent:
+        body = Html(body + callout(f"No picture of these classes was there to test: {', '.join(absent)}.", "warn"))
+    note = "The weakest first. F1 is high only if a class is found and not said in vain; few pictures, wide intervals."
+    return Section("Class by class", Html(table(headers, rows, most=30) + folded("The same as a chart", body)), note)
+
+
+def f1_interval(scores: ClassScores) -> tuple[float, float]:
+    """The 95 % interval of one class's F1.
+
+    F1 = 2q / (1 + q) rises with q = hits / (hits + misses + false alarms), a plain share: Wilson's interval serves.
+    """
+    hits = round(scores.recall * scores.count)
+    said = round(hits / scores.precision) if scores.precision > 0 else 0
+    share = wilson(hits, scores.count + max(said - hits, 0))
+    return 2 * share.low / (1 + share.low), 2 * share.high / (1 + share.high)
+
+
+def confusions(evaluation: Evaluation, pictures: Pictures | None) -> Section | None:
+    """Which classes are taken for which, and the pictures on which it happens."""
+    if evaluation.confusion is None:
+        return None
+    views = [
+        ("Counts", charts.confusion(evaluation.confusion, evaluation.classes)),
+        ("Per cent of each true class", charts.confusion(evaluation.confusion, evaluation.classes, normalised=True)),
+    ]
+    matrix = tabs("confusion", views)
+    pairs = evaluation.most_confused[:PAIRS]
+    rows: list[list[Cell]] = [[each.truth, each.said, each.count, percent(each.share)] for each in pairs]
+    listed = heading("Most often confused") + table(["truth", "taken for", "pictures", "of the class"], rows)
+    shown = [] if pictures is None else [_pair(evaluation, each.truth, each.said, pictures) for each in pairs]
+    parts = [matrix, listed if pairs else ""]
+    body = beside(*parts) if len(evaluation.classes) <= 12 else Html("".join(parts))  # a larger one needs the width
+    note = "Each row is a true class, each column an answer: blue is right, red is wrong."
+    return Section("Confusions", body + beside(*(each for each in shown if each)), note)
+
+
+def _pair(evaluation: Evaluation, truth: str, said: str, pictures: Pictures) -> str:
+    """The surest errors of one pair."""
+    answers = said_of(evaluation)
+    asked, given = evaluation.classes.index(truth), evaluation.classes.index(said)
+    rows = np.flatnonzero((evaluation.targets == asked) & (answers == given))
+    rows = rows[np.argsort(-evaluation.probabilities[rows, given], kind="stable")]
+    items: list[Shown] = []
+    for row in rows.tolist():
+        image = picture_of(pictures, row)
+        if image is not None and len(items) < OF_A_PAIR:
+            sure = percent(evaluation.probabilities[row, given])
+            items.append(Shown(image, f"{sure}\n{_file(evaluation.names[row])}", "bad"))
+    return heading(f"{truth}, taken for {said}") + gallery(items, small=True) if items else ""
+
+
+def calibration(evaluation: Evaluation) -> Section | None:
+    """Whether its probabilities mean what they say."""
+    chart = charts.reliability(evaluation.bins, "Stated confidence against truth")
+    if not chart:
+        return None
+    parts: list[str] = [chart]
+    if evaluation.task == "one":
+        right, sure = right_and_sure(evaluation)
+        groups = [("right", sure[right]), ("wrong", sure[~right])]
+        parts.append(charts.histogram(groups, 0.0, 1.0, "stated confidence", "How sure it is", in_percent=True))
+    said = "".join(paragraph(each) for each in trust(evaluation))
+    note = "A calibrated model that says 80 % is right 80 % of the time: the bars reach the dashed line."
+    return Section("Can its confidence be trusted?", Html(said + beside(*parts)), note)
+
+
+def trust(evaluation: Evaluation) -> list[str]:
+    """The calibration, in sentences."""
+    said = []
+    filled = [each for each in evaluation.bins if each.count and math.isfinite(each.confidence + each.accuracy)]
+    total = sum(each.count for each in filled)
+    if total:
+        stated = sum(each.count * each.confidence for each in filled) / total
+        true = sum(each.count * each.accuracy for each in filled) / total
+        kind = "about right" if abs(stated - true) < 0.01 else "over-confident" if stated > true else "too modest"
+        said.append(
+            f"On the whole it is {kind}: it states {percent(stated)} on average "
+            f"and is right {percent(true)} of the time."
+        )
+    if "ece" in evaluation.scores:
+        score = evaluation.scores["ece"]
+        said.append(
+            f"Its stated confidence is {100 * score.value:.1f} points away from the truth on average "
+            f"(ECE; {between(score)})."
+        )
+    said.append(tempered(evaluation.temperature))
+    return said
+
+
+def tempered(temperature: float | None) -> str:
+    """What a fitted temperature did, in words."""
+    if temperature is None:
+        return "No temperature was fitted: these are the network's own probabilities."
+    fitted = f"A temperature of {temperature:.2f} was fitted on other pictures"
+    if abs(math.log(temperature)) < 0.02:
+        return f"{fitted}: it changes almost nothing, the network's own probabilities were good."
+    if temperature > 1:
+        return f"{fitted}: the network by itself was too sure, and its probabilities are softened."
+    return f"{fitted}: the network by itself was too modest, and its probabilities are sharpened."
+
+
+def right_and_sure(evaluation: Evaluation) -> tuple[Array, Array]:
+    """For every picture: whether the first answer is right, and how probable the model called it."""
+    return rights(evaluation), evaluation.probabilities.max(axis=1)
+
+
+def rejection(evaluation: Evaluation) -> Section | None:
+    """What it gains where it may decline to answer."""
+    if evaluation.task != "one" or not len(evaluation):
+        return None
+    right, sure = right_and_sure(evaluation)
+    order = np.argsort(-sure, kind="stable")
+    counts = np.arange(1, len(order) + 1)
+    shares, accuracy = counts / len(order), np.cumsum(right[order]) / counts
+    least = max(len(order) // 20, 1)  # the first few swing too much to mean anything
+    places = np.unique(np.linspace(least - 1, len(order) - 1, 120).round().astype(int))
+    points = list(zip(shares[places].tolist(), accuracy[places].tolist(), strict=True))
+    chart = charts.curves(
+        [Series("right among the answered", points, "green")],
+        "pictures answered, the surest first",
+        "right among the answered",
+        "If it answers only when sure",
+        in_percent=True,
+        x_in_percent=True,
+    )
+    rows: list[list[Cell]] = []
+    for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.5):
+        last = max(round(share * len(order)), 1) - 1
+        rows.append([percent(share, 0), percent(accuracy[last]), percent(sure[order[last]])])
+    listed = table(["pictures answered", "right among them", "least confidence"], rows)
+    if evaluation.reject is None:
+        note = "No threshold is set, so it answers every picture. This is what one would bring on these pictures."
+        return Section("When it may decline", beside(chart, listed), note)
+    tried = tiles(
+        [
+            Tile(percent(evaluation.answered), "of pictures answered", "The rest it leaves to a person."),
+            Tile(percent(evaluation.answered_top1), "right among the answered", "Of those it did not decline."),
+            Tile(percent(evaluation.reject), "is the least confidence", "Below, it declines to answer."),
+        ]
+    )
+    return Section("When it may decline", tried + beside(chart, listed), "It answers only where it is sure enough.")
+
+
+def worst(evaluation: Evaluation, pictures: Pictures | None) -> Section | None:
+    """The errors that cost most: sure and wrong."""
+    missed = evaluation.worst[:WORST]
+    if not missed:
+        return None
+    items: list[Shown] = []
+    for each in missed:
+        image = None if pictures is None else picture_of(pictures, each.row)
+        if image is not None:
+            said = f"said {answer(each.said, each.probability)}"
+            items.append(Shown(image, f"{named(each.truth)}\n{said}\n{_file(each.name)}", "bad"))
+    rows = [[each.name, named(each.truth), named(each.said), percent(each.probability)] for each in missed]
+    listed = table(["picture", "truth", "said", "with probability"], rows)
+    all_seen = len(items) == len(missed)
+    body = gallery(items) + (folded("The same as a list", listed) if all_seen else listed)
+    note = "In bold the label given, then what the model said. Look closely: some of these are errors of the label."
+    return Section("Worst errors", body, note)
+
+
+def named(labels: Sequence[str]) -> str:
+    """Labels in a row; a picture of several labels may have none."""
+    return ", ".join(labels) or "nothing"
+
+
+def answer(labels: Sequence[str], probability: float) -> str:
+    """What was said, and how surely."""
+    return f"{named(labels)}, {percent(probability)}" if math.isfinite(probability) else named(labels)
+
+
+def _file(name: str) -> str:
+    """The last part of a path: its folders often only repeat the class."""
+    return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or name
+
+
+def picture_of(pictures: Pictures, row: int) -> Image.Image | None:
+    """A picture if it can still be read; a report is not lost for a file that has gone."""
+    try:
+        return pictures(row)
+    except (ImageError, OSError):
+        return None

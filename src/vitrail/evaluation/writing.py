@@ -1,0 +1,119 @@
+"""Evaluations and comparisons as files; and the data of a run, with the splits that the run was trained on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitrail.data.manifest import Manifest
+from vitrail.data.reading import read_data
+from vitrail.data.samples import Dataset
+from vitrail.errors import ImageError, InputError, MissingExtraError
+from vitrail.evaluation.comparison import Comparison
+from vitrail.evaluation.evaluate import chosen
+from vitrail.evaluation.figures import write_figures
+from vitrail.evaluation.report import Report, build, comparison_page
+from vitrail.evaluation.results import Evaluation
+from vitrail.images import Preprocess
+from vitrail.inference import Runtime
+from vitrail.opened import reason
+
+
+def data_for(checkpoint: str, data: str, classes: Sequence[str]) -> Dataset:
+    """The pictures to judge a checkpoint by: those named, or those of the run it comes from.
+
+    A checkpoint of a run knows which pictures it was trained on: they are marked as such, so that they are not
+    mistaken for new ones.
+    """
+    folder = run_of(checkpoint)
+    if not data and folder is None:
+        raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the pictures")
+    source = data or str(json.loads((folder / "config.json").read_text("utf-8"))["options"]["data"])  # type: ignore[operator]
+    dataset = read_data(source, classes=classes)
+    if folder is None or dataset.splits:
+        return dataset
+    known = Manifest.from_json((folder / "data.json").read_text("utf-8"))
+    splits = {each.name: each.split for each in known.entries} if known.source == dataset.source else {}
+    return replace(dataset, samples=tuple(each._replace(split=splits.get(each.name, "")) for each in dataset.samples))
+
+
+def run_of(checkpoint: str) -> Path | None:
+    """The run's folder that a checkpoint lies in, if it does."""
+    path = Path(checkpoint)
+    folder = path if path.is_dir() else path.parent
+    return folder if (folder / "config.json").is_file() and (folder / "data.json").is_file() else None
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path, runtime: Runtime, dataset: Dataset, command: str) -> list[Path]:
+    """report.html, predictions.csv, evaluation.json and figures."""
+    picture = pictures_of(evaluation, runtime.preprocess, dataset)
+    report = Report(title="Evaluation", command=command, evaluation=evaluation, pictures=picture)
+    files = {
+        "report.html": build(report),
+        "predictions.csv": predictions_table(evaluation),
+        "evaluation.json": json.dumps(evaluation.to_dict(), indent=1) + "\n",
+    }
+    written = _write(folder, files)
+    try:
+        written += write_figures(folder / "figures", [], evaluation, [], picture)
+    except MissingExtraError:
+        pass  # the report has charts of its own
+    return written
+
+
+def write_comparison(found: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str) -> list[Path]:
+    """comparison.html and comparison.json."""
+    picture = pictures_of(found.a, runtime.preprocess, dataset)
+    page = comparison_page(found, picture, names, command)
+    return _write(folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"})
+
+
+def pictures_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Any:
+    """A function from a row of an evaluation to its picture, as the network saw it; None if it cannot be read."""
+    part = chosen(dataset, evaluation.split)[1] if evaluation.split != "unsplit" else dataset
+    place = {each.name: row for row, each in enumerate(part.samples)}
+
+    def picture(row: int) -> Image.Image | None:
+        try:
+            return preprocess.view(part.images[place[evaluation.names[row]]])
+        except ImageError:
+            return None
+
+    return picture
+
+
+def predictions_table(evaluation: Evaluation) -> str:
+    """CSV, a row a picture: what it is, what the network says, and how sure it is."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["path", "split", "truth", "said", "probability"])
+    classes = evaluation.classes
+    for row, name in enumerate(evaluation.names):
+        target, found = evaluation.targets[row], evaluation.probabilities[row]
+        if evaluation.task == "one":
+            truth, said = classes[int(target)], classes[int(found.argmax())]
+            writer.writerow([name, evaluation.split, truth, said, f"{found.max():.6f}"])
+        else:
+            cuts = [each.threshold if each.threshold is not None else 0.5 for each in evaluation.per_class]
+            marked = [place for place, cut in enumerate(cuts) if found[place] >= cut]
+            truth = "|".join(classes[place] for place, mark in enumerate(target) if mark)
+            said = "|".join(classes[place] for place in marked)
+            writer.writerow([name, evaluation.split, truth, said, "|".join(f"{found[each]:.6f}" for each in marked)])
+    return text.getvalue()
+
+
+def _write(folder: Path, files: dict[str, str]) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+    return [folder / name for name in files]

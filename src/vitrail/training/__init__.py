@@ -1,0 +1,11 @@
+"""Training: the loop, exact resume, optimisers, schedules, recipes; `train` is the whole way."""
+
+from __future__ import annotations
+
+from vitrail.training.loop import Watch
+from vitrail.training.presets import RECIPES
+from vitrail.training.recipe import Recipe
+from vitrail.training.repeat import Repeated, repeated
+from vitrail.training.train import Options, Run, run, train
+
+__all__ = ["RECIPES", "Options", "Recipe", "Repeated", "Run", "Watch", "repeated", "run", "train"]

@@ -1,0 +1,173 @@
+"""Which network, at which size, with which preprocessing: from what the user asked for and what the pictures are."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import pair
+from vitrail.data.cache import Views
+from vitrail.data.draws import key
+from vitrail.data.manifest import Entry
+from vitrail.data.samples import Dataset
+from vitrail.data.statistics import band_statistics
+from vitrail.errors import InputError, nearest
+from vitrail.evaluation.sizes import suggest
+from vitrail.images import Preprocess, describe_bands
+from vitrail.network.config import ConvStem, Positions, ViTConfig
+from vitrail.network.presets import PRESETS
+from vitrail.network.vit import ViT
+from vitrail.training.recipe import Recipe
+from vitrail.weights import load, with_channels, with_classes, with_size
+
+SMALL: int = 36  # pixels: pictures up to here are taken as they are
+SCRATCH: int = 64  # the size at which larger ones are learned from scratch, where nobody says another
+
+
+class Chosen(NamedTuple):
+    """A network ready to train, and where its weights are from: empty, if from nowhere."""
+
+    model: ViT
+    preprocess: Preprocess
+    origin: str
+    start: Checkpoint | None  # what it was made from
+
+
+def choose(
+    dataset: Dataset,
+    entries: Sequence[Entry],
+    recipe: Recipe,
+    *,
+    model: str | ViTConfig | None = None,
+    start: str | os.PathLike[str] | Checkpoint | None = None,
+    size: int | tuple[int, int] | None = None,
+    seed: int = 0,
+    threads: int = 2,
+) -> Chosen:
+    """A fresh network for these pictures, or a trained one with a head for their classes."""
+    if model is not None and start is not None:
+        raise InputError("give a model to start from scratch, or a checkpoint to start from: not both")
+    torch.manual_seed(key(seed, "weights"))
+    if start is not None:
+        return _from_checkpoint(dataset, start, recipe, size)
+    preprocess = fresh_preprocess(dataset, entries, size, _config_of(model))
+    config = _config_of(model) or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
+    config = replace(
+        config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes)
+    )
+    views = Views(dataset.part("train"), preprocess, threads=threads)
+    mean, std = band_statistics(views)
+    fitted = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
+    return Chosen(ViT(_regularised(config, recipe)), fitted, "", None)
+
+
+def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
+    """The network for small sets: a few early convolutions down to about 7x7 cells, then a narrow transformer."""
+    halvings = max(1, round(math.log2(max(size) / 7.5)))
+    widths = tuple(48 * 2**each for each in range(halvings))[-4:] if halvings <= 4 else (24, 48, 96, 192)
+    width = 128
+    return ViTConfig(
+        image_size=size,
+        patch_size=(1, 1),
+        channels=channels,
+        width=width,
+        depth=4,
+        heads=4,
+        mlp_width=4 * width,
+        classes=classes,
+        stem=ConvStem(widths),
+        cls_token=False,
+        positions=Positions(prefix=False),
+        pool="mean",
+        initialisation="timm",
+    )
+
+
+def fresh_preprocess(
+    dataset: Dataset,
+    entries: Sequence[Entry],
+    size: int | tuple[int, int] | None,
+    config: ViTConfig | None,
+) -> Preprocess:
+    """Size, bands and resize policy that suit the pictures; mean and deviation are measured later."""
+    hint = suggest(entries)
+    bands = bands_of(dataset)
+    if size is None and config is not None:
+        size = config.image_size
+    if size is None:
+        short = int(np.median([min(each.height, each.width) for each in entries]))
+        size = max(8, short // 4 * 4) if short <= SMALL else SCRATCH
+    values: dict[str, Any] = {"size": pair("size", size), "resize": hint.resize, "crop": 1.0} | bands
+    return Preprocess(**values)
+
+
+def bands_of(dataset: Dataset, looked_at: int = 64) -> dict[str, Any]:
+    """Channels and range of the pictures, from the headers of some of them."""
+    if isinstance(dataset.images, np.ndarray):
+        sources: Sequence[Any] = [dataset.images[0]]
+    else:
+        step = max(1, len(dataset) // looked_at)
+        sources = [path for path in dataset.images[::step]]
+    found = [describe_bands(each) for each in sources]
+    kinds = {each.kind for each in found}
+    counts = {each.channels for each in found}
+    if len(kinds) > 1 or len(counts) > 1:
+        if kinds == {"uint8"} and max(counts) <= 4:
+            return {"channels": 3}
+        raise InputError(
+            f"{dataset.source}: pictures of {sorted(counts)} bands and kinds {sorted(kinds)} are mixed: expected one kind"
+        )
+    kind, count = kinds.pop(), counts.pop()
+    if kind == "uint8":
+        return {"channels": 3 if count == 4 else count}
+    return {"channels": count, "range": {"uint16": 65535.0}.get(kind, 1.0)}
+
+
+def _config_of(model: str | ViTConfig | None) -> ViTConfig | None:
+    if model is None or isinstance(model, ViTConfig):
+        return model
+    if model not in PRESETS:
+        raise InputError(f"no preset {model!r}: {nearest(model, PRESETS)}")
+    return PRESETS[model]
+
+
+def _from_checkpoint(
+    dataset: Dataset,
+    start: str | os.PathLike[str] | Checkpoint,
+    recipe: Recipe,
+    size: int | tuple[int, int] | None,
+) -> Chosen:
+    """A trained network with a head for these classes; what it knows of them by name stays."""
+    loaded = start if isinstance(start, Checkpoint) else load(start)
+    if size is not None:
+        loaded = with_size(loaded, size)
+    bands = bands_of(dataset)["channels"]
+    if bands > 4 and bands != loaded.preprocess.channels:
+        loaded = with_channels(loaded, bands)
+    origin = "in memory" if isinstance(start, Checkpoint) else str(Path(start)) if os.sep in str(start) else str(start)
+    made = with_classes(loaded, dataset.classes)
+    made = replace(made, model=_rebuilt(made.model, recipe))
+    return Chosen(made.model, made.preprocess, origin, made)
+
+
+def _regularised(config: ViTConfig, recipe: Recipe) -> ViTConfig:
+    given = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name) is not None}
+    return replace(config, **given)
+
+
+def _rebuilt(model: ViT, recipe: Recipe) -> ViT:
+    """The same network with the recipe's dropout and drop path."""
+    config = _regularised(model.config, recipe)
+    if config == model.config:
+        return model
+    changed = ViT(config)
+    changed.load_state_dict(model.state_dict())
+    return changed

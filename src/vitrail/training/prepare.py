@@ -1,0 +1,54 @@
+"""Data as the user named it -> pictures that can be read, split, and listed one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from vitrail.data.exclusions import exclude as leave_out
+from vitrail.data.manifest import Entry
+from vitrail.data.reading import read_data
+from vitrail.data.samples import Dataset
+from vitrail.data.scan import scan
+from vitrail.data.splits import split
+from vitrail.errors import InputError
+
+Done = Callable[[int], None]
+
+
+class Prepared(NamedTuple):
+    """Pictures that are ready for training, and what was found on the way."""
+
+    dataset: Dataset  # every sample has a split
+    entries: tuple[Entry, ...]  # beside the samples: size and hash
+    bad: tuple[tuple[str, str], ...]  # unreadable pictures: name, reason
+    notes: tuple[str, ...]
+
+
+def prepare(
+    data: str | os.PathLike[str] | Dataset,
+    *,
+    pattern: str | None = None,
+    exclude: str | os.PathLike[str] | None = None,
+    unreadable: str = "skip",
+    val: float = 0.1,
+    test: float = 0.2,
+    seed: int = 0,
+    threads: int = 2,
+    done: Done | None = None,
+) -> Prepared:
+    """Read, leave out what was excluded, open every picture once, and split what is not split yet."""
+    dataset = data if isinstance(data, Dataset) else read_data(data, pattern=pattern)
+    notes = [f"{count} left out: {why}" for why, count in dataset.left_out.items()]
+    if exclude is not None:
+        dataset, count = leave_out(dataset, Path(exclude))
+        notes.append(f"{count} left out, as {exclude} asks")
+    scanned = scan(dataset, policy=unreadable, threads=threads, done=done)
+    if scanned.bad:
+        notes.append(f"{len(scanned.bad)} of {len(dataset)} pictures cannot be read, and are skipped")
+    whole = split(scanned.dataset, val=val, test=0.0 if scanned.dataset.splits else test, seed=seed)
+    if "train" not in whole.dataset.splits:
+        raise InputError(f"{dataset.source} has no pictures to train on: it has only {', '.join(whole.dataset.splits)}")
+    return Prepared(whole.dataset, tuple(scanned.entries), tuple(scanned.bad), (*notes, *whole.notes))

@@ -1,0 +1,85 @@
+"""Before full tuning: what the pretrained network's own features reach, by neighbours and by a linear probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.cache import normalise
+from vitrail.evaluation.intervals import wilson
+from vitrail.evaluation.metrics import mean_average_precision, top_k
+from vitrail.evaluation.probes import fit_probe, knn, probe_head
+from vitrail.evaluation.results import Score
+from vitrail.images import Preprocess
+from vitrail.network.heads import Head
+from vitrail.network.modes import evaluating
+from vitrail.network.vit import ViT
+from vitrail.training.loop import Part
+
+Array = np.ndarray[Any, Any]
+NEIGHBOURS: Final = 10
+
+
+class Stage(NamedTuple):
+    """A way of using the network, and its score on the pictures the run is judged by."""
+
+    name: str
+    score: Score
+    note: str
+
+
+class Probed(NamedTuple):
+    """What the features reach, and the probe as a head: weight (K, D), bias (K,)."""
+
+    stages: tuple[Stage, ...]
+    weight: Tensor
+    bias: Tensor
+
+
+def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64) -> Array:
+    """What the head receives for every picture: (n, D)."""
+    rows = np.arange(len(part.targets))
+    with evaluating(model), torch.inference_mode():
+        found = [
+            model.embed(normalise(part.views.get(rows[start : start + batch]), preprocess)).float()
+            for start in range(0, len(rows), batch)
+        ]
+    return torch.cat(found).numpy()
+
+
+def probe(model: ViT, preprocess: Preprocess, parts: Mapping[str, Part], judged: str, classes: int, task: str) -> Probed:
+    """Fit neighbours and a probe on the training pictures, and score them on those of the split `judged`."""
+    train, other = parts["train"], parts[judged]
+    features, queries = (features_of(model, each, preprocess) for each in (train, other))
+    fitted = fit_probe(features, train.targets, classes)
+    weight, bias = probe_head(fitted)
+    logits = queries @ weight.T + bias
+    stages = [Stage("linear probe", _score(logits, other.targets, task), "the head alone, on cached features")]
+    if task == "one":
+        near = knn(features, train.targets, queries, NEIGHBOURS, classes=classes)
+        note = f"the {NEIGHBOURS} nearest training pictures; nothing is learned"
+        stages.insert(0, Stage("k-NN", _score(near, other.targets, task), note))
+    return Probed(tuple(stages), torch.as_tensor(weight), torch.as_tensor(bias))
+
+
+def start_head(model: ViT, probed: Probed) -> bool:
+    """Let the head start from the probe, so that tuning begins where the probe ends; whether it could."""
+    head = model.head
+    if not isinstance(head, Head) or head.classify is None or head.classify.weight.shape != probed.weight.shape:
+        return False
+    with torch.no_grad():
+        head.classify.weight.copy_(probed.weight)
+        if head.classify.bias is not None:
+            head.classify.bias.copy_(probed.bias)
+    return True
+
+
+def _score(logits: Array, targets: Array, task: str) -> Score:
+    if task == "several":
+        value = mean_average_precision(logits, targets)
+        return Score(value, value, value)
+    return wilson(round(top_k(logits, targets, 1) * len(targets)), len(targets))

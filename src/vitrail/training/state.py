@@ -1,0 +1,173 @@
+"""The state of a run, in files that are whole or not there: a kill at any moment loses one interval at most.
+
+A file is a mark, a safetensors file with everything in it, and the SHA-256 of both. It is written under another name,
+synced, renamed, its folder synced, read back; only then are older ones removed. The newest is the one of most
+rollbacks and steps, never the one of the latest time. A damaged one is passed over, and that is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import safetensors.torch
+from torch import Tensor
+
+from vitrail.errors import CheckpointError
+from vitrail.opened import reason, sync_folder
+from vitrail.stored import bytes_of, lay_out
+
+MARK: Final = b"VITRAIL STATE 1\n"
+DIGEST: Final = 32  # bytes of a SHA-256
+KEPT: Final = 2  # states besides the newest epoch's: the newest may be damaged
+NAME: Final = re.compile(r"r(\d{3})-s(\d{9})(-epoch)?\.state")
+
+Tell = Callable[[str], None]
+
+
+def reached(point: str) -> None:
+    """Called at every named point of a save; the tests kill the process here."""
+
+
+class State(NamedTuple):
+    """Everything a run needs to go on: tensors under names, and facts for JSON (step, rollbacks, epoch_end, ...)."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The file's name; rollbacks count before steps, since a rollback starts a new line of steps."""
+        mark = "-epoch" if self.facts["epoch_end"] else ""
+        return f"r{self.facts['rollbacks']:03d}-s{self.facts['step']:09d}{mark}.state"
+
+
+def write_state(folder: Path, state: State) -> int:
+    """Write a state, prove it, and only then remove those no longer needed; gives its size in bytes."""
+    tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors.items()}
+    layout = lay_out(tensors, {"facts": json.dumps(dict(state.facts), allow_nan=False)})
+    path = folder / state.name
+    temporary = folder / f".{state.name}.tmp"
+    needed = len(MARK) + layout.size + DIGEST
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reached("before-write")
+        with open(temporary, "wb") as file:
+            digest = _write(file, [layout.header, *(bytes_of(tensors[name]) for name in layout.order)])
+            file.flush()
+            reached("written")
+            os.fsync(file.fileno())
+        reached("synced")
+        if path.is_dir() and not path.is_symlink():
+            os.rename(path, path.with_suffix(".aside"))  # not ours: a file of that name is
+        os.replace(temporary, path)
+        reached("renamed")
+        sync_folder(folder)
+        if _whole(path)[-DIGEST:] != digest:
+            raise CheckpointError(f"{path} does not read back as it was written: check the disk")
+        reached("verified")
+    except OSError as error:
+        raise CheckpointError(f"could not write {path} ({needed:,} bytes needed): {reason(error)}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    _prune(folder)
+    return needed
+
+
+def read_newest(folder: Path, tell: Tell) -> State | None:
+    """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over."""
+    found = sorted(_states(folder), key=_age, reverse=True)
+    for path in found:
+        try:
+            return read_state(path)
+        except CheckpointError as error:
+            tell(f"{error}: falling back to the state before it")
+    if found:
+        raise CheckpointError(
+            f"none of the {len(found)} states in {folder} can be read: start anew under another name, or with --fresh"
+        )
+    return None
+
+
+def read_epoch(folder: Path, tell: Tell) -> State | None:
+    """The newest whole state that was saved at the end of an epoch: where a rollback goes."""
+    for path in sorted(_states(folder), key=_age, reverse=True):
+        if path.stem.endswith("-epoch"):
+            try:
+                return read_state(path)
+            except CheckpointError as error:
+                tell(f"{error}: falling back to the epoch before it")
+    return None
+
+
+def read_state(path: Path) -> State:
+    """One state, if every bit of it is as it was written."""
+    body = memoryview(_whole(path))[len(MARK) : -DIGEST]
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(bytes(body[8 : 8 + length]))
+    return State(safetensors.torch.load(bytes(body)), json.loads(header["__metadata__"]["facts"]))
+
+
+def clean(folder: Path) -> None:
+    """Remove what killed saves left behind; only for the one who holds the lock."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _write(file: IO[bytes], parts: list[Any]) -> bytes:
+    """Mark, parts and digest into a file; gives the digest."""
+    hashed = hashlib.sha256(MARK)
+    file.write(MARK)
+    half = len(parts) // 2
+    for number, part in enumerate(parts):
+        if number == half:
+            file.flush()
+            reached("mid-write")
+        file.write(part)
+        hashed.update(part)
+    file.write(hashed.digest())
+    return hashed.digest()
+
+
+def _whole(path: Path) -> bytes:
+    """The bytes of a file whose digest is right."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise CheckpointError(f"{path} is no ordinary file")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"could not read {path}: {reason(error)}") from error
+    if len(raw) < len(MARK) + 8 + DIGEST or not raw.startswith(MARK):
+        raise CheckpointError(f"{path} is cut short or damaged ({len(raw):,} bytes)")
+    if hashlib.sha256(memoryview(raw)[:-DIGEST]).digest() != raw[-DIGEST:]:
+        raise CheckpointError(f"{path} is damaged: its checksum is wrong")
+    return raw
+
+
+def _states(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _age(path: Path) -> tuple[int, int, bool]:
+    rollbacks, steps, mark = NAME.findall(path.name)[0]
+    return int(rollbacks), int(steps), bool(mark)
+
+
+def _prune(folder: Path) -> None:
+    """Keep the newest few, and the newest two ends of epochs, which a rollback may need."""
+    found = sorted(_states(folder), key=_age, reverse=True)
+    epochs = [path for path in found if path.stem.endswith("-epoch")]
+    for path in found:
+        if path not in found[:KEPT] and path not in epochs[:KEPT]:
+            reached("pruning")
+            with suppress(OSError):
+                path.unlink()

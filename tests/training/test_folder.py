@@ -1,0 +1,139 @@
+"""Run folders: found, made, resumed, locked, and never overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitrail.errors import CheckpointError, InputError
+from vitrail.training.folder import CONFIG, RESULT, find_run, make_folder, read_json, write_json
+from vitrail.training.lock import locked
+from vitrail.training.record import Record
+
+
+def equal(folder: Path) -> list[str]:
+    return []
+
+
+def other(folder: Path) -> list[str]:
+    return ["lr: 0.1 before, 0.2 now"]
+
+
+def started(folder: Path, finished: bool = False) -> Path:
+    write_json(make(folder) / CONFIG, {"plan": {}})
+    if finished:
+        write_json(folder / RESULT, {})
+    return folder
+
+
+def make(folder: Path) -> Path:
+    make_folder(folder)
+    return folder
+
+
+def test_runs_without_a_name_are_numbered_and_never_share_a_folder(tmp_path: Path) -> None:
+    assert find_run(tmp_path, "photos", differences=equal) == (tmp_path / "photos-1", False)
+    started(tmp_path / "photos-1", finished=True)
+    started(tmp_path / "photos-9", finished=True)
+    started(tmp_path / "photos-x")
+    assert find_run(tmp_path, "photos", differences=equal) == (tmp_path / "photos-10", False)
+
+
+def test_the_same_command_goes_on_with_its_unfinished_run(tmp_path: Path) -> None:
+    started(tmp_path / "photos-1")
+    assert find_run(tmp_path, "photos", differences=equal) == (tmp_path / "photos-1", True)
+    assert find_run(tmp_path, "photos", differences=other) == (tmp_path / "photos-2", False)
+    assert find_run(tmp_path, "photos", fresh=True, differences=equal) == (tmp_path / "photos-2", False)
+
+
+@pytest.mark.fault("T12")
+def test_a_named_run_goes_on_only_as_it_was_started(tmp_path: Path) -> None:
+    folder = started(tmp_path / "mine")
+    assert find_run(tmp_path, "photos", name="mine", differences=equal) == (folder, True)
+    with pytest.raises(InputError, match="started with something else: lr: 0.1 before, 0.2 now. .*--fresh"):
+        find_run(tmp_path, "photos", name="mine", differences=other)
+
+
+def test_a_finished_run_is_refused_and_fresh_moves_it_aside(tmp_path: Path) -> None:
+    folder = started(tmp_path / "mine", finished=True)
+    with pytest.raises(InputError, match="mine is finished: choose another --name"):
+        find_run(tmp_path, "photos", name="mine", differences=equal)
+    assert find_run(tmp_path, "photos", name="mine", fresh=True, differences=equal) == (folder, False)
+    assert (tmp_path / "mine.old-1" / RESULT).exists()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", ".hidden", "", " x", "n\nl", "x" * 200])
+def test_names_stay_inside_the_folder_of_runs(tmp_path: Path, name: str) -> None:
+    if name:
+        with pytest.raises(InputError, match="--name: expected letters"):
+            find_run(tmp_path, "photos", name=name, differences=equal)
+    else:
+        assert find_run(tmp_path, "photos", name=name, differences=equal).folder.name == "photos-1"
+
+
+@pytest.mark.fault("T20")
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write to .*file/runs: Not a directory: choose another --out"):
+        make_folder(tmp_path / "file" / "runs")
+
+
+@pytest.mark.fault("T20")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become nobody")
+def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom vitrail.training.folder import make_folder\n"
+        "os.chdir(sys.argv[1]); os.setuid(65534)\n"
+        "try:\n    make_folder(Path('runs'))\nexcept ValueError as error:\n    print(error)\n"
+    )
+    tmp_path.chmod(0o755)
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout == "cannot write to runs: Permission denied: choose another --out\n"
+
+
+@pytest.mark.fault("T11")
+def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
+    program = "import sys, time\nfrom pathlib import Path\nfrom vitrail.training.lock import locked\n"
+    program += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=f"is being trained by process {holder.pid}: wait"), locked(tmp_path):
+            raise AssertionError("the lock was given twice")
+        holder.kill()
+        holder.wait()
+    with locked(tmp_path):  # a killed process holds nothing
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": [1, 2.5, "é"]})
+    assert read_json(tmp_path / "a.json") == {"x": [1, 2.5, "é"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    with pytest.raises(InputError, match=r"could not write .*nowhere/a.json \(12 bytes needed\): No such file"):
+        write_json(tmp_path / "nowhere" / "a.json", {"x": 1})
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(InputError, match="a.json cannot be read .* damaged"):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.fault("T6")
+def test_a_log_is_cut_back_to_what_the_state_knew(tmp_path: Path) -> None:
+    log = Record(tmp_path / "metrics.jsonl")
+    log.add(event="step", loss=0.1)
+    size = log.size
+    log.add(event="step", loss=0.2)
+    with open(log.path, "ab") as file:
+        file.write(b'{"event": "st')  # half a line, as a kill leaves it
+    log.cut(size)
+    assert log.rows() == [{"event": "step", "loss": 0.1}]
+    with pytest.raises(CheckpointError, match=r"has \d+ bytes, expected 1,000: it was changed"):
+        log.cut(1000)
