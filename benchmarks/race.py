@@ -233,7 +233,9 @@ def moved(pixels: Tensor) -> Tensor:
     tops, lefts = torch.randint(2 * pad + 1, (2, len(pixels)))
     rows = (tops[:, None] + torch.arange(side))[:, None, :, None]
     columns = (lefts[:, None] + torch.arange(side))[:, None, None, :]
-    return padded[torch.arange(len(pixels))[:, None, None, None], torch.arange(pixels.shape[1])[None, :, None, None], rows, columns]
+    picture = torch.arange(len(pixels))[:, None, None, None]
+    channel = torch.arange(pixels.shape[1])[None, :, None, None]
+    return padded[picture, channel, rows, columns]
 
 
 def _timm_model(data: Pictures) -> nn.Module:
@@ -295,7 +297,8 @@ def main() -> None:
             scores.append(json.loads(run.stdout.splitlines()[-1])["accuracy"])
         rows.append({"name": name, "settings": CONTESTANTS[name][0], "accuracy": scores})
         words = ", ".join(f"{100 * each:.1f}" for each in scores)
-        print(f"{name:<20} {100 * np.mean(scores):5.1f} %   ({words})   {CONTESTANTS[name][0]}", file=sys.stderr, flush=True)
+        line = f"{name:<20} {100 * np.mean(scores):5.1f} %   ({words})   {CONTESTANTS[name][0]}"
+        print(line, file=sys.stderr, flush=True)
     if chosen.json:
         print(json.dumps({"data": chosen.data, "seconds": chosen.seconds, "rows": rows}))
 

@@ -1,6 +1,8 @@
-"""A small residual CNN, which transformers are compared with: convolution, batch norm and ReLU, four residual stages."""
+"""A small residual CNN, which transformers are compared with: a convolution, then residual units that halve."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,7 +34,7 @@ class ResidualCNN(nn.Module):
             nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
         widths = (width, 2 * width, 4 * width, 8 * width)
-        self.units = nn.Sequential(*(Unit(a, b, 2) for a, b in zip(widths, widths[1:], strict=False)))
+        self.units = nn.Sequential(*(Unit(a, b, 2) for a, b in pairwise(widths)))
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -26,98 +26,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "training"))
 
-import numpy as np
-import torch
+from tiny import CONFIG, RECIPE, job, pictures
 
-from vitrail.data.augment import Augment
-from vitrail.data.cache import Views
-from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import VitrailError
-from vitrail.images import Preprocess
-from vitrail.network.config import ConvStem, ViTConfig
-from vitrail.network.vit import ViT
 from vitrail.stored import bytes_of
 from vitrail.training import state as saving
 from vitrail.training import train
-from vitrail.training.loop import Job, Part, fit
-from vitrail.training.plan import Plan
-from vitrail.training.recipe import Recipe
+from vitrail.training.loop import fit
 
 STEPS = 600
 POINTS = (
     *("before-write", "mid-write", "written", "synced", "renamed", "verified", "pruning"),
     *("before-best", "after-best", "before-last", "after-last"),
 )
-CONFIG = ViTConfig(
-    image_size=(8, 8),
-    patch_size=(2, 2),
-    channels=1,
-    width=16,
-    depth=2,
-    heads=2,
-    mlp_width=32,
-    classes=3,
-    stem=ConvStem((8,)),
-    drop_path=0.1,
-    dropout=0.1,
-)
-RECIPE = Recipe(
-    batch=8,
-    optimiser="muon",
-    lr=2e-3,
-    ema=0.9,
-    smoothing=0.1,
-    augment=Augment(shift=1, flip=True, erase=0.2, mixup=0.2, cutmix=0.5),
-)
-
-
-def pictures(count: int = 64) -> Dataset:
-    """Three classes of noise with a bright corner each."""
-    dice = np.random.default_rng(7)
-    labels = np.arange(count) % 3
-    images = dice.integers(0, 120, (count, 8, 8), dtype=np.uint8)
-    for row, label in enumerate(labels):
-        images[row, 4 * (label % 2) : 4 * (label % 2) + 3, 4 * (label // 2) : 4 * (label // 2) + 3] += 100
-    samples = tuple(
-        Sample(f"{row}", (f"class {label}",), "val" if row % 4 == 0 else "train") for row, label in enumerate(labels)
-    )
-    return Dataset("noise", samples, images, ("class 0", "class 1", "class 2"))
-
-
-def job(folder: Path, steps: int) -> Job:
-    """A tiny training with every part that has a state."""
-    torch.manual_seed(0)
-    dataset = pictures()
-    preprocess = Preprocess(size=8, crop=1.0, channels=1)
-    parts = []
-    for split in ("train", "val"):
-        part = dataset.part(split)
-        parts.append(Part(Views(part, preprocess), part.targets()))
-    plan = Plan(
-        data="noise",
-        classes=dataset.classes,
-        task="one",
-        model=CONFIG,
-        preprocess=preprocess,
-        recipe=RECIPE,
-        steps=steps,
-        per_epoch=len(parts[0].targets) // RECIPE.batch,
-        seed=3,
-        threads=1,
-        versions={},
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    return Job(
-        plan=plan,
-        model=ViT(CONFIG),
-        train=parts[0],
-        val=parts[1],
-        folder=folder,
-        threads=1,
-        save_seconds=0.02,
-        save_share=0.5,
-    )
 
 
 def child(work: Callable[[], None]) -> int:
@@ -165,13 +88,13 @@ def reference(root: Path, steps: int) -> dict[str, str]:
 
 
 def kills(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
-    """SIGKILL after a random time, again and again; when a training ends, the next one starts, until count is reached."""
+    """SIGKILL after a random time, again and again; when a training ends, the next one starts."""
     dice = random.Random(seed)
     expected = reference(root, steps)
     killed = trainings = wrong = 0
     folder = root / "killed-0" / "run"
     while killed < count or not trainings:
-        number = child(lambda: fit(job(folder, steps)) and None)
+        number = child(lambda folder=folder: fit(job(folder, steps)) and None)
         wait = dice.uniform(0.03, 0.25) if killed < count else 600.0
         until = time.monotonic() + wait
         while time.monotonic() < until and os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:

@@ -42,6 +42,7 @@ PART_OF = {  # a room of several files
     "checks": "errors",
     "bands": "images",
     "decoding": "images",
+    "tiff": "images",
     "headers": "images",
     "opened": "checkpoint",
     "stored": "checkpoint",
@@ -69,7 +70,10 @@ PUBLIC = [
     "save",
     "trace",
 ]
-VERBS = ["convert", "demo", "doctor", "embed", "inspect", "models", "predict"]
+VERBS = [
+    *("audit", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
+    *("inspect", "models", "predict", "rerun", "train"),
+]
 
 NOT_IN_NETWORK = {
     *("builtins", "ctypes", "fileinput", "ftplib", "getpass", "glob", "http", "importlib", "io", "logging"),

@@ -53,21 +53,24 @@ class Raster(NamedTuple):
     read: Callable[[], Array]  # (H, W, C), upright
 
 
-def check_fit(bands: Bands, channels: int, full: float, name: str) -> None:
-    """Refuse a picture of another number of bands, or whose kind of number cannot mean the range."""
+def check_channels(bands: Bands, channels: int, name: str) -> None:
+    """Refuse a picture of another number of bands."""
     if bands.channels != channels:
         hint = f"choose {channels} of them, or set Preprocess(channels={bands.channels})"
         if bands.height == channels:
             hint = "channels come last, use array.transpose(1, 2, 0)"
         raise ImageError(f"{name}: expected {channels} bands, got {bands.channels}: {hint}")
-    right = {"uint8": full == 255, "uint16": 255 < full <= 65535, "float32": full != 255}
-    if not right[bands.kind]:
-        told = {
-            "uint8": "8-bit values go with range=255: convert the picture to 16 bits or float",
-            "uint16": "16-bit values go with a range above 255: Preprocess(range=65535), or what counts as 1.0",
-            "float32": "with range=255, 8-bit ones: say what counts as 1.0, as in Preprocess(range=1.0)",
-        }
-        raise ImageError(f"{name}: {bands.kind} values, and range={full:g}: {told[bands.kind]}")
+
+
+def check_kind(kind: Kind, full: float, name: str) -> None:
+    """Refuse numbers of a kind that does not go with the range, before they are seen as black or far too bright."""
+    right, told = {
+        "uint8": (full == 255, "8-bit values go with range=255: convert the picture to 16 bits or float"),
+        "uint16": (255 < full <= 65535, "16-bit values go with a range above 255, as in Preprocess(range=65535)"),
+        "float32": (full != 255, "say which value counts as 1.0, as in Preprocess(range=1.0); 255 is for 8 bits"),
+    }[kind]
+    if not right:
+        raise ImageError(f"{name}: {kind} values, and range={full:g}: {told}")
 
 
 def check_values(values: Array, full: float, name: str) -> None:

@@ -19,7 +19,18 @@ from typing import Literal, TypeAlias
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError, features
 
-from vitrail.bands import NUMPY, Array, Bands, Raster, check_fit, check_values, of_array, of_image, read_npy
+from vitrail.bands import (
+    NUMPY,
+    Array,
+    Bands,
+    Raster,
+    check_channels,
+    check_kind,
+    check_values,
+    of_array,
+    of_image,
+    read_npy,
+)
 from vitrail.errors import ImageError, InputError
 from vitrail.headers import check_metadata, orientation, seems, webp_size
 from vitrail.tiff import of_tiff
@@ -87,17 +98,23 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) 
             return _flatten(_turn(image, orientation(image.info.get("exif", b""))), mode)
 
 
-def decode_bands(source: Source, channels: int, range: float = 255.0, limits: Limits = DEFAULT_LIMITS) -> Array:
-    """The picture's own numbers, upright, (H, W, C) of uint8, uint16 or float32; `range` is what counts as 1.0.
+def decode_bands(
+    source: Source, channels: int | None = None, range: float | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Array:
+    """The picture's own numbers, upright, (H, W, C) of uint8, uint16 or float32.
 
-    Another number of bands, or numbers that the range cannot mean, are refused.
+    Given, another number of bands is refused, and so are numbers of which `range` cannot be what counts as 1.0.
     """
     name = describe(source)
     with _only_image_errors(name):
         raster = _raster(source, name, limits)
-        check_fit(raster.bands, channels, range, name)
+        if channels is not None:
+            check_channels(raster.bands, channels, name)
+        if range is not None:
+            check_kind(raster.bands.kind, range, name)
         values = raster.read()
-        check_values(values, range, name)
+        if range is not None:
+            check_values(values, range, name)
         return values
 
 

@@ -28,7 +28,6 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\xff\x0a", "JPEG XL: convert it to JPEG or PNG"),
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\x1f\x8b", "a gzip file: unpack it"),
-    (b"\x93NUMPY", "a numpy file: pass the array that numpy.load gives"),
     (b"RIFF", "a RIFF file (sound or video), not WebP"),
 )
 

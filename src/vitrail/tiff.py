@@ -133,16 +133,17 @@ def _values(data: bytes, page: Page, name: str) -> Array:
     tiled = TILES in page.tags
     across = page.one(TILE_WIDTH) if tiled else page.width
     down = page.one(TILE_HEIGHT) if tiled else min(page.one(STRIP_ROWS) or page.height, page.height)
-    places, lengths = (page.tags.get(tag, ()) for tag in ((TILES, TILE_BYTES) if tiled else (STRIPS, STRIP_BYTES)))
+    if min(across, down) < 1:
+        raise ImageError(f"{name}: damaged, it claims tiles of {across}x{down}")
     apart = page.one(PLANAR) == 2  # the bands stand one after the other
     planes, together = (page.samples, 1) if apart else (1, page.samples)
-    columns, row = -(-page.width // max(across, 1)), across * together * page.dtype.itemsize
-    count = columns * -(-page.height // max(down, 1))  # of strips or tiles in a plane
-    if min(across, down) < 1 or not len(places) == len(lengths) == count * planes or sum(lengths) > len(data):
-        raise ImageError(f"{name}: damaged, expected {count * planes} pieces of data, got {len(places)}, or too large")
-    rows = [down] * count if tiled else [min(down, page.height - top) for top in range(0, page.height, down)]
-    sizes = [each * row if page.one(COMPRESSION) == 1 else 1 for each in rows * planes]
-    pieces = [_piece(data, *each, name) for each in zip(places, lengths, sizes, strict=True)]
+    columns, row = -(-page.width // across), across * together * page.dtype.itemsize
+    count = columns * -(-page.height // down)  # of strips or tiles in a plane
+    pieces = _pieces(data, page, count * planes, name)
+    if page.one(COMPRESSION) == 1:
+        rows = [down] * count if tiled else [min(down, page.height - top) for top in range(0, page.height, down)]
+        if any(len(piece) < each * row for piece, each in zip(pieces, rows * planes, strict=True)):
+            raise ImageError(f"{name}: cut short, a strip or tile is too small: copy or download it again")
     found = []
     for first in range(0, len(pieces), count):
         file = _grey(page, (columns * row, page.height), (row, down), pieces[first : first + count])
@@ -153,11 +154,18 @@ def _values(data: bytes, page: Page, name: str) -> Array:
     return whole[:, : page.width]
 
 
-def _piece(data: bytes, place: int, length: int, least: int, name: str) -> bytes:
-    """A strip or tile, packed as it is."""
-    found = data[int(place) : int(place) + int(length)]
-    if len(found) < max(length, least):
-        raise ImageError(f"{name}: cut short, a piece of data is not all there: copy or download it again")
+def _pieces(data: bytes, page: Page, expected: int, name: str) -> list[bytes]:
+    """The strips or tiles of a page, packed as they are."""
+    tags = (TILES, TILE_BYTES) if TILES in page.tags else (STRIPS, STRIP_BYTES)
+    got = [len(page.tags.get(tag, ())) for tag in tags]
+    if got != [expected, expected]:
+        raise ImageError(f"{name}: damaged, expected {expected} strips or tiles, got {got[0]} of {got[1]} lengths")
+    places, lengths = (page.tags[tag].tolist() for tag in tags)
+    if sum(lengths) > len(data):
+        raise ImageError(f"{name}: cut short, or its strips overlap: {sum(lengths):,} bytes in {len(data):,}")
+    found = [data[place : place + length] for place, length in zip(places, lengths, strict=True)]
+    if min(lengths) < 1 or [*map(len, found)] != lengths:
+        raise ImageError(f"{name}: cut short, a strip or tile is not all there: copy or download it again")
     return found
 
 

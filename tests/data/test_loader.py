@@ -120,7 +120,7 @@ def test_crops_are_cut_from_larger_views() -> None:
 # ---- threads -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.fault("T13", "T23")
+@pytest.mark.fault("T13")
 @pytest.mark.parametrize("threads, ahead", [(1, 0), (1, 2), (2, 2), (3, 7)])
 def test_t13_any_number_of_threads_gives_the_same(views: Views, threads: int, ahead: int) -> None:
     in_line = list(load(views, plan(), threads=0))
@@ -289,15 +289,18 @@ def test_wrong_values_are_refused_at_once(views: Views) -> None:
 
 def test_balanced_orders_show_each_class_equally_often() -> None:
     labels = np.array([0] * 50 + [1] * 7 + [3] * 3)  # none of class 2
-    for epoch in range(4):
+    fewest = set()
+    for epoch in range(8):
         rows = balanced_order(labels, 0, epoch, 62)
         counts = np.bincount(labels[rows], minlength=4)
+        fewest.add([0, 1, 3][int(counts[[0, 1, 3]].argmin())])
         assert sorted(counts[[0, 1, 3]].tolist()) == [20, 21, 21]
         assert counts[2] == 0
         seen = np.bincount(rows, minlength=60)
         assert set(seen[57:].tolist()) <= {6, 7}  # three pictures take 20 or 21 turns in all: all alike
         assert set(seen[50:57].tolist()) <= {2, 3}
         assert seen[:50].max() == 1
+    assert fewest == {0, 1, 3}  # no class is favoured
     orders = {balanced_order(labels, seed, epoch, 62).tobytes() for seed in (0, 1) for epoch in (0, 1, 1)}
     assert len(orders) == 4
     many = np.unique(np.concatenate([balanced_order(labels, 0, epoch, 62) for epoch in range(30)]))

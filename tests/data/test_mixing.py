@@ -92,6 +92,17 @@ def test_where_both_are_given_each_batch_takes_one() -> None:
     assert all(((each == 0) | (each == 1)).all() for each in cut)
 
 
+def test_cut_boxes_lie_anywhere() -> None:
+    """Every part of the picture is replaced at times, the middle more often than the rim, no side more."""
+    pixels, targets = batch_of(2, 20, 30)
+    how = Augment(cutmix=1.0)
+    often = sum(mixed(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0, 0] for step in range(600)) / 600
+    for turned in (often.flip(0), often.flip(1)):
+        assert (often - turned).abs().mean() < 0.06
+    assert 0.08 < often.min() < often.max() < 0.6
+    assert often[5:15, 7:23].mean() > often.mean()
+
+
 def test_nothing_asked_nothing_changed() -> None:
     pixels, targets = batch_of(3)
     got = mixed(pixels, targets, Augment(flip=True), seed=0, epoch=0, step=0)

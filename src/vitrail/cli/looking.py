@@ -1,4 +1,4 @@
-"""Verbs that look: models, inspect, doctor, demo."""
+"""Verbs that look: models, inspect, doctor."""
 
 from __future__ import annotations
 
@@ -128,43 +128,6 @@ def doctor(as_json: AsJson = False) -> None:
         say(section)
         for name, value in values.items():
             say(f"  {name:<16} {value}")
-
-
-@app.command()
-def demo(
-    to: Annotated[Path, typer.Option("--out", help="Where the pictures go.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
-    picture: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A tour: one picture through the network, with its shape walk, attention maps and figures."""
-    from vitrail.data.glass import CLASSES, window
-    from vitrail.insight.tour import tour
-    from vitrail.weights import load
-
-    drawn = window(seed, 384)
-    try:
-        result = tour(load("vitrail:glass"), picture or drawn.image, to)
-    except OSError as error:
-        raise InputError(f"cannot write to {to}: {error.strerror}") from error
-    best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
-    if as_json:
-        print_json(
-            {
-                "page": str(result.page),
-                "files": [str(file) for file in result.files],
-                "labels": result.prediction.labels,
-                "probabilities": result.prediction.probabilities,
-                "drawn": None if picture else CLASSES[drawn.label],
-            }
-        )
-        return
-    show_walk(result.walk)
-    truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
-    say(f"the picture: {truth}; the network says: {best}")
-    for file in result.files:
-        say(f"  {file}")
-    say(f"all on one page: {result.page}")
 
 
 def _described(

@@ -14,6 +14,7 @@ from vitrail.checks import listed
 from vitrail.data.naming import SUFFIXES, in_order
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
+from vitrail.images import describe
 
 Array = np.ndarray[Any, Any]
 
@@ -31,19 +32,22 @@ class Reading(NamedTuple):
 
 def settle(source: str, reading: Reading, classes: Sequence[str] | None = None) -> Dataset:
     """The Dataset, its classes in natural order; or in the order of `classes`, which must then be the same names."""
+    name = describe(source)
     if not reading.samples:
-        raise InputError(f"no pictures in {source}: expected files ending in {', '.join(SUFFIXES)}{_after(reading)}")
+        found_none = f"no pictures in {name}: expected files ending in {', '.join(SUFFIXES)}"
+        raise InputError(found_none + _left_out(reading) + reading.hint)
     found = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
     samples = reading.samples
     if classes is None:
         order = tuple(in_order(found))
-        _check_learnable(source, reading, order)
+        _check_learnable(name, reading, order)
         if reading.task == "one" and len(order) < 2:
-            raise InputError(f"{source} has one class only, {order[0]!r}: expected two or more{_after(reading)}")
+            only = f"{name} has one class only, {order[0]!r}: expected two or more"
+            raise InputError(only + _left_out(reading) + reading.hint)
     else:
         order, spelling = _spellings(classes, found)
         if difference := differing(order, [spelling.get(each, each) for each in found]):
-            raise InputError(f"the classes of {source} are not those that were expected: {difference}")
+            raise InputError(f"the classes of {name} are not those that were expected: {difference}")
         if any(spelling[each] != each for each in found):
             samples = [each._replace(labels=tuple(spelling[label] for label in each.labels)) for each in samples]
     return Dataset(source, tuple(samples), reading.images, order, reading.task, dict(reading.left_out))
@@ -67,7 +71,7 @@ def _suggestion(name: str, known: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _check_learnable(source: str, reading: Reading, order: tuple[str, ...]) -> None:
+def _check_learnable(name: str, reading: Reading, order: tuple[str, ...]) -> None:
     """Where there is something to train on, every class must have pictures there."""
     learned = {label for each in reading.samples if each.split in ("train", "") for label in each.labels}
     if not any(each.split in ("train", "") for each in reading.samples):
@@ -76,12 +80,12 @@ def _check_learnable(source: str, reading: Reading, order: tuple[str, ...]) -> N
     if empty := [each for each in order if each not in seen]:
         names = listed([repr(each) for each in empty], ", ")
         raise InputError(
-            f"{source} has no pictures of {names}: add some, or remove the name of the class{_after(reading)}"
+            f"{name} has no pictures of {names}: add some, or remove the name of the class{_left_out(reading)}"
         )
     for split in ("val", "test"):
         there = {label for each in reading.samples if each.split == split for label in each.labels}
         if difference := differing(learned, there | learned, "unknown to train"):
-            raise InputError(f"{source}: {split} has classes that train does not: {difference}")
+            raise InputError(f"{name}: {split} has classes that train does not: {difference}")
 
 
 def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -94,7 +98,7 @@ def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[st
     return tuple(classes), {each: known.get(unicodedata.normalize("NFC", each), each) for each in found}
 
 
-def _after(reading: Reading) -> str:
-    """The end of a message about what is missing: what was left out, and what else may have been meant."""
+def _left_out(reading: Reading) -> str:
+    """What was left out, at the end of a message about what is missing."""
     parts = [f"{count:,} {reason}" for reason, count in reading.left_out.items()]
-    return (f" (left out: {listed(parts, ', ')})" if parts else "") + reading.hint
+    return f" (left out: {listed(parts, ', ')})" if parts else ""

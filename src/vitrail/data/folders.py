@@ -52,7 +52,7 @@ def read_names(root: Path, pattern: str) -> Reading:
         samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
     if wrong:
         raise InputError(
-            f"{len(wrong):,} of {len(found.names):,} pictures in {root} do not match {pattern!r}: "
+            f"{len(wrong):,} of {len(found.names):,} pictures in {describe(root)} do not match {pattern!r}: "
             f"{listed([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
             r"as in '.*_(?P<label>[^_]+)\.jpg'"
         )
@@ -84,8 +84,8 @@ def _split_folders(root: Path, folders: list[str]) -> dict[str, str]:
     if [each for each in named if folders_in(root / each)]:
         others = listed([repr(each) for each in folders if each not in named], ", ")
         raise InputError(
-            f"{root} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: expected either "
-            "split folders alone (train, val, test), or class folders alone"
+            f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: "
+            "expected either split folders alone (train, val, test), or class folders alone"
         )
     return {}
 
@@ -105,7 +105,9 @@ def _splits_by_name(folders: list[str]) -> dict[str, str]:
 def _read_classes(root: Path, folders: list[str]) -> Reading:
     hint = _hint(root)
     if not folders:
-        raise InputError(f"{root} holds no class folders: expected <class>/picture, or train/<class>/picture{hint}")
+        raise InputError(
+            f"{describe(root)} holds no class folders: expected <class>/picture, or train/<class>/picture{hint}"
+        )
     found = walk(root)
     names = _class_names(root, folders)
     labels = {folder: (name,) for folder, name in names.items()}
@@ -118,13 +120,15 @@ def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
     classes = {folder: _class_names(root / folder, folders_in(root / folder)) for folder in splits}
     for folder, names in classes.items():
         if not names:
-            raise InputError(f"{root / folder} holds no class folders: expected {folder}/<class>/picture{_hint(root)}")
+            raise InputError(
+                f"{describe(root / folder)} holds no class folders: expected {folder}/<class>/picture{_hint(root)}"
+            )
     first = next((each for each in splits if splits[each] == "train"), next(iter(splits)))
     for folder, names in classes.items():
         difference = differing(classes[first].values(), names.values(), f"unknown to {first}")
         if difference:
             raise InputError(
-                f"{root}: the classes of {folder} are not those of {first}: {difference} "
+                f"{describe(root)}: the classes of {folder} are not those of {first}: {difference} "
                 f"(a class of which {folder} has no pictures needs an empty folder, to say that it is meant)"
             )
     labels = {(folder, each): (name,) for folder, names in classes.items() for each, name in names.items()}
@@ -158,7 +162,9 @@ def _class_names(root: Path, folders: list[str]) -> dict[str, str]:
     names = {each: as_label(each, describe(root / each)) for each in folders}
     for name, count in Counter(names.values()).items():
         if count > 1:
-            raise InputError(f"{root} has two folders called {name!r}, spelled differently in Unicode: join them")
+            raise InputError(
+                f"{describe(root)} has two folders called {name!r}, spelled differently in Unicode: join them"
+            )
     return names
 
 
@@ -166,5 +172,5 @@ def _hint(root: Path) -> str:
     """What else the user may have meant."""
     tables = sorted(each.name for each in entries(root) if each.name.lower().endswith((".csv", ".tsv")))
     if tables:
-        return f"; if the labels stand in {tables[0]}, name that file instead of the folder"
+        return f"; if the labels stand in {describe(tables[0])}, name that file instead of the folder"
     return "; if the labels stand in the names of the files, say how by a pattern"

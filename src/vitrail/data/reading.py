@@ -27,9 +27,12 @@ def read_data(
 ) -> Dataset:
     """Pictures and labels from wherever they are; no picture is opened yet.
 
-    A folder holds class folders, or split folders (train, val, test) of class folders, or idx files; with
-    `pattern`, a regular expression with a group named label, file names carry the labels. `classes` are the
-    names that a checkpoint has: labels are matched to them by name, and any difference is an error.
+    A folder holds class folders, or split folders of class folders, or idx files; with `pattern`, a regular
+    expression with a group named label that matches the whole path below the folder, file names carry the labels.
+    Splits are train, val and test, also called training, valid, validation and testing; all must have the same
+    class folders, and an empty one says that a split has no pictures of a class.
+    A table has the columns path and label, and perhaps split and group; `|` stands between several labels.
+    `classes` are the names that a checkpoint has: labels are matched to them by name, any difference is an error.
     """
     text = _text(source)
     if text.startswith("vitrail:"):

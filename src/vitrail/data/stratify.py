@@ -25,14 +25,15 @@ def quotas(pictures: Array, units: Array, shares: Shares) -> Array:
 
     One stays in train, and where there are too few for all three, test goes without.
     """
-    counts = np.stack([pictures, pictures], axis=1)  # (K, 2)
-    rounded = np.floor(counts * np.array(shares) + 0.5).astype(np.int64)
-    least = np.array(shares) > 0
-    parts = 1 + np.cumsum(least)  # train and val; train, val and test
-    floors = least & (units[:, None] >= parts)
-    val = np.clip(rounded[:, 0], floors[:, 0], np.maximum(pictures - 1 - floors[:, 1], 0))
-    test = np.clip(rounded[:, 1], floors[:, 1], np.maximum(pictures - 1 - val, 0))
-    return np.stack([val, np.where(floors[:, 1] | (shares[1] == 0), test, 0)], axis=1) * least
+    wanted = np.array(shares) > 0
+    exact = pictures[:, None] * np.array(shares)  # (K, 2)
+    least = wanted & (units[:, None] >= 1 + np.cumsum(wanted))  # two units serve train and val, three all
+    found: Array = np.maximum(np.floor(exact + 0.5).astype(np.int64), 1) * least
+    for _ in range(2):  # rounding up may have left nothing to train on: who has most beyond its share gives one back
+        over = (found.sum(axis=1) >= pictures) & (found > least).any(axis=1)
+        beyond = np.where(found > least, found - exact, -np.inf)
+        found[over, beyond[over].argmax(axis=1)] -= 1
+    return found
 
 
 def by_class(classes: Array, places: Array, shares: Shares) -> Array:
@@ -51,7 +52,8 @@ def by_class(classes: Array, places: Array, shares: Shares) -> Array:
 def by_unit(units: Sequence[Unit], places: Array, shares: Shares) -> Array:
     """The split (n,) of each unit: classes in turn, the rarest first, each filling its shares from units left over.
 
-    The greedy way of Sechidis and others (2011), On the stratification of multi-label data.
+    The greedy way of Sechidis and others (2011), On the stratification of multi-label data; but a unit of several
+    classes is taken only where all of them together come nearer to their shares.
     """
     turn = np.argsort(places, kind="stable").tolist()
     count = 1 + max((kind for unit in units for kind, _ in unit), default=-1)
@@ -69,8 +71,7 @@ def by_unit(units: Sequence[Unit], places: Array, shares: Shares) -> Array:
     for kind in np.argsort(held, kind="stable").tolist():
         left = [row for row in holders[kind] if splits[row] < 0]
         for ahead, row in enumerate(left):
-            size = next(number for each, number in units[row] if each == kind)
-            split = _choose(len(left) - ahead, size, wanted[kind], have[kind], floors[kind])
+            split = _choose(kind, units[row], len(left) - ahead, wanted, have, floors[kind])
             splits[row] = split
             for each, number in units[row]:
                 have[each][split] += number
@@ -84,14 +85,21 @@ def _floors(units: int, shares: Shares) -> tuple[int, ...]:
     return tuple(split for split in _FIRST if split in needed)
 
 
-def _choose(left: int, size: int, wanted: Sequence[int], have: Sequence[int], floors: Sequence[int]) -> int:
-    """Where the next unit of a class goes, when so many are left."""
+def _choose(
+    kind: int, unit: Unit, left: int, wanted: list[list[int]], have: list[list[int]], floors: Sequence[int]
+) -> int:
+    """Where a unit goes, when it is the turn of a class of which so many units are left."""
     if left <= len(floors):
-        lacking = [split for split in floors if not have[split]]
+        lacking = [split for split in floors if not have[kind][split]]
         if left <= len(lacking):
             return lacking[0]
     for split in (VAL, TEST):
-        if 2 * (wanted[split - 1] - have[split]) >= size:  # it comes nearer with this unit than without
+        # How much nearer each class comes to its share with this unit: beyond half of it, farther away.
+        gains = {}
+        for each, size in unit:
+            share = wanted[each][split - 1]
+            gains[each] = size * (2 * (share - have[each][split]) - size) / (share or 1)
+        if gains[kind] >= 0 and sum(gains.values()) >= 0:
             return split
     return TRAIN
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.checkpoint import Checkpoint
-from vitrail.checks import instance, listed, whole
+from vitrail.checks import instance, listed, shown, whole
 from vitrail.data.reading import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
-from vitrail.evaluation.balance import Balance, weigh
+from vitrail.evaluation.audit_results import HELD_OUT, WEAK, Audit, Crossing, Group, Member, Suspect
+from vitrail.evaluation.balance import weigh
 from vitrail.evaluation.duplicates import (
     BLANK,
     Alike,
     Near,
+    Sets,
     contrast,
     find_duplicates,
     find_lookalikes,
@@ -27,176 +28,23 @@ from vitrail.evaluation.duplicates import (
 )
 from vitrail.evaluation.fingerprints import Fingerprints, fingerprint
 from vitrail.evaluation.probes import features as embeddings_of
-from vitrail.evaluation.sizes import Sizes, measure
+from vitrail.evaluation.sizes import measure
 from vitrail.evaluation.suspects import FOLDS, Judgement, judge, judge_several
+from vitrail.inference import Runtime
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int], None]
-
-HELD_OUT: Final = ("val", "test")  # what a network is judged by; all else, and what is not split yet, it learns from
-WEAK: Final = 0.7  # share of labels that probes must agree with, for their doubts to mean much
-
-
-class Member(NamedTuple):
-    """A picture of a group."""
-
-    name: str
-    labels: tuple[str, ...]
-    split: str
-    picture: int  # equal numbers are the same pixel for pixel
-    leaked: bool = False  # learned from, and itself the same or nearly as one that is held out
-
-
-class Group(NamedTuple):
-    """Pictures that are the same, or nearly, or look so to a network."""
-
-    members: tuple[Member, ...]
-
-    @property
-    def exact(self) -> bool:
-        """Whether all are the same pixel for pixel."""
-        return len({each.picture for each in self.members}) == 1
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that members are in."""
-        return tuple(dict.fromkeys(each.split for each in self.members))
-
-    @property
-    def leaks(self) -> bool:
-        """Whether members are in more than one split."""
-        return len(self.splits) > 1
-
-    @property
-    def conflicts(self) -> bool:
-        """Whether members have different labels."""
-        return len({frozenset(each.labels) for each in self.members}) > 1
-
-
-class Crossing(NamedTuple):
-    """A group given with the data (a patient, a video) of which some pictures are in another split than the rest."""
-
-    name: str
-    counts: Mapping[str, int]  # split -> pictures
-    names: tuple[str, ...]  # of its pictures
-
-
-class Suspect(NamedTuple):
-    """A picture whose label is likely wrong."""
-
-    name: str
-    split: str
-    given: tuple[str, ...]
-    suggested: tuple[str, ...]
-    score: float  # 0 to 1: how much of its usual probability the label given lacks
-    confidence: float  # probability of the label given
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What was found, by the names of the pictures; a part that was not looked into is explained in the notes."""
-
-    source: str
-    task: str
-    pictures: int  # that can be read
-    unreadable: tuple[tuple[str, str], ...]  # name, reason
-    left_out: Mapping[str, int]  # files that are no samples: why, and how many
-    balance: Balance
-    sizes: Sizes
-    kinds: Mapping[str, int]  # bands and their numbers -> pictures
-    grey: int  # pictures without any colour
-    blank: tuple[Member, ...]  # pictures of one colour
-    duplicates: tuple[Group, ...]  # leaks first, then larger groups
-    crossing: tuple[Crossing, ...]
-    lookalikes: tuple[Group, ...]  # by a network, beyond the duplicates
-    suspects: tuple[Suspect, ...]  # the surest first
-    agreement: float | None  # share of labels that the probes behind the suspects would have given
-    notes: tuple[str, ...]
-
-    @property
-    def leaks(self) -> tuple[Group, ...]:
-        """Groups of duplicates with members in more than one split."""
-        return tuple(each for each in self.duplicates if each.leaks)
-
-    @property
-    def conflicts(self) -> tuple[Group, ...]:
-        """Groups of duplicates with different labels."""
-        return tuple(each for each in self.duplicates if each.conflicts)
-
-    @property
-    def copies(self) -> int:
-        """Pictures that are the same, pixel for pixel, as one before them."""
-        return sum(len(each.members) - len({one.picture for one in each.members}) for each in self.duplicates)
-
-    def counts(self) -> dict[str, int]:
-        """How much was found of everything."""
-        return {
-            "pictures": self.pictures,
-            "unreadable": len(self.unreadable),
-            "exact_copies": self.copies,
-            "near_groups": sum(not each.exact for each in self.duplicates),
-            "leaks": len(self.leaks),
-            "leaked_pictures": sum(one.leaked for each in self.duplicates for one in each.members),
-            "conflicts": len(self.conflicts),
-            "crossing_groups": len(self.crossing),
-            "lookalike_groups": len(self.lookalikes),
-            "suspects": len(self.suspects),
-            "odd_sizes": len(self.sizes.odd),
-            "blank": len(self.blank),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the counts first."""
-        balance, sizes = self.balance, self.sizes
-        return {
-            "counts": self.counts(),
-            "source": self.source,
-            "task": self.task,
-            "classes": {
-                name: dict(zip((each or "unsplit" for each in balance.splits), row, strict=True))
-                for name, row in balance.counts.items()
-            },
-            "balance": {
-                "ratio": balance.ratio,
-                "few": list(balance.few),
-                "missing": [{"class": name, "split": split or "unsplit"} for name, split in balance.missing],
-                "balance": balance.balance,
-                "advice": balance.advice,
-            },
-            "sizes": {
-                "smallest_side": int(sizes.shorts.min()),
-                "median": [int(np.median(sizes.heights)), int(np.median(sizes.widths))],
-                "largest_side": int(max(sizes.heights.max(), sizes.widths.max())),
-                "distinct": sizes.distinct,
-                "common": [each._asdict() for each in sizes.common],
-                "odd": [each._asdict() for each in sizes.odd],
-                "suggestion": sizes.suggestion._asdict(),
-            },
-            "kinds": dict(self.kinds),
-            "grey": self.grey,
-            "blank": [each.name for each in self.blank],
-            "unreadable": [{"path": name, "reason": reason} for name, reason in self.unreadable],
-            "left_out": dict(self.left_out),
-            "duplicates": [_plain(each) for each in self.duplicates],
-            "crossing": [
-                {"group": each.name, "counts": dict(each.counts), "members": list(each.names)} for each in self.crossing
-            ],
-            "lookalikes": [_plain(each) for each in self.lookalikes],
-            "suspects": [each._asdict() for each in self.suspects],
-            "agreement": self.agreement,
-            "notes": list(self.notes),
-        }
 
 
 def audit(
     data: Dataset | str | os.PathLike[str],
     *,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Runtime | None = None,
     threads: int = 2,
     near: Near | None = None,
     done: Done | None = None,
 ) -> Audit:
-    """Look at every picture, and with a checkpoint once more through the network.
+    """Look at every picture, and with a checkpoint, or any other runtime, once more through the network.
 
     `done` is told how many more pictures have been looked at: all of them once, or twice with a checkpoint.
     """
@@ -204,6 +52,8 @@ def audit(
     whole("threads", threads, 1, 256, error=InputError)
     near = near or Near()
     instance("near", near, Near, error=InputError)
+    if checkpoint is not None and not hasattr(checkpoint, "run"):
+        raise InputError(f"expected a checkpoint or another runtime, got {shown(checkpoint)}: see vitrail.load")
     prints = fingerprint(dataset.images, threads=threads, done=done)
     unreadable = tuple((dataset.samples[row].name, reason) for row, reason in prints.failed.items())
     kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)
@@ -216,7 +66,6 @@ def audit(
     groups = find_duplicates(prints, near)
     samples = dataset.samples
     blank = np.flatnonzero(contrast(prints.copies) < BLANK)
-    copies = prints.copies.astype(np.int16)
     found = Audit(
         source=dataset.source,
         task=dataset.task,
@@ -226,7 +75,7 @@ def audit(
         balance=weigh(dataset),
         sizes=measure([_Sized(each.name, *map(int, size)) for each, size in zip(samples, prints.sizes, strict=True)]),
         kinds=dict(Counter(prints.kinds)),
-        grey=int((np.ptp(copies, axis=3).max(axis=(1, 2)) == 0).sum()),
+        grey=int((np.ptp(prints.copies, axis=3).max(axis=(1, 2)) == 0).sum()),
         blank=tuple(_member(samples[row], 0) for row in blank),
         duplicates=_in_order([_group(samples, each, prints, near) for each in groups]),
         crossing=find_crossing(samples),
@@ -236,6 +85,26 @@ def audit(
         notes=_notes(dataset, checkpoint),
     )
     return found if checkpoint is None else _with_network(found, dataset, checkpoint, near, threads, done)
+
+
+def keep_together(dataset: Dataset, found: Audit) -> Dataset:
+    """The data set with duplicates in one group each, so that a split keeps them on one side; given groups join."""
+    rows = {each.name: row for row, each in enumerate(dataset.samples)}
+    sets = Sets(len(dataset))
+    firsts: dict[str, int] = {}
+    for row, sample in enumerate(dataset.samples):
+        if sample.group:
+            sets.join(firsts.setdefault(sample.group, row), row)
+    for group in found.duplicates:
+        inside = [rows[each.name] for each in group.members if each.name in rows]
+        for row in inside[1:]:
+            sets.join(inside[0], row)
+    samples = list(dataset.samples)
+    for together in sets.groups():
+        name = next((samples[row].group for row in together if samples[row].group), samples[together[0]].name)
+        for row in together:
+            samples[row] = samples[row]._replace(group=name)
+    return replace(dataset, samples=tuple(samples))
 
 
 def find_crossing(samples: Sequence[Sample]) -> tuple[Crossing, ...]:
@@ -282,7 +151,7 @@ def _in_order(groups: list[Group]) -> tuple[Group, ...]:
 
 
 def _with_network(
-    found: Audit, dataset: Dataset, checkpoint: Checkpoint, near: Near, threads: int, done: Done | None
+    found: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: Done | None
 ) -> Audit:
     """What only a network sees: look-alikes, and labels that do not fit."""
     features = embeddings_of(checkpoint, dataset, threads=threads, done=done)
@@ -350,7 +219,7 @@ def _several(dataset: Dataset, judgements: Sequence[Judgement]) -> list[Suspect]
     return sorted(found, key=lambda each: -each.score)
 
 
-def _notes(dataset: Dataset, checkpoint: Checkpoint | None) -> tuple[str, ...]:
+def _notes(dataset: Dataset, checkpoint: Runtime | None) -> tuple[str, ...]:
     """What was not looked into, and why."""
     notes = []
     if not dataset.splits:
@@ -363,9 +232,3 @@ def _notes(dataset: Dataset, checkpoint: Checkpoint | None) -> tuple[str, ...]:
             "wrong labels by heart: one that never saw them finds more."
         )
     return tuple(notes)
-
-
-def _plain(group: Group) -> dict[str, Any]:
-    """A group for JSON."""
-    said = {"kind": "exact" if group.exact else "near", "leaks": group.leaks, "conflicts": group.conflicts}
-    return {**said, "members": [each._asdict() for each in group.members]}

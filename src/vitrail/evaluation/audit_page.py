@@ -15,7 +15,7 @@ from PIL import Image
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import findings
-from vitrail.evaluation.audit import HELD_OUT, WEAK, Audit, Group, Member
+from vitrail.evaluation.audit_results import HELD_OUT, WEAK, Audit, Group, Member
 from vitrail.evaluation.charts import histogram
 from vitrail.evaluation.fingerprints import ORDINARY, shown
 from vitrail.evaluation.page import (
@@ -120,59 +120,30 @@ def _short(audit: Audit) -> Section:
     """The numbers that matter, and what they mean, the gravest first."""
     counts = audit.counts()
     known = audit.agreement is not None
+    split = len(audit.balance.splits) > 1
     numbers = [
         Tile(f"{counts['pictures']:,}", "pictures", f"of {_kinds(audit)}"),
         Tile(
-            f"{counts['leaks']:,}" if len(audit.balance.splits) > 1 else "–",
+            f"{counts['leaks']:,}" if split else "–",
             "leaks across splits",
-            "pictures that are learned from and, the same or nearly, held out too"
-            if len(audit.balance.splits) > 1
-            else "not split yet",
+            "pictures in one split whose twins are in another" if split else "the pictures are not split",
         ),
         Tile(
             f"{len(audit.duplicates):,}",
             "groups of duplicates",
-            f"{counted(counts['exact_copies'], 'picture')} the same as another pixel for pixel, "
-            f"{counted(counts['near_groups'], 'group')} nearly the same",
+            f"{counts['exact_groups']:,} of the same pixels, {counts['near_groups']:,} of nearly the same",
         ),
         Tile(
             f"{counts['suspects']:,}" if known else "–",
             "labels in doubt",
-            "by probes that never saw the picture" if known else "not looked for: needs a checkpoint",
+            "by probes that never saw the picture" if known else "not looked for: that needs a checkpoint",
         ),
-        Tile(f"{counts['unreadable']:,}", "unreadable files", "a training would skip them"),
+        Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
     ]
-    said = _verdicts(audit) or [callout("Nothing was found that would spoil a training or its score.", "good")]
-    return Section("In short", Html(tiles(numbers) + "".join(said) + "".join(map(paragraph, audit.notes))))
-
-
-def _verdicts(audit: Audit) -> list[Html]:
-    """A sentence for each thing to do something about."""
-    counts, said = audit.counts(), []
-    if counts["leaked_pictures"]:
-        what = f"held out too, the same or nearly: {counted(counts['leaked_pictures'], 'training picture')}"
-        said.append(callout(f"Scores would look better than they are. {what[0].upper()}{what[1:]}. audit.csv leaves them out of the training.", "bad"))
-    elif audit.leaks:
-        said.append(callout(f"{counted(len(audit.leaks), 'group')} of pictures stand both in val and in test.", "warn"))
-    if audit.crossing:
-        groups = counted(len(audit.crossing), "group")
-        said.append(callout(f"{groups} given with the data stand in more than one split.", "bad"))
-    if audit.conflicts:
-        groups = counted(len(audit.conflicts), "group")
-        said.append(callout(f"The same picture has different labels in {groups}: one of them must be wrong.", "bad"))
-    if audit.suspects:
-        said.append(callout(f"{counted(len(audit.suspects), 'label')} in doubt: look at them below.", "warn"))
-    if audit.unreadable:
-        said.append(callout(f"{counted(len(audit.unreadable), 'file')} cannot be read.", "warn"))
-    if audit.copies:
-        said.append(callout(f"{counted(audit.copies, 'picture')} are copies of others, pixel for pixel.", "warn"))
-    if audit.balance.balance != "none" or audit.balance.few or audit.balance.missing:
-        said.append(callout(audit.balance.advice, "warn"))
-    if audit.blank:
-        said.append(callout(f"{counted(len(audit.blank), 'picture')} show a single colour.", "warn"))
-    if audit.sizes.odd:
-        said.append(callout(f"{counted(len(audit.sizes.odd), 'picture')} of odd size: see sizes below.", "warn"))
-    return said
+    said = findings.verdicts(audit)
+    body = [callout(each.words, "bad" if each.grave else "warn") for each in said]
+    body = body or [callout("Nothing was found that would spoil a training or its score.", "good")]
+    return Section("In short", "".join([tiles(numbers), *body, *map(paragraph, audit.notes)]))
 
 
 def _leaks(audit: Audit, look: Pictures) -> Section | None:
@@ -256,16 +227,18 @@ def _groups(groups: Sequence[Group], look: Pictures, how: str = "") -> Html:
         kept = sorted(group.members, key=lambda each: each.name not in out and each.split not in HELD_OUT)
         items = [_shown(each, look, each.name in out, group.conflicts) for each in kept[:MEMBERS]]
         same = how or ("the same" if group.exact else "nearly the same")
-        what = "" if group.conflicts else f"{_label(group.members[0].labels)}: "
+        what = f"{len(kept):,} pictures" if group.conflicts else f"{_label(group.members[0].labels)}: {len(kept):,}"
         more = f" ({MEMBERS} shown)" if len(kept) > MEMBERS else ""
-        parts.append(paragraph(f"{what}{len(kept):,} {same}{more}") + gallery(items, small=True))
+        parts.append(paragraph(f"{what} {same}{more}") + gallery(items, small=True))
     return Html(beside(*parts) + _more(len(groups) - GROUPS, "group"))
 
 
 def _shown(member: Member, look: Pictures, out: bool, labelled: bool) -> Shown:
     """A member with its name, and what tells it from the others of its group."""
     told = [_label(member.labels)] * labelled + [member.split] * bool(member.split)
-    return Shown(look(member.name), "\n".join([" · ".join(told), member.name] if told else [member.name]), "bad" if out else "")
+    return Shown(
+        look(member.name), "\n".join([" · ".join(told), member.name] if told else [member.name]), "bad" if out else ""
+    )
 
 
 def _classes(audit: Audit) -> Section | None:
@@ -293,12 +266,15 @@ def _sizes(audit: Audit, look: Pictures, pictures: Dataset) -> Section:
                 ("different sizes", f"{sizes.distinct:,}"),
                 ("commonest", ", ".join(f"{c.width}x{c.height} ({c.pictures:,})" for c in sizes.common[:3])),
                 ("kinds", ", ".join(f"{kind} ({count:,})" for kind, count in audit.kinds.items())),
-                ("without colour", f"{audit.grey:,} pictures"),
+                *([("without colour", counted(audit.grey, "picture"))] if audit.grey else ()),
             ]
         ),
     ]
-    if sizes.distinct > 1:
+    if sizes.distinct > len(sizes.common):
         body.append(beside(_spread(sizes.shorts, "short side in pixels"), _aspects(sizes)))
+    elif sizes.distinct > 1:
+        rows: list[list[Cell]] = [[f"{each.width}x{each.height}", each.pictures] for each in sizes.common]
+        body.append(table(["size", "pictures"], rows))
     body.append(_views(audit, pictures))
     if sizes.odd:
         items = [
@@ -356,7 +332,8 @@ def _views(audit: Audit, pictures: Dataset) -> Html:
             except (KeyError, ImageError):
                 continue
         views.append((way if way != hint.resize else f"{way} (suggested)", gallery(items)))
-    return Html(heading(f"What the network sees, at {_frame(hint.size)}") + tabs("views", views))
+    shown_ways = tabs("views", views) if len(views) > 1 else views[0][1]
+    return Html(heading(f"What the network sees, at {_frame(hint.size)}") + shown_ways)
 
 
 def _unreadable(audit: Audit) -> Section | None:

@@ -46,6 +46,8 @@ def weigh(dataset: Dataset) -> Balance:
 
 def _advice(ratio: float, balance: str, few: tuple[str, ...], missing: tuple[tuple[str, str], ...]) -> str:
     """What to do, in a few sentences."""
+    if not ratio:
+        return "The pictures have no labels."
     said = {
         "none": "The classes are of similar size: nothing to do.",
         "weights": f"The largest class has {ratio:.1f} times as many pictures as the smallest: train with "

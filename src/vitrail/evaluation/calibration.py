@@ -24,7 +24,7 @@ def fit_temperature(logits: Array, targets: Array, task: str = "one") -> float:
     With 1 / T the loss is convex, so Newton's steps between two ends that close in cannot miss. Where every answer
     is right, no temperature is low enough; then one answer in n + 2 is taken for an error, as Platt did.
     """
-    logits = logits.astype(np.float64)
+    logits = check_finite("logits", logits).astype(np.float64)
     if task == "several":
         wrong = ((logits > 0) != (targets > 0)).any()
     else:
@@ -128,7 +128,7 @@ def fit_reject(probabilities: Array, targets: Array, accuracy: float | None = No
         raise InputError("a reject threshold is for one label a picture: several labels have thresholds of their own")
     if accuracy is not None and not 0 < accuracy <= 1:
         raise InputError(f"accuracy: expected more than 0 and at most 1, got {accuracy}")
-    right = probabilities.argmax(axis=1) == targets
+    right = check_finite("probabilities", probabilities).argmax(axis=1) == targets
     if right.sum() < FEW:
         return None
     confidence = probabilities.max(axis=1)
@@ -143,6 +143,13 @@ def fit_reject(probabilities: Array, targets: Array, accuracy: float | None = No
     if not enough.any():
         return None
     return below(falling[::-1], float(falling[np.flatnonzero(enough)[-1]]))
+
+
+def check_finite(name: str, values: Array) -> Array:
+    """The same values, if all are numbers: what is fitted to others would mean nothing."""
+    if not np.isfinite(values).all():
+        raise InputError(f"{name}: {int((~np.isfinite(values)).sum())} of {values.size} are no numbers")
+    return values
 
 
 def below(rising: Array, value: float) -> float:

@@ -74,11 +74,11 @@ def curves(
     left = 16 + max(room(show(each)) for each in y_ticks)
     x = Scale(min(xs), max(xs), left, _WIDTH - 20)
     y = Scale(y_ticks[0], y_ticks[-1], 196.0, 22.0)
-    drawn = [
-        draw_axes(
-            x, y, inside(min(xs), max(xs), 6), y_ticks, show, x_label, y_label, in_percents if x_in_percent else plain
-        )
-    ]
+    x_ticks = inside(min(xs), max(xs), 6)
+    if not x_in_percent:  # there is no half an epoch to look for
+        x_ticks = [each for each in x_ticks if each == int(each)] or x_ticks
+    show_x = in_percents if x_in_percent else plain
+    drawn = [draw_axes(x, y, x_ticks, y_ticks, show, x_label, y_label, show_x)]
     shown = []
     for place, each in enumerate(kept):
         if not any(math.isfinite(value) for _, value in each.points):

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.checks import number, whole
 from vitrail.errors import InputError
-from vitrail.evaluation.fingerprints import MIRROR, Fingerprints
+from vitrail.evaluation.fingerprints import MIRROR, SIDE, Fingerprints
 
 Array = np.ndarray[Any, Any]
 
@@ -31,9 +31,9 @@ class Near:
     brighter or darker, or mirrored.
     """
 
-    bits: int = 6  # of 64 in which the hashes may differ
+    bits: int = 7  # of 64 in which the hashes may differ
     difference: float = 3.0  # between tiny copies of equal brightness, in steps of 255: root mean square
-    correlation: float = 0.98  # between tiny copies, at least
+    correlation: float = 0.97  # between tiny copies, at least
     cosine: float = 0.97  # between embeddings, at least: pictures that a network sees as one
 
     def __post_init__(self) -> None:
@@ -128,18 +128,30 @@ def find_lookalikes(embeddings: Array, near: Near | None = None) -> list[list[in
 def matches(prints: Fingerprints, rows: Array, others: Array, near: Near | None = None) -> Array:
     """For each of the rows whether it is itself, not by way of a third, the same as one of the others or nearly."""
     near = near or Near()
-    found = np.zeros(len(rows), bool)
-    for place, row in enumerate(rows):
-        same = (prints.digests[others] == prints.digests[row]).all(axis=1)
-        alike = [_is_near(prints.copies, np.full(len(others), row), others, near, each) for each in (False, True)]
-        found[place] = (same | alike[0] | alike[1]).any()
-    return found
+    return np.array([_has_match(prints, int(row), others, near) for row in rows], bool)
+
+
+def _has_match(prints: Fingerprints, row: int, others: Array, near: Near) -> bool:
+    if (prints.digests[others] == prints.digests[row]).all(axis=1).any():
+        return True
+    for mirrored in (False, True):
+        hash_of_row = prints.hashes[row] ^ MIRROR if mirrored else prints.hashes[row]
+        apart = _COUNTS[_parts(prints.hashes[others] ^ hash_of_row)].sum(axis=1)
+        close = others[np.argsort(apart, kind="stable")][: int((apart <= near.bits).sum())]  # the likeliest first
+        for start in range(0, len(close), 64):
+            few = close[start : start + 64]
+            if _is_near(prints.copies, np.full(len(few), row), few, near, mirrored).any():
+                return True
+    return False
 
 
 def contrast(copies: Array) -> Array:
-    """(n,): standard deviation of the values of each tiny copy, in steps of 255."""
-    blocks = [copies[start : start + _COMPARED] for start in range(0, len(copies), _COMPARED)]
-    return np.concatenate([each.reshape(len(each), -1).std(axis=1, dtype=np.float32) for each in blocks or [copies]])
+    """(n,): how far the values of a tiny copy spread about their mean, in the band where they do most: of 255."""
+    found = np.zeros(len(copies), np.float32)
+    for start in range(0, len(copies), _COMPARED):
+        block = copies[start : start + _COMPARED]
+        found[start : start + len(block)] = block.std(axis=(1, 2), dtype=np.float32).max(axis=1)
+    return found
 
 
 def close_pairs(queries: Array, hashes: Array, bits: int) -> Iterator[tuple[Array, Array]]:
@@ -147,9 +159,7 @@ def close_pairs(queries: Array, hashes: Array, bits: int) -> Iterator[tuple[Arra
 
     Each part of a query is looked up among the same parts of the hashes, as it is and with one bit turned over.
     """
-    pieces = np.arange(_PARTS, dtype=np.uint64) * np.uint64(16)
-    looked = ((queries[:, None] >> pieces) & np.uint64(0xFFFF)).astype(np.int64)  # (n, parts)
-    parts = ((hashes[:, None] >> pieces) & np.uint64(0xFFFF)).astype(np.int64)
+    looked, parts = _parts(queries), _parts(hashes)
     for part in range(_PARTS):
         order = np.argsort(parts[:, part], kind="stable")
         ends = np.cumsum(np.bincount(parts[:, part], minlength=1 << 16))
@@ -163,6 +173,12 @@ def close_pairs(queries: Array, hashes: Array, bits: int) -> Iterator[tuple[Arra
                 new = (apart[:, :part] > 1).all(axis=1) & (apart.sum(axis=1) <= bits)
                 if new.any():
                     yield one[new], other[new]
+
+
+def _parts(hashes: Array) -> Array:
+    """(n, parts): the hashes (n,) in pieces of 16 bits."""
+    places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(16)
+    return np.asarray((hashes[:, None] >> places) & np.uint64(0xFFFF)).astype(np.int64)
 
 
 def _spread(starts: Array, counts: Array) -> Iterator[tuple[Array, Array]]:
@@ -201,7 +217,7 @@ def _is_near(copies: Array, first: Array, second: Array, near: Near, mirrored: b
     one, other = copies[first], copies[second]
     if mirrored:
         one = one[:, :, ::-1]
-    one, other = (each.reshape(len(first), -1).astype(np.float32) for each in (one, other))  # (pairs, 768)
+    one, other = (each.reshape(-1, 3 * SIDE**2).astype(np.float32) for each in (one, other))  # (pairs, 768)
     # From the darker to the brighter: what the brighter one lost at white can still be foretold.
     swap = (one.mean(axis=1) > other.mean(axis=1))[:, None]
     dark, bright = np.where(swap, other, one), np.where(swap, one, other)

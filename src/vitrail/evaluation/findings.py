@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vitrail.evaluation.audit import HELD_OUT, Audit, Crossing, Group, Member
+from vitrail.evaluation.audit_results import HELD_OUT, Audit, Crossing, Group, Member
+from vitrail.evaluation.page import counted
 
 
 class Finding(NamedTuple):
@@ -48,6 +49,53 @@ def findings(audit: Audit) -> list[Finding]:
             for each in audit.sizes.odd
         ),
     ]
+
+
+class Verdict(NamedTuple):
+    """A sentence about the whole data set; grave where scores would be wrong, or labels are."""
+
+    words: str
+    grave: bool
+
+
+def verdicts(audit: Audit) -> list[Verdict]:
+    """What to do something about, the gravest first; none if all is well."""
+    counts = audit.counts()
+    leaked, between = counts["leaked_pictures"], counts["leaks"]
+    said = [
+        (
+            leaked,
+            True,
+            "Scores would look better than they are. Training pictures that are held out too, the same or nearly: "
+            f"{leaked:,}. audit.csv leaves them out of the training.",
+        ),
+        (
+            0 if leaked else between,
+            True,
+            f"The same or nearly the same in val and in test: {counted(between, 'group')}.",
+        ),
+        (
+            counts["crossing_groups"],
+            True,
+            f"Given as a group, but in more than one split: {counted(counts['crossing_groups'], 'group')}.",
+        ),
+        (
+            counts["conflicts"],
+            True,
+            f"One picture under different labels: {counted(counts['conflicts'], 'group')}. One label must be wrong.",
+        ),
+        (counts["suspects"], False, f"Labels in doubt: {counts['suspects']:,}. Look at them, the surest first."),
+        (counts["unreadable"], False, f"Unreadable: {counted(counts['unreadable'], 'file')}."),
+        (
+            counts["exact_copies"],
+            False,
+            f"Copies of others, pixel for pixel: {counted(counts['exact_copies'], 'picture')}.",
+        ),
+        (audit.balance.balance != "none" or audit.balance.few or audit.balance.missing, False, audit.balance.advice),
+        (counts["blank"], False, f"Of a single colour: {counted(counts['blank'], 'picture')}."),
+        (counts["odd_sizes"], False, f"Of odd size or shape: {counted(counts['odd_sizes'], 'picture')}."),
+    ]
+    return [Verdict(words, grave) for found, grave, words in said if found]
 
 
 def table(audit: Audit) -> str:

@@ -41,7 +41,7 @@ class Fit(NamedTuple):
 
 def basis_of(features: Array, dtype: torch.dtype | None = None) -> Basis:
     """Raw features (n, D) -> their basis; a feature that never changes is left at zero."""
-    raw = torch.from_numpy(np.ascontiguousarray(features))
+    raw = tensor_of(features)
     kind = dtype or (torch.float64 if raw.numel() <= EXACT else torch.float32)
     mean = raw.mean(dim=0, dtype=torch.float64)
     # In two passes: the variance of values far from zero is lost in one.
@@ -50,6 +50,11 @@ def basis_of(features: Array, dtype: torch.dtype | None = None) -> Basis:
     placed = torch.cat([((part - mean) / std).to(kind) for part in raw.split(8192)])
     variances, axes = torch.linalg.eigh((placed.T @ placed).double() / len(placed))
     return Basis(placed @ axes.to(kind), variances.clamp_min(0), axes, mean.numpy(), std.numpy())
+
+
+def tensor_of(values: Array) -> Tensor:
+    """The same numbers as a tensor; copied where they may not be written to, as in a file that is mapped."""
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def fit(basis: Basis, targets: Array, classes: int, l2: float, rows: Array | None = None, change: float = 0.0) -> Fit:
@@ -66,7 +71,7 @@ def fit(basis: Basis, targets: Array, classes: int, l2: float, rows: Array | Non
         shown = np.flatnonzero((kept > 0).any(axis=0) & ~(kept > 0).all(axis=0))
         problem = _Logistic(features, torch.from_numpy((kept[:, shown] > 0).astype(np.float64)), len(shown))
     exact = features.dtype == torch.float64
-    found, free = _descend(problem, basis.variances, l2, change or (1e-14 if exact else 1e-9))
+    found, free = _descend(problem, basis.variances, l2, change or (1e-12 if exact else 1e-9))
     weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
     weight[shown] = (found @ basis.axes.T).numpy()
     bias[shown] = free.numpy()

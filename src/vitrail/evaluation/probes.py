@@ -5,6 +5,7 @@ Features are (n, D); targets are class numbers (n,), or 0 and 1 (n, K) for sever
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from vitrail.data.draws import order
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation.folds import stratified
-from vitrail.evaluation.logistic import Basis, basis_of, fit
+from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
 from vitrail.evaluation.passes import passes
 from vitrail.inference import Runtime, probabilities
@@ -88,7 +89,8 @@ def linear_probe(features: Array, targets: Array, classes: int, *, l2: float = D
     """Logistic regression: over all classes, or for several labels each by itself.
 
     The loss is the mean cross entropy + l2 / 2 * |weight|², on standardised features: scikit-learn's
-    LogisticRegression with C = 1 / (n * l2). A class that no picture shows is never the answer.
+    LogisticRegression with C = 1 / (n * l2), or twice that for two classes, of which it fits one row alone. A class
+    that no picture shows is never the answer.
     """
     features, targets, classes = _checked(features, targets, classes)
     return _probe(basis_of(features), targets, classes, _positive(l2))
@@ -193,10 +195,10 @@ def knn(
     if queries.shape[1] != features.shape[1]:
         raise InputError(f"queries of {queries.shape[1]} numbers beside features of {features.shape[1]}")
     k = min(whole("k", k, error=InputError), len(features))
-    known = F.normalize(torch.from_numpy(features), dim=1)
+    known = F.normalize(tensor_of(features).float(), dim=1)
     marks = torch.from_numpy(np.eye(classes, dtype=np.float32)[targets] if targets.ndim == 1 else targets).float()
     found = []
-    for part in torch.from_numpy(queries).split(max(1, (1 << 24) // len(features))):
+    for part in tensor_of(queries).float().split(max(1, (1 << 24) // len(features))):
         near, rows = (F.normalize(part, dim=1) @ known.T).topk(k, dim=1)  # (q, k)
         weights = torch.ones_like(near) if temperature is None else (near - near[:, :1]).div(temperature).exp()
         shares = weights / weights.sum(dim=1, keepdim=True)
@@ -237,12 +239,13 @@ def _features_of_views(runtime: Runtime, views: Views, batch: int, done: Done | 
 
 def _numbered(images: Images) -> list[str]:
     """A name each, as predict gives them: the path, or the number."""
-    return [str(each) if hasattr(each, "__fspath__") else f"image {place}" for place, each in enumerate(images)]
+    return [str(each) if isinstance(each, str | os.PathLike) else f"image {place}" for place, each in enumerate(images)]
 
 
 def _table(name: str, values: Any) -> Array:
-    """Finite float32 numbers (n, D)."""
-    table = np.asarray(values, np.float32)
+    """Finite numbers (n, D), float32 or float64."""
+    table = np.asarray(values)
+    table = table if table.dtype in (np.float32, np.float64) else table.astype(np.float32)
     if table.ndim != 2 or not table.size:
         raise InputError(f"{name}: expected an array (pictures, width), got shape {table.shape}")
     if not np.isfinite(table).all():

@@ -144,9 +144,7 @@ def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
     better = names[0] if gap.value > 0 else names[1]
     shares = [(comparison.both_right + alone) / count for alone in (comparison.only_a, comparison.only_b)]
     kind = "right" if comparison.a.task == "one" else "with all labels right"
-    span = (
-        f"{names[0]} minus {names[1]}: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} points (95 % interval)."
-    )
+    span = f"{names[0]} minus {names[1]}: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} (95 % interval)."
     body = [
         tiles(
             [

@@ -135,9 +135,16 @@ def _scores_of_several(
         f1 = metrics.macro(rates.f1, rates, "several"), metrics.micro_f1(rates)
         return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
 
-    names = ("mean_ap", "macro_f1", "micro_f1", "loss", "ece")
-    scores = dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
-    return scores | {"exact": wilson(int((said == targets).all(axis=1).sum()), count)}
+    mean_ap, macro_f1, micro_f1, loss, error = bootstrap(statistic, count, resamples)
+    exact = wilson(int((said == targets).all(axis=1).sum()), count)
+    return {
+        "mean_ap": mean_ap,
+        "macro_f1": macro_f1,
+        "micro_f1": micro_f1,
+        "exact": exact,
+        "loss": loss,
+        "ece": error,
+    }
 
 
 def _per_class(

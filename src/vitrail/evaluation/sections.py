@@ -214,7 +214,8 @@ def trust(evaluation: Evaluation) -> list[str]:
     if total:
         stated = sum(each.count * each.confidence for each in filled) / total
         true = sum(each.count * each.accuracy for each in filled) / total
-        kind = "about right" if abs(stated - true) < 0.01 else "over-confident" if stated > true else "too modest"
+        chance = wilson(round(true * total), total)  # within it, nothing can be said
+        kind = "over-confident" if stated > chance.high else "too modest" if stated < chance.low else "about right"
         said.append(
             f"On the whole it is {kind}: it states {percent(stated)} on average "
             f"and is right {percent(true)} of the time."
@@ -233,7 +234,7 @@ def tempered(temperature: float | None) -> str:
     """What a fitted temperature did, in words."""
     if temperature is None:
         return "No temperature was fitted: these are the network's own probabilities."
-    fitted = f"A temperature of {temperature:.2f} was fitted on other pictures"
+    fitted = f"A temperature of {temperature:.2f} was fitted after training"
     if abs(math.log(temperature)) < 0.02:
         return f"{fitted}: it changes almost nothing, the network's own probabilities were good."
     if temperature > 1:

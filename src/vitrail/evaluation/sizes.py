@@ -21,7 +21,7 @@ MILD: Final = 1.4  # up to here, squashing turns a circle into an egg that is st
 ONE_SHAPE: Final = 1.1  # pictures within this factor of the middle aspect count as of that shape
 MOST: Final = 0.95  # share of the pictures that "nearly all" means
 ODD_SCALE: Final = 4.0  # times larger or smaller than the middle picture
-ODD_ASPECT: Final = 2.0  # times wider or taller
+ODD_ASPECT: Final = 2.5  # times wider or taller
 TINY: Final = 16  # pixels of the short side: nothing is to be seen on less
 
 
@@ -152,14 +152,14 @@ def find_odd(entries: Sequence[Measured]) -> tuple[Odd, ...]:
         larger, wider = scales[row] - scale, shapes[row] - shape
         reasons = []
         if abs(larger) > far_scale:
-            reasons.append(f"{np.exp(abs(larger)):.1f} times {'larger' if larger > 0 else 'smaller'} than the middle")
+            reasons.append(f"{np.exp(abs(larger)):.1f} times {'larger' if larger > 0 else 'smaller'}")
         if abs(wider) > far_shape:
-            reasons.append(f"{np.exp(abs(wider)):.1f} times {'wider' if wider > 0 else 'taller'} than the middle")
-        if min(heights[row], widths[row]) < TINY:
-            reasons.append(f"under {TINY} pixels high or wide")
-        if reasons:
+            reasons.append(f"{np.exp(abs(wider)):.1f} times {'wider' if wider > 0 else 'taller'} in shape")
+        small = min(heights[row], widths[row]) < TINY
+        if reasons or small:
             each = entries[row]
-            why = f"{' and '.join(reasons)} (the middle picture is {middle})"
+            why = f"{' and '.join(reasons)} than the middle picture, {middle}" if reasons else ""
+            why = "; ".join([why] * bool(why) + [f"under {TINY} pixels high or wide"] * bool(small))
             found.append((max(abs(larger), abs(wider)), Odd(each.name, each.height, each.width, why)))
     found.sort(key=lambda pair: -pair[0])
     return tuple(odd for _, odd in found)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vitrail.evaluation.calibration import below
+from vitrail.evaluation.calibration import below, check_finite
 
 Array = np.ndarray[Any, Any]
 
@@ -19,7 +19,9 @@ def fit_thresholds(probabilities: Array, targets: Array) -> tuple[float, ...]:
     Every threshold that makes a difference is tried. One half stays where it is as good as any, and for a label that
     no picture has; else, of equal ones, the nearest to it is taken.
     """
-    return tuple(_fit(*columns) for columns in zip(probabilities.T, targets.T, strict=True))
+    return tuple(
+        _fit(*columns) for columns in zip(check_finite("probabilities", probabilities).T, targets.T, strict=True)
+    )
 
 
 def _fit(scores: Array, marks: Array) -> float:

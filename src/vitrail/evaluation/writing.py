@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ def run_of(checkpoint: str) -> Path | None:
     return folder if (folder / "config.json").is_file() and (folder / "data.json").is_file() else None
 
 
-def write_evaluation(evaluation: Evaluation, folder: Path, runtime: Runtime, dataset: Dataset, command: str) -> list[Path]:
+def write_evaluation(
+    evaluation: Evaluation, folder: Path, runtime: Runtime, dataset: Dataset, command: str
+) -> list[Path]:
     """report.html, predictions.csv, evaluation.json and figures."""
     picture = pictures_of(evaluation, runtime.preprocess, dataset)
     report = Report(title="Evaluation", command=command, evaluation=evaluation, pictures=picture)
@@ -61,14 +64,14 @@ def write_evaluation(evaluation: Evaluation, folder: Path, runtime: Runtime, dat
         "evaluation.json": json.dumps(evaluation.to_dict(), indent=1) + "\n",
     }
     written = _write(folder, files)
-    try:
+    with suppress(MissingExtraError):  # the report has charts of its own
         written += write_figures(folder / "figures", [], evaluation, [], picture)
-    except MissingExtraError:
-        pass  # the report has charts of its own
     return written
 
 
-def write_comparison(found: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str) -> list[Path]:
+def write_comparison(
+    found: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str
+) -> list[Path]:
     """comparison.html and comparison.json."""
     picture = pictures_of(found.a, runtime.preprocess, dataset)
     page = comparison_page(found, picture, names, command)

@@ -28,7 +28,7 @@ from vitrail.network.vit import ViT
 from vitrail.training.recipe import Recipe
 from vitrail.weights import load, with_channels, with_classes, with_size
 
-SMALL: int = 36  # pixels: pictures up to here are taken as they are
+SMALL: int = 40  # pixels: pictures up to here keep their size, but for the next multiple of 8
 SCRATCH: int = 64  # the size at which larger ones are learned from scratch, where nobody says another
 
 
@@ -60,9 +60,7 @@ def choose(
         return _from_checkpoint(dataset, start, recipe, size)
     preprocess = fresh_preprocess(dataset, entries, size, _config_of(model))
     config = _config_of(model) or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
-    config = replace(
-        config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes)
-    )
+    config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
     views = Views(dataset.part("train"), preprocess, threads=threads)
     mean, std = band_statistics(views)
     fitted = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
@@ -70,24 +68,26 @@ def choose(
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
-    """The network for small sets: a few early convolutions down to about 7x7 cells, then a narrow transformer."""
-    halvings = max(1, round(math.log2(max(size) / 7.5)))
-    widths = tuple(48 * 2**each for each in range(halvings))[-4:] if halvings <= 4 else (24, 48, 96, 192)
-    width = 128
+    """The network for small sets: convolutions that halve the picture down to about 4x4 cells, then four blocks.
+
+    Few tokens make quick steps, and on a small set it is the number of steps that counts: at equal time 16 tokens of
+    width 128 reached more than 49 of width 96 (docs/training.md).
+    """
+    halvings = max(1, min(6, round(math.log2(max(size) / 4))))
+    widths = tuple(min(32 * 2**each, 128) for each in range(halvings))
     return ViTConfig(
         image_size=size,
         patch_size=(1, 1),
         channels=channels,
-        width=width,
+        width=128,
         depth=4,
         heads=4,
-        mlp_width=4 * width,
+        mlp_width=512,
         classes=classes,
         stem=ConvStem(widths),
         cls_token=False,
         positions=Positions(prefix=False),
         pool="mean",
-        initialisation="timm",
     )
 
 
@@ -102,10 +102,15 @@ def fresh_preprocess(
     bands = bands_of(dataset)
     if size is None and config is not None:
         size = config.image_size
+    crop = 1.0
     if size is None:
+        shorts = {min(each.height, each.width) for each in entries}
         short = int(np.median([min(each.height, each.width) for each in entries]))
-        size = max(8, short // 4 * 4) if short <= SMALL else SCRATCH
-    values: dict[str, Any] = {"size": pair("size", size), "resize": hint.resize, "crop": 1.0} | bands
+        size = SCRATCH
+        if short <= SMALL:
+            size = max(8, math.ceil(short / 8) * 8)  # whole cells after every halving
+            crop = size / short if len(shorts) == 1 and hint.resize == "crop" else 1.0  # a dark edge, no blur
+    values: dict[str, Any] = {"size": pair("size", size), "resize": hint.resize, "crop": crop} | bands
     return Preprocess(**values)
 
 
@@ -115,7 +120,7 @@ def bands_of(dataset: Dataset, looked_at: int = 64) -> dict[str, Any]:
         sources: Sequence[Any] = [dataset.images[0]]
     else:
         step = max(1, len(dataset) // looked_at)
-        sources = [path for path in dataset.images[::step]]
+        sources = list(dataset.images[::step])
     found = [describe_bands(each) for each in sources]
     kinds = {each.kind for each in found}
     counts = {each.channels for each in found}
@@ -123,11 +128,13 @@ def bands_of(dataset: Dataset, looked_at: int = 64) -> dict[str, Any]:
         if kinds == {"uint8"} and max(counts) <= 4:
             return {"channels": 3}
         raise InputError(
-            f"{dataset.source}: pictures of {sorted(counts)} bands and kinds {sorted(kinds)} are mixed: expected one kind"
+            f"{dataset.source}: pictures of {sorted(counts)} bands and of kinds {sorted(kinds)} are mixed: expected one"
         )
     kind, count = kinds.pop(), counts.pop()
+    if kind == "uint8" and count <= 4:
+        return {"channels": {2: 1, 4: 3}.get(count, count)}  # what is transparent shows the background
     if kind == "uint8":
-        return {"channels": 3 if count == 4 else count}
+        return {"channels": count}
     return {"channels": count, "range": {"uint16": 65535.0}.get(kind, 1.0)}
 
 
@@ -149,9 +156,11 @@ def _from_checkpoint(
     loaded = start if isinstance(start, Checkpoint) else load(start)
     if size is not None:
         loaded = with_size(loaded, size)
-    bands = bands_of(dataset)["channels"]
-    if bands > 4 and bands != loaded.preprocess.channels:
-        loaded = with_channels(loaded, bands)
+    bands = bands_of(dataset)
+    if bands["channels"] > 3 and bands["channels"] != loaded.preprocess.channels:
+        loaded = with_channels(loaded, bands["channels"])
+    if "range" in bands:
+        loaded = replace(loaded, preprocess=replace(loaded.preprocess, range=bands["range"]))
     origin = "in memory" if isinstance(start, Checkpoint) else str(Path(start)) if os.sep in str(start) else str(start)
     made = with_classes(loaded, dataset.classes)
     made = replace(made, model=_rebuilt(made.model, recipe))

@@ -15,8 +15,8 @@ from vitrail.data.augment import augmented
 from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
-from vitrail.evaluation.course import DataFacts
 from vitrail.evaluation.calibration import fit_reject, fit_temperature
+from vitrail.evaluation.course import DataFacts
 from vitrail.evaluation.figures import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.results import Evaluation
@@ -60,7 +60,9 @@ def judge(job: Job, at: Progress, dataset: Dataset, test: Part | None) -> Finish
         logits = logits_of(checkpoint.model, job.val, plan)
         checkpoint = calibrated(checkpoint, logits, job.val.targets)
         validation = _evaluation(checkpoint, logits, job.val.targets, dataset, "val")
-    judged, part = ("test", test) if test is not None else ("val", job.val) if job.val is not None else ("train", job.train)
+    judged, part = (
+        ("test", test) if test is not None else ("val", job.val) if job.val is not None else ("train", job.train)
+    )
     if judged == "val" and validation is not None:
         evaluation = validation
     else:
@@ -123,10 +125,11 @@ def what_it_sees(job: Job, count: int = 18) -> list[tuple[Image.Image, str]]:
     rows = epoch_order(plan.seed, 0, len(part.targets))[:count]
     views = part.views.get(rows)
     changed = augmented(views, plan.preprocess.size, plan.recipe.augment, seed=plan.seed, epoch=0, rows=rows)
-    pictures = changed.clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+    shown = changed.float() * (255 / plan.preprocess.range)
+    pictures = shown.clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
     found = []
     for picture, row in zip(pictures, rows.tolist(), strict=True):
-        image = Image.fromarray(picture[:, :, 0] if picture.shape[2] != 3 else picture)
+        image = Image.fromarray(picture[:, :, :3] if picture.shape[2] >= 3 else picture[:, :, 0])
         found.append((image, _labels(part.targets[row], plan.classes)))
     return found
 

@@ -124,24 +124,33 @@ class _Loop:
         self.seconds = {"data": 0.0, "compute": 0.0}
 
     def run(self) -> Progress:
-        clean(self.states)
-        state = read_newest(self.states, self.job.watch.tell)
-        if state is None:
-            self.log.cut(0)
-            self.save()
-        else:
-            self.restore(state)
-            self.job.watch.tell(f"going on from step {self.at.step} of {self.plan.steps}")
         with Stop() as stop:
-            if self.plan.steps == 0 and not self.at.finished:  # nothing to learn: what it starts from is the result
-                self.at.finished = True
-                self.save()
+            self.start()
             while not self.at.finished:
                 try:
                     self.steps(stop)
                 except _DivergedError as error:
                     self.roll_back(str(error))
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    raise InputError(
+                        f"not enough memory for a step of {self.recipe.batch} pictures in {self.recipe.pieces} pieces; "
+                        "what is saved stays: take more pieces or checkpointing, or a smaller --batch or --size"
+                    ) from error
         return self.at
+
+    def start(self) -> None:
+        """From the newest state, or from the first step; where nothing is to be learned, the start is the result."""
+        clean(self.states)
+        state = read_newest(self.states, self.job.watch.tell)
+        if state is not None:
+            self.restore(state)
+            self.job.watch.tell(f"going on from step {self.at.step} of {self.plan.steps}")
+            return
+        self.log.cut(0)
+        self.at.finished = self.plan.steps == 0
+        self.save()
 
     def steps(self, stop: Stop) -> None:
         """Step after step until the end; the one place where a network learns."""
@@ -184,7 +193,9 @@ class _Loop:
         trained = [each for each in self.model.parameters() if each.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(trained, self.recipe.clip or math.inf)
         if not math.isfinite(total) or not bool(norm.isfinite()):
-            raise _DivergedError(f"at step {step} the loss is {total / count:.4g} and the gradient's norm {float(norm):.4g}")
+            raise _DivergedError(
+                f"at step {step} the loss is {total / count:.4g} and the gradient's norm {float(norm):.4g}"
+            )
         share = self.at.rate * factor(self.recipe, step, self.plan.steps, self.plan.per_epoch)
         self.optimiser.step(share)
         self.optimiser.zero()
@@ -253,7 +264,9 @@ class _Loop:
         self.at.epoch_end = epoch % self.anchor_epochs == 0
         self.log.add(**row)
         seconds = self.seconds
-        self.times.add(epoch=epoch, data_seconds=round(seconds["data"], 4), compute_seconds=round(seconds["compute"], 4))
+        self.times.add(
+            epoch=epoch, data_seconds=round(seconds["data"], 4), compute_seconds=round(seconds["compute"], 4)
+        )
         self.seconds = {"data": 0.0, "compute": 0.0}
         self.job.watch.epoch(row | {"seconds": seconds})
 
@@ -340,6 +353,11 @@ class _Loop:
         self.save()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch has no kind of its own for this on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "t allocate memory" in str(error)
+
+
 class Scores(NamedTuple):
     """How good a network is on the validation pictures."""
 
@@ -377,7 +395,7 @@ def loss_of(logits: Tensor, targets: Tensor, task: str, weights: Tensor | None) 
 
 
 def class_weights(targets: Array, plan: Plan) -> Tensor:
-    """So that each class counts alike: n / (K * its pictures); for several labels absent / present, within 1/20 and 20."""
+    """So that each class counts alike: n / (K * its pictures); for several labels absent / present, 1/20 to 20."""
     if plan.task == "several":
         present = targets.sum(axis=0)
         return torch.from_numpy(np.clip((len(targets) - present) / np.maximum(present, 1), 0.05, 20).astype(np.float32))

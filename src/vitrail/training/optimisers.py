@@ -67,7 +67,7 @@ def groups(model: ViT, recipe: Recipe, extra: nn.Module | None = None) -> list[G
         layer = layer_of(name, model.config)
         decay = recipe.weight_decay if has_decay(name, parameter) else 0.0
         kind = recipe.optimiser
-        if kind == "muon" and not (name.startswith("encoder.blocks.") and name.endswith(BY_MUON)):
+        if kind == "muon" and not is_for_muon(name, parameter):
             kind = "adamw"
         lr = recipe.lr * _share(layer, model.config.depth, recipe)
         fresh = {"name": layer, "params": [], "lr": lr, "base": lr, "weight_decay": decay, "kind": kind}
@@ -89,6 +89,12 @@ def layer_of(name: str, config: ViTConfig) -> str:
     if parts[:2] == ["tokens", "tables"] and config.positions.at == "every":  # a table for each block
         return f"block {parts[2]}"
     return "entry"
+
+
+def is_for_muon(name: str, parameter: Tensor) -> bool:
+    """The matrices of the blocks, and the convolutions of a stem, each as the matrix it flattens to."""
+    in_block = name.startswith("encoder.blocks.") and name.endswith(BY_MUON)
+    return in_block or (name.startswith("stem.") and parameter.ndim == 4)
 
 
 def has_decay(name: str, parameter: Tensor) -> bool:
@@ -238,6 +244,8 @@ def orthogonalise(stack: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum made orthogonal, scaled to the size of AdamW's steps; for matrices (Jordan et al. 2024).
 
+    A convolution is the matrix that its filters make, one a row.
+
     The method of torch.optim.Muon with adjust_lr_fn="match_rms_adamw", so the rates and weight decay of AdamW fit.
     torch iterates in bfloat16, which is slow on a CPU without units for it, and far off where the momentum is nearly
     of low rank. Here it is fp32 on the small Gram matrix, with matrices of one shape side by side: 5 times as fast on
@@ -248,7 +256,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.ndim != 2:
+                if parameter.ndim < 2:
                     raise ConfigError(f"Muon is for matrices, got a parameter of shape {tuple(parameter.shape)}")
 
     @torch.no_grad()
@@ -265,8 +273,9 @@ class Muon(torch.optim.Optimizer):
                 buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
                 update = parameter.grad.lerp(buffer, group["momentum"])
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                alike.setdefault(parameter.shape, []).append((parameter, update, group["lr"]))
+                matrix = update.flatten(1)  # (out, in * kernel)
+                alike.setdefault(matrix.shape, []).append((parameter, matrix, group["lr"]))
         for shape, rows in alike.items():
-            updates = orthogonalise(torch.stack([update.float() for _, update, _ in rows]))
+            updates = orthogonalise(torch.stack([matrix.float() for _, matrix, _ in rows]))
             for (parameter, _, lr), update in zip(rows, updates, strict=True):
-                parameter.add_(update, alpha=-lr * 0.2 * max(shape) ** 0.5)
+                parameter.add_(update.reshape(parameter.shape), alpha=-lr * 0.2 * max(shape) ** 0.5)

@@ -51,7 +51,9 @@ def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64)
     return torch.cat(found).numpy()
 
 
-def probe(model: ViT, preprocess: Preprocess, parts: Mapping[str, Part], judged: str, classes: int, task: str) -> Probed:
+def probe(
+    model: ViT, preprocess: Preprocess, parts: Mapping[str, Part], judged: str, classes: int, task: str
+) -> Probed:
     """Fit neighbours and a probe on the training pictures, and score them on those of the split `judged`."""
     train, other = parts["train"], parts[judged]
     features, queries = (features_of(model, each, preprocess) for each in (train, other))

@@ -27,7 +27,9 @@ class Record:
                 file.write(line)
         except OSError as error:
             self.cut(before)
-            raise CheckpointError(f"could not write {self.path} ({len(line):,} bytes needed): {reason(error)}") from error
+            raise CheckpointError(
+                f"could not write {self.path} ({len(line):,} bytes needed): {reason(error)}"
+            ) from error
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ from vitrail.network.config import ViTConfig
 from vitrail.training.folder import CONFIG, DATA, RESULT, read_json
 from vitrail.training.loop import Watch
 from vitrail.training.recipe import Recipe
-from vitrail.training.train import Options, Run, run
+from vitrail.training.runs import Options, Run, run
 
 
 class Repeated(NamedTuple):
@@ -24,7 +24,9 @@ class Repeated(NamedTuple):
     differences: tuple[str, ...]
 
 
-def repeated(folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, watch: Watch | None = None) -> Repeated:
+def repeated(
+    folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, watch: Watch | None = None
+) -> Repeated:
     """Run again what a run's folder says, beside it under a new number, and compare bit by bit."""
     first = Path(folder)
     if not (first / RESULT).is_file():

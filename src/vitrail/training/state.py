@@ -70,8 +70,8 @@ def write_state(folder: Path, state: State) -> int:
         os.replace(temporary, path)
         reached("renamed")
         sync_folder(folder)
-        if _whole(path)[-DIGEST:] != digest:
-            raise CheckpointError(f"{path} does not read back as it was written: check the disk")
+        if _digest_of(path) != digest:
+            raise CheckpointError(f"{path} does not read back as it was written: its checksum is wrong: check the disk")
         reached("verified")
     except OSError as error:
         raise CheckpointError(f"could not write {path} ({needed:,} bytes needed): {reason(error)}") from error
@@ -136,6 +136,17 @@ def _write(file: IO[bytes], parts: list[Any]) -> bytes:
         hashed.update(part)
     file.write(hashed.digest())
     return hashed.digest()
+
+
+def _digest_of(path: Path) -> bytes:
+    """The digest of what a file holds before its own, piece by piece: a state may be larger than the memory left."""
+    hashed = hashlib.sha256()
+    with open(path, "rb") as file:
+        left = os.fstat(file.fileno()).st_size - DIGEST
+        while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            hashed.update(piece)
+            left -= len(piece)
+        return hashed.digest() if file.read() == hashed.digest() else b""
 
 
 def _whole(path: Path) -> bytes:

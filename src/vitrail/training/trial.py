@@ -13,8 +13,8 @@ from vitrail.errors import MissingExtraError
 from vitrail.training.lint import Finding
 from vitrail.training.loop import Job
 from vitrail.training.optimisers import Rate, show_rates
+from vitrail.training.runs import Options, choose_network, findings_of, make_parts, make_plan, prepare_data, resolve
 from vitrail.training.speed import Tried, find_rate
-from vitrail.training.train import Options, choose_network, findings_of, make_parts, make_plan, prepare_data, resolve
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from vitrail.bands import MOST_BANDS
 from vitrail.checkpoint import Checkpoint, Provenance
 from vitrail.checks import instance, shown, whole
 from vitrail.errors import CheckpointError, InputError
@@ -109,41 +110,63 @@ def adapt_channels(model: ViT, channels: int) -> ViT:
     old = model.config.channels
     if channels == old:
         return _rebuilt(model, model.config, {})
-    if channels == 1:
-        mix = torch.ones(old, 1, dtype=torch.float64)
-    else:
-        mix = torch.zeros(old, channels, dtype=torch.float64)
-        for place in range(channels):
-            mix[place % old, place] = old / channels
+    mix = torch.ones(old, 1, dtype=torch.float64) if channels == 1 else _in_turn(old, channels)
     return _mixed(model, mix, torch.zeros(old, dtype=torch.float64))
 
 
-def with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
-    """The same network for grey pictures (1) or colour ones (3), with its preprocessing: its answers stay the same.
+def _in_turn(old: int, new: int) -> Tensor:
+    """Each new channel stands for one of the old, in turn, all of them together as strong as before: (old, new)."""
+    mix = torch.zeros(old, new, dtype=torch.float64)
+    for place in range(new):
+        mix[place % old, place] = old / new
+    return mix
 
-    From 3 to 1: what the colour network says of a picture without colour, the grey one says of any picture. Mean and
-    std of each colour go into the first layer. From 1 to 3: the first layer weighs the colours as grey pictures do.
-    Refused where the first layer cannot say the same: `adapt_channels` then gives a start for training.
+
+def with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
+    """The same network for another number of channels, with its preprocessing.
+
+    To 1: what the network says of channels that are all alike, the new one says of a single channel. Mean and std of
+    each go into the first layer. From 1 to 3: the first layer weighs the colours as grey pictures do. In both the
+    answers stay the same, and it is refused where the first layer cannot say the same.
+    To any other number: `adapt_channels`, mean and std in turn as well. That is a start for training, so what was
+    fitted is dropped.
     """
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    channels = whole("channels", channels, most=MOST_BANDS, error=InputError)
     old = checkpoint.preprocess
-    if channels not in (1, 3) or isinstance(channels, bool):
-        raise InputError(f"channels: expected 1 (grey) or 3 (colour), got {shown(channels)}")
     if channels == old.channels:
         return checkpoint
+    if channels != 1 and (old.channels, channels) != (1, 3):
+        return _started(checkpoint, channels)
     new = _pixels(old, channels)
-    mix = torch.tensor([LUMINANCE] if channels == 3 else [[1.0]] * 3, dtype=torch.float64)  # (old, new)
+    mix = torch.tensor([LUMINANCE] if channels == 3 else [[1.0]] * old.channels, dtype=torch.float64)  # (old, new)
     # value = std' * pixel' + mean' of the new pixels, and pixel = (value - mean) / std of the old ones
     mean, std = (torch.tensor(each, dtype=torch.float64) for each in (old.mean, old.std))
     shift = (new.mean[0] - mean) / std
     mix = mix * (new.std[0] / std)[:, None]
     _refuse_inexact(checkpoint, mix, shift)
-    model = _mixed(checkpoint.model, mix, shift)
-    note = f"made for {channels} channel{'s' * (channels > 1)} instead of {old.channels}"
+    return _renewed(checkpoint, _mixed(checkpoint.model, mix, shift), new, "")
+
+
+def _started(checkpoint: Checkpoint, channels: int) -> Checkpoint:
+    """A start for training on other channels, each prepared as the old one whose place in the kernel it takes."""
+    old = checkpoint.preprocess
+    if old.order != "RGB":
+        raise CheckpointError(f"order={old.order!r} has no meaning for {channels} channels: use adapt_channels")
+    mean, std = ([each[place % old.channels] for place in range(channels)] for each in (old.mean, old.std))
+    new = Preprocess.from_dict(old.to_dict() | {"channels": channels, "mean": mean, "std": std})
+    checkpoint = replace(checkpoint, temperature=None, thresholds=None, reject=None)
+    return _renewed(checkpoint, adapt_channels(checkpoint.model, channels), new, ", to be trained further")
+
+
+def _renewed(checkpoint: Checkpoint, model: ViT, preprocess: Preprocess, what: str) -> Checkpoint:
+    """The checkpoint with a network for other channels, which its provenance tells."""
+    old, channels = checkpoint.preprocess.channels, preprocess.channels
+    note = f"made for {channels} channel{'s' * (channels > 1)} instead of {old}{what}"
     if checkpoint.decoder is not None:
         note += "; the decoder, which predicts the old channels, is gone"
     provenance = _noted(checkpoint.provenance, note)
-    return replace(checkpoint, model=model, preprocess=new, provenance=provenance, decoder=None)
+    return replace(checkpoint, model=model, preprocess=preprocess, provenance=provenance, decoder=None)
 
 
 def _pixels(old: Preprocess, channels: int) -> Preprocess:

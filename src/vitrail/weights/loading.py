@@ -22,11 +22,13 @@ from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.files import open_contents
 from vitrail.weights.resize import with_size
 
+RUN_BEST = "best.safetensors"
+
 
 def load(
     path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
 ) -> Checkpoint:
-    """A checkpoint from our file, "vitrail:glass", any known family's file or folder, or "hf:owner/name".
+    """A checkpoint from our file, a run's folder, "vitrail:glass", a known family's file or folder, or "hf:owner/name".
 
     Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
     `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
@@ -35,7 +37,7 @@ def load(
     leave_out = _patterns(leave_out)
     if isinstance(path, str) and path.startswith("vitrail:"):
         return _own(path, override, leave_out)
-    place = fetch(path) if isinstance(path, str) and path.startswith("hf:") else path
+    place = fetch(path) if isinstance(path, str) and path.startswith("hf:") else _of_run(path)
     contents = open_contents(place, override.get("take", ""))
     if checkpoint.KEY in contents.metadata:
         return _own(place, override, leave_out)
@@ -119,6 +121,13 @@ def leave(contents: Contents, family: Family, leave_out: Sequence[str]) -> Conte
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
+
+
+def _of_run(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The best checkpoint of a run, where the folder of one is given; else the path as it is."""
+    if not isinstance(path, str | os.PathLike) or not os.path.isfile(os.path.join(path, "data.json")):
+        return path
+    return os.path.join(path, RUN_BEST)
 
 
 def _own(path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: Sequence[str]) -> Checkpoint:

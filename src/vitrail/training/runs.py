@@ -1,4 +1,4 @@
-"""train: a folder of pictures -> a run: checkpoint, honest numbers, and a report; the same call goes on after a kill."""
+"""train: a folder of pictures -> a run: checkpoint, honest numbers, report; the same call goes on after a kill."""
 
 from __future__ import annotations
 

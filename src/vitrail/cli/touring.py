@@ -1,0 +1,98 @@
+"""The verb demo: a picture through a network, then a training from nothing to a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitrail.cli.app import app
+from vitrail.cli.learning import report_run, train_watched
+from vitrail.cli.looking import show_walk
+from vitrail.cli.terminal import AsJson, command_line, print_json, say
+from vitrail.errors import InputError
+
+if TYPE_CHECKING:
+    from vitrail.inference import Prediction
+    from vitrail.training import Run
+
+SHOWN = 6  # test pictures that the trained network is shown
+
+
+@app.command()
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
+    picture: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
+    epochs: Annotated[float, typer.Option(min=0.0, help="Of the training; 0 leaves it out.")] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """The whole tour: one picture through a network; then train on the built-in set, evaluate, predict, report."""
+    from vitrail.data.glass import CLASSES, window
+    from vitrail.insight.tour import tour
+    from vitrail.weights import load
+
+    drawn = window(seed, 384)
+    try:
+        result = tour(load("vitrail:glass"), picture or drawn.image, to)
+    except OSError as error:
+        raise InputError(f"cannot write to {to}: {error.strerror}") from error
+    best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
+    if not as_json:
+        show_walk(result.walk)
+        truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
+        say(f"the picture: {truth}; the network says: {best}")
+        for file in result.files:
+            say(f"  {file}")
+        say(f"all on one page: {result.page}")
+    found: dict[str, Any] = {
+        "page": str(result.page),
+        "files": [str(file) for file in result.files],
+        "labels": result.prediction.labels,
+        "probabilities": result.prediction.probabilities,
+        "drawn": None if picture else CLASSES[drawn.label],
+    }
+    if epochs:
+        if not as_json:
+            say(f"\nnow a training from nothing: 6,000 pictures of clothes, {epochs:g} times each")
+        run = _train(to, epochs)
+        answers = _try(run, to)
+        found |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers]}
+        if not as_json:
+            report_run(run, False)
+            for each in answers:
+                say(f"{each.path}: {each.labels[0]} {100 * each.probabilities[0]:.1f} %" if each.labels else each.path)
+    if as_json:
+        print_json(found)
+
+
+def _train(to: Path, epochs: float) -> Run:
+    from vitrail.training import Options
+
+    options = Options(epochs=epochs, out=to, name="fashion", fresh=_is_finished(to), command=command_line())
+    return train_watched("vitrail:fashion", options)
+
+
+def _is_finished(to: Path) -> bool:
+    """A demo that was finished starts anew; one that was stopped goes on."""
+    return (to / "fashion" / "result.json").exists()
+
+
+def _try(run: Run, to: Path) -> list[Prediction]:
+    """Some test pictures as files, and what the trained network says of them; each is named after what it shows."""
+    import numpy as np
+    from PIL import Image
+
+    from vitrail.data import read_data
+    from vitrail.inference import predict
+    from vitrail.weights import load
+
+    test = read_data("vitrail:fashion").part("test")
+    folder = to / "pictures"
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for number, sample in enumerate(test.samples[:SHOWN]):
+        paths.append(folder / f"{number + 1}-{sample.labels[0].replace('/', ' or ')}.png")
+        Image.fromarray(np.asarray(test.images[number])).save(paths[-1])
+    return predict(load(run.folder), paths, top=1)

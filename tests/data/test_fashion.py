@@ -1,0 +1,88 @@
+"""The built-in set: what it holds, that it is the beginning of the whole one, and where that is looked for."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fashion as maker
+from vitrail.data import read_data
+from vitrail.data.fashion import FOLDER, NAMES
+from vitrail.data.npz import read_npz
+from vitrail.errors import InputError
+
+SHIPPED = Path(str(resources.files("vitrail"))) / "data"
+
+
+@pytest.fixture
+def whole() -> Path:
+    if not Path(FOLDER).is_dir():
+        pytest.skip(f"no Fashion-MNIST in {FOLDER}: it is Debian's package dataset-fashion-mnist")
+    return Path(FOLDER)
+
+
+def test_the_built_in_set() -> None:
+    data = read_data("vitrail:fashion")
+    assert data.classes == (
+        *("Ankle boot", "Bag", "Coat", "Dress", "Pullover"),
+        *("Sandal", "Shirt", "Sneaker", "T-shirt/top", "Trouser"),
+    )
+    images = np.asarray(data.images)
+    assert (data.source, data.splits, data.task) == ("vitrail:fashion", ("train", "test"), "one")
+    assert (images.shape, images.dtype) == ((7000, 28, 28), np.uint8)
+    assert np.bincount(data.part("train").targets()).tolist() == [600] * 10
+    assert np.bincount(data.part("test").targets()).tolist() == [100] * 10
+    assert [each.labels[0] for each in data.samples[:4]] == ["Ankle boot", "T-shirt/top", "T-shirt/top", "Dress"]
+    assert len({each.name for each in data.samples}) == 7000
+    assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "4743a14d4f707c07"
+
+
+def test_classes_go_by_name_here_too() -> None:
+    data = read_data("vitrail:fashion", classes=NAMES)
+    assert data.classes == NAMES
+    assert data.targets()[:4].tolist() == [9, 0, 0, 3]  # the numbers that the set itself gives them
+    with pytest.raises(InputError, match="are not those that were expected: missing: '0'.*; unknown: 'Ankle boot'"):
+        read_data("vitrail:fashion", classes=[str(number) for number in range(10)])
+
+
+def test_its_licence_comes_with_it() -> None:
+    text = (SHIPPED / "fashion-licence.txt").read_text("utf-8")
+    assert "Copyright (c) 2017 Zalando SE" in text
+    assert "Permission is hereby granted, free of charge" in text
+
+
+def test_it_is_what_its_maker_makes(whole: Path, tmp_path: Path) -> None:
+    made = maker.choose(whole)
+    shipped = read_npz(SHIPPED / "fashion.npz", made)
+    assert list(made) == ["train_images", "train_labels", "test_images", "test_labels"]
+    for name, array in made.items():
+        assert np.array_equal(shipped[name], array), name
+    few = {name: array[:50] for name, array in made.items()}
+    maker.write(tmp_path / "1.npz", few)
+    maker.write(tmp_path / "2.npz", few)
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+
+
+def test_the_whole_set(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
+        (tmp_path / name).symlink_to(whole / name)
+    monkeypatch.setenv("VITRAIL_FASHION", str(tmp_path))  # half of it, for speed
+    data = read_data("vitrail:fashion-full")
+    assert (data.source, len(data), data.splits) == ("vitrail:fashion-full", 10_000, ("test",))
+    assert data.classes == read_data("vitrail:fashion").classes
+    assert np.bincount(data.targets()).tolist() == [1000] * 10
+    part = read_data("vitrail:fashion").part("test")
+    assert np.array_equal(np.asarray(data.images)[:500], np.asarray(part.images)[:500])
+
+
+def test_a_whole_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path, tmp_path / "never"):
+        monkeypatch.setenv("VITRAIL_FASHION", str(folder))
+        with pytest.raises(
+            InputError, match=r"no Fashion-MNIST in .*: install the package dataset-fashion-mnist .* VITRAIL_FASHION"
+        ):
+            read_data("vitrail:fashion-full")

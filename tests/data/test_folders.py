@@ -1,0 +1,371 @@
+"""Folders: which files are samples of which class and split, and what happens to all the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitrail.data import Dataset, read_data, read_unlabelled
+from vitrail.errors import InputError
+
+
+def touch(root: Path, *names: str) -> Path:
+    """Reading opens no picture, so empty files do."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def shown(dataset: Dataset) -> dict[str, tuple[str, str]]:
+    return {each.name: (each.labels[0], each.split) for each in dataset.samples}
+
+
+# Classes
+
+
+@pytest.mark.row("003.17")
+def test_a_folder_a_class(tmp_path: Path) -> None:
+    touch(tmp_path, "cat/10.jpg", "cat/9.PNG", "cat/old/1.webp", "dog/a.tif", "dog/b.npy")
+    data = read_data(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert [(each.name, each.labels, each.split, each.group) for each in data.samples] == [
+        ("cat/9.PNG", ("cat",), "", ""),
+        ("cat/10.jpg", ("cat",), "", ""),
+        ("cat/old/1.webp", ("cat",), "", ""),
+        ("dog/a.tif", ("dog",), "", ""),
+        ("dog/b.npy", ("dog",), "", ""),
+    ]
+    assert list(data.images) == [tmp_path / each.name for each in data.samples]
+    assert list(data.images[1:3]) == [tmp_path / "cat/10.jpg", tmp_path / "cat/old/1.webp"]
+    assert (data.task, data.source, data.left_out) == ("one", str(tmp_path), {})
+    assert read_data(str(tmp_path)).samples == data.samples
+
+
+def test_numbers_are_classes_in_their_own_order(tmp_path: Path) -> None:
+    data = read_data(touch(tmp_path, *(f"{number}/a.png" for number in range(12))))
+    assert data.classes == tuple(map(str, range(12)))
+    assert data.targets().tolist() == list(range(12))
+
+
+@pytest.mark.row("P.14")
+def test_split_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "Train/b/1.jpg", "Train/a/1.jpg", "Train/a/2.jpg", "validation/a/3.jpg", "validation/b/deep/4.jpg")
+    data = read_data(touch(tmp_path, "test/a/5.jpg", "test/b/6.jpg", "readme.txt", "test/stray.jpg"))
+    assert shown(data) == {
+        "Train/a/1.jpg": ("a", "train"),
+        "Train/a/2.jpg": ("a", "train"),
+        "Train/b/1.jpg": ("b", "train"),
+        "validation/a/3.jpg": ("a", "val"),
+        "validation/b/deep/4.jpg": ("b", "val"),
+        "test/a/5.jpg": ("a", "test"),
+        "test/b/6.jpg": ("b", "test"),
+    }
+    assert data.splits == ("train", "val", "test")
+    assert data.left_out == {"not pictures (.txt)": 1, "pictures outside class folders": 1}
+
+
+def test_a_split_alone_is_a_split(tmp_path: Path) -> None:
+    assert read_data(touch(tmp_path, "test/a/1.jpg", "test/b/2.jpg")).splits == ("test",)
+    assert read_data(tmp_path / "test").splits == ()
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    data = read_data(touch(tmp_path, "train/1.jpg", "car/2.jpg", "plane/3.jpg"))
+    assert data.classes == ("car", "plane", "train")
+    touch(tmp_path, "train/cat/1.jpg")
+    with pytest.raises(InputError, match=r"holds 'train' with folders in them, beside 'car', 'plane': expected either"):
+        read_data(tmp_path)
+
+
+def test_a_class_that_one_split_lacks_is_an_error_with_a_diff(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/rose/1.jpg", "train/tulip/1.jpg", "val/a/1.jpg", "val/tulips/1.jpg")
+    with pytest.raises(
+        InputError,
+        match=r"the classes of val are not those of train: missing: 'rose', 'tulip'; "
+        r"unknown to train: 'tulips' \(did you mean 'tulip'\?\) \(a class of which val has no pictures needs an empty",
+    ):
+        read_data(tmp_path)
+
+
+def test_an_empty_folder_says_that_a_split_has_no_pictures_of_a_class(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "test/a/1.jpg", "test/c/1.jpg")
+    (tmp_path / "test/b").mkdir()
+    data = read_data(tmp_path)
+    assert data.classes == ("a", "b", "c")
+    assert data.part("test").targets().tolist() == [0, 2]  # the missing class shifts nothing
+
+
+def test_two_folders_for_one_split_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "val/a/1.jpg", "valid/a/1.jpg")
+    with pytest.raises(InputError, match="'val' and 'valid' both stand for val"):
+        read_data(tmp_path)
+
+
+def test_split_folders_without_classes_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "train/1.jpg", "test/2.jpg")
+    with pytest.raises(InputError, match=r"test holds no class folders: expected test/<class>/picture; if the labels"):
+        read_data(tmp_path)
+
+
+# A checkpoint's classes
+
+
+def test_given_classes_are_matched_by_name(tmp_path: Path) -> None:
+    data = read_data(touch(tmp_path, "a/1.jpg", "b/1.jpg", "caf\N{LATIN SMALL LETTER E WITH ACUTE}/1.jpg"))
+    assert data.targets().tolist() == [0, 1, 2]
+    other = ["b", "cafe\N{COMBINING ACUTE ACCENT}", "a"]
+    given = read_data(tmp_path, classes=other)
+    assert given.classes == tuple(other)
+    assert given.targets().tolist() == [2, 0, 1]
+
+
+def test_other_classes_than_given_are_an_error_with_a_diff(tmp_path: Path) -> None:
+    touch(tmp_path, "roses/1.jpg", "daisy/1.jpg")
+    with pytest.raises(
+        InputError,
+        match=r"are not those that were expected: missing: 'rose', 'tulip'; unknown: 'roses' \(did you mean 'rose'\?\)",
+    ):
+        read_data(tmp_path, classes=["tulip", "rose", "daisy"])
+    with pytest.raises(InputError, match="classes: expected every name once"):
+        read_data(tmp_path, classes=["daisy", "roses", "roses"])
+    with pytest.raises(InputError, match="classes: expected a list of names, got 'daisy'"):
+        read_data(tmp_path, classes="daisy")
+
+
+def test_long_diffs_are_cut(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"c{number}/1.jpg" for number in range(30)))
+    with pytest.raises(InputError, match=r"missing: 'x'; unknown: 'c0', .*'c7' and 22 more$"):
+        read_data(tmp_path, classes=["x"])
+
+
+# Odd folders
+
+
+@pytest.mark.fault("T22")
+def test_a_class_folder_without_pictures(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/2.jpg", "tulip/notes.txt", "tulip/.hidden.jpg")
+    with pytest.raises(InputError, match=r"has no pictures of 'tulip': .*\(left out: 1 (not|hid).*, 1 (not|hid).*\)$"):
+        read_data(tmp_path)
+    assert read_data(tmp_path, classes=["tulip", "b", "a"]).targets().tolist() == [2, 1]
+
+
+@pytest.mark.fault("T22")
+def test_one_picture_of_a_class_is_enough_and_one_class_is_not(tmp_path: Path) -> None:
+    assert len(read_data(touch(tmp_path / "two", "a/1.jpg", "b/1.jpg"))) == 2
+    with pytest.raises(InputError, match="has one class only, 'a': expected two or more; if the labels stand in the n"):
+        read_data(touch(tmp_path / "one", "a/1.jpg", "a/2.jpg"))
+
+
+@pytest.mark.fault("T22")
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", "a/.1.jpg", "b/.DS_Store", ".cache/x/1.jpg", "__MACOSX/a/1.jpg", "stray.png")
+    touch(tmp_path, "a/notes.TXT", "a/more.txt", "b/Thumbs.db", "b/LICENSE", "a/.ipynb_checkpoints/1.jpg")
+    data = read_data(tmp_path)
+    assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
+    assert data.left_out == {
+        "hidden files": 2,
+        "hidden folders": 3,
+        "not pictures (.txt)": 2,
+        "not pictures (.db)": 1,
+        "not pictures (no suffix)": 1,
+        "pictures outside class folders": 1,
+    }
+
+
+def test_kinds_of_files_left_out_do_not_grow_without_end(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", *(f"a/x.kind{number}" for number in range(60)))
+    left_out = read_data(tmp_path).left_out
+    assert len(left_out) == 21
+    assert left_out["not pictures (others)"] == 40
+
+
+@pytest.mark.fault("T22", "I11")
+def test_file_names_may_be_anything(tmp_path: Path) -> None:
+    names = ["a b.jpg", "new\nline.jpg", "\N{SNOWMAN}.jpg", "<script>alert(1).jpg", os.fsdecode(b"latin\xe9.jpg")]
+    data = read_data(touch(tmp_path, "\N{TULIP} & co/1.jpg", *(f"plain class/{name}" for name in names)))
+    assert data.classes == ("plain class", "\N{TULIP} & co")
+    assert {each.name for each in data.samples if each.labels == ("plain class",)} == {
+        f"plain class/{n}" for n in names
+    }
+    assert all(path.is_file() for path in data.images)
+
+
+@pytest.mark.fault("T22")
+@pytest.mark.parametrize(
+    "name, wrong", [(b"new\nline", "holds control characters: rename it"), (b"caf\xe9", "is not UTF-8: rename it")]
+)
+def test_class_names_that_no_checkpoint_could_keep_are_refused(tmp_path: Path, name: bytes, wrong: str) -> None:
+    touch(tmp_path, "a/1.jpg", f"{os.fsdecode(name)}/1.jpg")
+    with pytest.raises(InputError, match=wrong):
+        read_data(tmp_path)
+
+
+def test_one_name_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "caf\N{LATIN SMALL LETTER E WITH ACUTE}/1.jpg", "cafe\N{COMBINING ACUTE ACCENT}/1.jpg")
+    with pytest.raises(InputError, match="has two folders called 'café', spelled differently"):
+        read_data(tmp_path)
+
+
+@pytest.mark.fault("I11")
+def test_pipes_sockets_and_links_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = touch(tmp_path / "data", "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/deep/2.jpg")
+    outside = touch(tmp_path, "secret.jpg", "elsewhere/3.jpg")
+    os.mkfifo(root / "a/pipe.jpg")
+    monkeypatch.chdir(root / "a")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket.jpg")
+        (root / "a/inside.jpg").symlink_to(root / "b/1.jpg")
+        (root / "a/secret.jpg").symlink_to(outside / "secret.jpg")
+        (root / "a/zero.jpg").symlink_to("/dev/zero")
+        (root / "a/self.jpg").symlink_to(root / "a/self.jpg")
+        (root / "a/gone.jpg").symlink_to(root / "a/never.jpg")
+        (root / "b/up").symlink_to(root)
+        (root / "b/elsewhere").symlink_to(outside / "elsewhere")
+        data = read_data(root)
+    assert [each.name for each in data.samples] == ["a/1.jpg", "a/2.jpg", "a/inside.jpg", "b/1.jpg", "b/deep/2.jpg"]
+    assert data.left_out == {
+        "pipes, sockets and devices": 2,
+        "links that lead out of the folder": 2,
+        "broken links": 2,
+        "links to folders": 2,
+    }
+
+
+@pytest.mark.fault("I11")
+def test_a_root_that_is_a_link_is_followed_and_a_neighbour_with_its_name_is_outside(tmp_path: Path) -> None:
+    touch(tmp_path, "data/a/1.jpg", "data/b/1.jpg", "data-secret/2.jpg")
+    (tmp_path / "data/a/2.jpg").symlink_to(tmp_path / "data-secret/2.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    data = read_data(tmp_path / "link")
+    assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
+    assert data.left_out == {"links that lead out of the folder": 1}
+
+
+@pytest.mark.fault("I11")
+@pytest.mark.parametrize("name", ["c", "train/c"])
+def test_a_class_folder_that_is_a_link_is_an_error(tmp_path: Path, name: str) -> None:
+    """Passing over it would lose a whole class."""
+    folder = "train/" if "/" in name else ""
+    touch(tmp_path, f"root/{folder}a/1.jpg", f"root/{folder}b/1.jpg", "c/1.jpg")
+    (tmp_path / "root" / name).symlink_to(tmp_path / "c")
+    with pytest.raises(InputError, match=r"/c is a link to a folder, which is not followed: copy"):
+        read_data(tmp_path / "root")
+
+
+@pytest.mark.fault("I11")
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/closed/2.jpg")
+    real = os.scandir
+
+    def scandir(path: Path) -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr("vitrail.data.walk.os.scandir", scandir)
+    with pytest.raises(InputError, match="the folder .*closed cannot be read: Permission denied"):
+        read_data(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names, wrong",
+    [
+        ([], "holds no class folders: expected <class>/picture, or train/<class>/picture; if the labels stand in the"),
+        (["1.jpg"], "holds no class folders"),
+        (["1.jpg", "labels.csv"], "holds no class folders: .*; if the labels stand in labels.csv, name that file"),
+        (["images/1.jpg", "labels.csv"], "has one class only, 'images': .*; if the labels stand in labels.csv, name"),
+        (["a/1.txt", "b/2.txt"], r"no pictures in .*: expected files ending in \.jpg, .*left out: 2 not pictures"),
+    ],
+)
+def test_folders_without_labels(tmp_path: Path, names: list[str], wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        read_data(touch(tmp_path, *names))
+
+
+# Labels in file names
+
+
+@pytest.mark.row("003.17")
+def test_the_synset_after_the_last_underscore(tmp_path: Path) -> None:
+    """The layout of ImageNet's own folders train and val, flat, the label at the end of the name."""
+    touch(tmp_path, "train/n01_7_n01.JPEG", "train/n02_3_n02.JPEG", "val/ILSVRC2012_val_0001_n02.JPEG")
+    data = read_data(tmp_path, pattern=r".*_(?P<label>n\d+)\.JPEG")
+    assert shown(data) == {
+        "train/n01_7_n01.JPEG": ("n01", "train"),
+        "train/n02_3_n02.JPEG": ("n02", "train"),
+        "val/ILSVRC2012_val_0001_n02.JPEG": ("n02", "val"),
+    }
+
+
+def test_the_label_before_the_number(tmp_path: Path) -> None:
+    data = read_data(touch(tmp_path, "cat.0.jpg", "dog.0.jpg", "cat.10.jpg"), pattern=r"(?P<label>cat|dog)\.\d+\.jpg")
+    assert data.classes == ("cat", "dog")
+    assert data.targets().tolist() == [0, 0, 1]
+    assert data.splits == ()
+
+
+def test_a_pattern_may_name_split_and_group(tmp_path: Path) -> None:
+    touch(tmp_path, "p1/training/a-1.jpg", "p1/training/b-2.jpg", "p2/testing/b-3.jpg", "p3/a-4.jpg")
+    pattern = r"(?P<group>p\d)/(?:(?P<split>\w+)/)?(?P<label>[ab])-\d\.jpg"
+    assert [tuple(each) for each in read_data(tmp_path, pattern=pattern).samples] == [
+        ("p1/training/a-1.jpg", ("a",), "train", "p1"),
+        ("p1/training/b-2.jpg", ("b",), "train", "p1"),
+        ("p2/testing/b-3.jpg", ("b",), "test", "p2"),
+        ("p3/a-4.jpg", ("a",), "", "p3"),
+    ]
+
+
+def test_names_that_do_not_match_are_listed(tmp_path: Path) -> None:
+    touch(tmp_path, "cat.0.jpg", "dog.0.jpg", "cat.1.jpg.png", "bird.jpg")
+    with pytest.raises(
+        InputError, match=r"2 of 4 pictures in .* do not match .*: bird\.jpg, cat\.1\.jpg\.png: it must match the whole"
+    ):
+        read_data(tmp_path, pattern=r"(?P<label>cat|dog)\.\d+\.jpg")
+    with pytest.raises(InputError, match=r"1 of 4 pictures in .* do not match"):
+        read_data(tmp_path, pattern=r"(?P<label>cat|dog|)[.\w]+")  # no label is no match
+
+
+@pytest.mark.parametrize(
+    "pattern, wrong",
+    [("(", "no regular expression: missing"), (".*", "expected a group named label"), (3, "no regular expression")],
+)
+def test_patterns_that_are_none(tmp_path: Path, pattern: str, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        read_data(touch(tmp_path, "a.jpg"), pattern=pattern)
+
+
+# Without labels
+
+
+def test_pictures_without_labels(tmp_path: Path) -> None:
+    data = read_unlabelled(touch(tmp_path, "2.jpg", "10.jpg", "deep/er/1.png", "notes.txt"))
+    assert [each.name for each in data.samples] == ["2.jpg", "10.jpg", "deep/er/1.png"]
+    assert {each.labels for each in data.samples} == {()}
+    assert (data.classes, data.task) == ((), "several")
+    assert np.array_equal(data.targets(), np.zeros((3, 0)))
+    with pytest.raises(InputError, match="no pictures in"):
+        read_unlabelled(touch(tmp_path / "empty", "x.txt"))
+    with pytest.raises(InputError, match="expected a folder of pictures"):
+        read_unlabelled(tmp_path / "2.jpg")
+
+
+# Real ones
+
+
+@pytest.mark.row("P.14")
+def test_real_folders(fixtures: Path) -> None:
+    fruits = read_data(fixtures / "fruits360_10")
+    counts = [(split, len(fruits.part(split)), np.bincount(fruits.part(split).targets())) for split in fruits.splits]
+    assert [(split, size, set(each.tolist())) for split, size, each in counts] == [
+        ("train", 1000, {100}),
+        ("test", 400, {40}),
+    ]
+    digits = read_data(fixtures / "sign_language_digits")
+    assert (len(digits), digits.classes) == (2062, tuple("0123456789"))
+    assert all(each.name.split("/")[0] == each.labels[0] for each in digits.samples)

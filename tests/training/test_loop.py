@@ -1,0 +1,387 @@
+"""The loop: the same bits whatever the threads, and whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import vitrail
+from training import tiny
+from vitrail.data.augment import Augment
+from vitrail.errors import InputError
+from vitrail.network.vit import ViT
+from vitrail.training import loop
+from vitrail.training.loop import Job, Part, Watch, class_weights, fit, logits_of, loss_of
+from vitrail.training.recipe import Recipe
+from vitrail.training.record import Record
+from vitrail.training.state import read_newest
+
+PLAIN = Recipe(batch=8, lr=1e-3, warmup=0.0, clip=0.0, weight_decay=0.0)
+
+
+def log_of(folder: Path) -> bytes:
+    return (folder / "metrics.jsonl").read_bytes()
+
+
+def weights_of(folder: Path, name: str = "last") -> dict[str, Tensor]:
+    return vitrail.load(folder / f"{name}.safetensors").model.state_dict()
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rows(folder: Path, event: str) -> list[Any]:
+    return [row for row in Record(folder / "metrics.jsonl").rows() if row["event"] == event]
+
+
+# ---- the same bits -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("T23", "T13")
+def test_the_same_seed_gives_the_same_bits_for_any_number_of_loader_threads(tmp_path: Path) -> None:
+    for threads in (0, 1, 2):
+        fit(tiny.job(tmp_path / str(threads), 20, threads=threads))
+    fit(tiny.job(tmp_path / "again", 20))
+    for name in ("1", "2", "again"):
+        assert log_of(tmp_path / name) == log_of(tmp_path / "0")
+        assert equal(weights_of(tmp_path / name), weights_of(tmp_path / "0"))
+    job = tiny.job(tmp_path / "other", 20)
+    fit(replace(job, plan=replace(job.plan, seed=4)))
+    assert log_of(tmp_path / "other") != log_of(tmp_path / "0")
+
+
+def test_a_training_leaves_the_generators_of_the_process_as_they_were(tmp_path: Path) -> None:
+    import random
+
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    expected = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    job = tiny.job(tmp_path, 2)
+    torch.manual_seed(1)
+    fit(job)
+    assert [random.random(), float(np.random.rand()), float(torch.rand(()))] == expected
+
+
+def stopped_at(job: Job, step: int) -> Job:
+    """The same job, which stops itself with a signal after a step."""
+
+    def stop(done: int, steps: int, loss: float) -> None:
+        if done == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return replace(job, watch=Watch(step=stop))
+
+
+@pytest.mark.fault("T3")
+@pytest.mark.parametrize("step", [1, 5, 6, 13])
+def test_a_signal_saves_at_that_step_and_the_rest_is_the_same(tmp_path: Path, step: int) -> None:
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    fit(tiny.job(whole, 20))
+    with pytest.raises(vitrail.VitrailError, match=f"stopped at step {step} of 20; everything is saved") as error:
+        fit(stopped_at(tiny.job(parted, 20), step))
+    assert getattr(error.value, "number", 0) == signal.SIGTERM
+    state = read_newest(parted / "state", lambda text: pytest.fail(text))
+    assert state is not None
+    assert state.facts["step"] == step
+    told: list[str] = []
+    fit(tiny.job(parted, 20, watch=Watch(tell=told.append)))
+    assert told == [f"going on from step {step} of 20"]
+    assert log_of(parted) == log_of(whole)
+    for name in ("best.safetensors", "last.safetensors"):
+        assert (parted / name).read_bytes() == (whole / name).read_bytes()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.fault("T4")
+def test_a_second_signal_while_saving_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.training import state as saving
+
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    fit(tiny.job(whole, 12))
+    sent: list[str] = []
+
+    def again(point: str) -> None:
+        if (parted / "state").exists() and any("s000000000" in path.name for path in (parted / "state").glob("r*")):
+            sent.append(point)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(saving, "reached", lambda point: None)
+    job = stopped_at(tiny.job(parted, 12, save_seconds=1e9), 5)
+    monkeypatch.setattr(saving, "reached", again)
+    with pytest.raises(vitrail.VitrailError, match="stopped at step [15] of 12"):
+        fit(job)
+    assert {"mid-write", "synced"} <= set(sent)
+    monkeypatch.setattr(saving, "reached", lambda point: None)
+    fit(tiny.job(parted, 12))
+    assert log_of(parted) == log_of(whole)
+
+
+@pytest.mark.row("001.14")
+def test_a_batch_in_pieces_is_the_same_step(tmp_path: Path) -> None:
+    recipe = replace(PLAIN, batch=16, optimiser="sgd", lr=0.1, augment=Augment(flip=True, shift=1))
+    config = replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0)  # batch norm and dropout see the pieces
+    found = []
+    for pieces in (1, 4):
+        torch.manual_seed(5)
+        job = tiny.job(tmp_path / str(pieces), 6, replace(recipe, pieces=pieces), model=ViT(config))
+        fit(replace(job, plan=replace(job.plan, model=config)))
+        found.append(weights_of(tmp_path / str(pieces)))
+    gaps = [float((found[0][name] - found[1][name]).abs().max()) for name in found[0]]
+    assert max(gaps) < 2e-6
+    losses = [[row["loss"] for row in rows(tmp_path / name, "step")] for name in ("1", "4")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_checkpointing_and_bf16_train_too(tmp_path: Path) -> None:
+    recipe = replace(PLAIN, lr=3e-3)
+    for name, changed in {
+        "plain": recipe,
+        "checkpointing": replace(recipe, checkpointing=True),
+        "bf16": replace(recipe, precision="bf16"),
+    }.items():
+        torch.manual_seed(5)
+        config = replace(tiny.CONFIG, dropout=0.0, drop_path=0.0)
+        fit(tiny.job(tmp_path / name, 12, changed, model=ViT(config)))
+    assert equal(weights_of(tmp_path / "checkpointing"), weights_of(tmp_path / "plain"))
+    losses = [[row["loss"] for row in rows(tmp_path / name, "step")] for name in ("plain", "bf16")]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert losses[1] != losses[0]
+
+
+# ---- learning ----------------------------------------------------------------------------------------------------
+
+
+def test_it_learns_and_keeps_the_best_by_validation(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 240, replace(tiny.RECIPE, augment=Augment(), smoothing=0.0))
+    at = fit(job)
+    epochs = rows(tmp_path, "epoch")
+    assert len(epochs) == 40
+    assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
+    scores = [(row["val_score"], -row["val_loss"]) for row in epochs]
+    best = max(range(40), key=scores.__getitem__)
+    assert at.best_epoch == epochs[best]["epoch"]
+    assert at.best == [scores[best][0], -scores[best][1]]
+    assert [row["best"] for row in epochs] == [scores[n] > max(scores[:n], default=(-1, 0)) for n in range(40)]
+    assert job.val is not None
+    kept = vitrail.load(tmp_path / "best.safetensors")
+    right = (logits_of(kept.model, job.val, job.plan).argmax(1) == job.val.targets).mean()
+    assert right == at.best[0] > 0.6
+    assert kept.provenance.metrics["val_score"] == at.best[0]
+
+
+@pytest.mark.row("002.08")
+def test_patience_stops_early(tmp_path: Path) -> None:
+    recipe = replace(PLAIN, lr=1e-12, patience=3)
+    at = fit(tiny.job(tmp_path, 600, recipe))
+    assert at.finished
+    assert at.step < 600
+    assert at.waited == 3
+    assert len(rows(tmp_path, "epoch")) == at.best_epoch + 3
+
+
+def test_validation_sees_the_pixels_that_predict_sees(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 6)
+    fit(job)
+    assert job.val is not None
+    kept = vitrail.load(tmp_path / "last.safetensors")
+    ours = logits_of(kept.model, job.val, job.plan)
+    theirs = kept.run(kept.preprocess.batch(list(job.val.views.dataset.images)))[0]
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.row("P.11")
+def test_the_average_is_what_is_judged_and_kept(tmp_path: Path) -> None:
+    recipe = replace(PLAIN, ema=0.9, lr=3e-3)
+    job = tiny.job(tmp_path, 12, recipe)
+    fit(job)
+    kept = weights_of(tmp_path)
+    raw = job.model.state_dict()
+    assert not torch.equal(kept["head.classify.weight"], raw["head.classify.weight"])
+    state = read_newest(tmp_path / "state", lambda text: pytest.fail(text))
+    assert state is not None
+    assert torch.equal(state.tensors["model.head.classify.weight"], raw["head.classify.weight"])
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 60, replace(PLAIN, lr=5e-3, balance="weights"))
+    marks = [np.eye(3, dtype=np.float32)[part.targets] for part in (job.train, job.val) if part is not None]
+    for each in marks:
+        each[:, 2] = np.maximum(each[:, 2], each[:, 0])  # class 2 wherever class 0 is
+    assert job.val is not None
+    parts = [Part(job.train.views, marks[0]), Part(job.val.views, marks[1])]
+    fit(replace(job, plan=replace(job.plan, task="several"), train=parts[0], val=parts[1]))
+    epochs = rows(tmp_path, "epoch")
+    assert epochs[-1]["loss"] < 0.8 * epochs[0]["loss"]
+    assert 0.5 < epochs[-1]["val_score"] <= 1
+    assert vitrail.load(tmp_path / "last.safetensors").task == "several"
+
+
+def test_losses_and_weights_of_classes(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    logits, labels = torch.randn(6, 3), torch.tensor([0, 0, 0, 0, 1, 2])
+    shares = F.one_hot(labels, 3).float()
+    assert float(loss_of(logits, shares, "one", None)) == pytest.approx(float(F.cross_entropy(logits, labels)))
+    plan = tiny.job(tmp_path, 1).plan
+    weights = class_weights(labels.numpy(), plan)
+    assert weights.tolist() == pytest.approx([0.5, 2.0, 2.0])
+    expected = (F.cross_entropy(logits, labels, reduction="none") * weights[labels]).mean()
+    assert float(loss_of(logits, shares, "one", weights)) == pytest.approx(float(expected))
+    several = class_weights(
+        np.array([[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, 1, 0]], np.float32), replace(plan, task="several")
+    )
+    assert several.tolist() == pytest.approx([0.05, 3.0, 3.0])
+
+
+def test_balanced_sampling_shows_rare_classes_as_often(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 6, replace(PLAIN, balance="sampling"))
+    few = np.flatnonzero(job.train.targets != 2).tolist() + np.flatnonzero(job.train.targets == 2)[:2].tolist()
+    dataset = job.train.views.dataset.select(few)
+    part = Part(type(job.train.views)(dataset, job.plan.preprocess), dataset.targets())
+    made = replace(job, train=part, plan=replace(job.plan, per_epoch=len(few) // 8))
+    seen = np.concatenate([part.targets[each.rows] for each in loop._Loop(made).planned(0)])
+    counts = np.bincount(seen, minlength=3) / len(seen)
+    assert counts == pytest.approx([1 / 3] * 3, abs=0.08)
+
+
+# ---- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def poisoned(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
+    """Losses that are no number at the calls that `bad` names."""
+    calls = 0
+    true = loop.loss_of
+
+    def loss(*arguments: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return true(*arguments) * (math.nan if bad(calls) else 1.0)
+
+    monkeypatch.setattr(loop, "loss_of", loss)
+
+
+@pytest.mark.fault("T15")
+def test_nan_goes_back_to_an_epoch_and_on_with_half_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
+    poisoned(monkeypatch, lambda call: call == 16)
+    told: list[str] = []
+    job = tiny.job(tmp_path, 24, PLAIN, watch=Watch(tell=told.append))
+    at = fit(job)
+    assert (at.rollbacks, at.rate, at.step) == (1, 0.5, 24)
+    assert len(told) == 1
+    assert "at step 15 the loss is nan" in told[0]
+    assert "back to step 12, and on with 0.5 of the learning rate" in told[0]
+    [back] = rows(tmp_path, "rollback")
+    assert (back["step"], back["rate"]) == (12, 0.5)
+    steps = rows(tmp_path, "step")
+    assert [row["step"] for row in steps] == list(range(1, 25))  # every step once: those undone are gone from the log
+    factors = [row["lr"] / (job.plan.recipe.lr * loop.factor(PLAIN, row["step"] - 1, 24, 6)) for row in steps]
+    assert factors == pytest.approx([1.0] * 12 + [0.5] * 12)
+    assert all(bool(each.isfinite().all()) for each in weights_of(tmp_path).values())
+
+
+@pytest.mark.fault("T15")
+def test_nan_again_and_again_gives_up_and_keeps_the_good_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch, lambda call: call > 8)
+    with pytest.raises(
+        InputError, match="the loss is nan .* 5 times it went back and on with half the rate: lower --lr"
+    ):
+        fit(tiny.job(tmp_path, 24, PLAIN))
+    state = read_newest(tmp_path / "state", lambda text: pytest.fail(text))
+    assert state is not None
+    assert all(bool(each.isfinite().all()) for name, each in state.tensors.items() if each.is_floating_point())
+
+
+def test_a_kill_between_a_rollback_and_the_next_save_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
+    true = loop._Loop.learn
+
+    def learn(self: Any, batch: Any) -> None:
+        if self.at.step == 15 and self.at.rollbacks == 0:
+            raise loop._DivergedError("at step 15 the loss is nan")
+        true(self, batch)
+
+    monkeypatch.setattr(loop._Loop, "learn", learn)
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    fit(tiny.job(whole, 24, PLAIN))
+    for step in (14, 13, 17):
+        with pytest.raises(vitrail.VitrailError, match="stopped at step"):
+            fit(stopped_at(tiny.job(parted, 24, PLAIN), step))
+    fit(tiny.job(parted, 24, PLAIN))
+    assert log_of(parted) == log_of(whole)
+    assert (parted / "last.safetensors").read_bytes() == (whole / "last.safetensors").read_bytes()
+
+
+@pytest.mark.fault("T18")
+def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
+        "from training import tiny\nfrom vitrail.errors import VitrailError\n"
+        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Watch, fit\n"
+        "def limit(step, steps, loss):\n"
+        "    if step == 2 and len(sys.argv) > 2:\n"
+        "        used = int(Path('/proc/self/statm').read_text().split()[0]) * 4096\n"
+        "        resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000,) * 2)\n"
+        "import torch; torch.manual_seed(0)\n"
+        "wide = ViT(replace(tiny.CONFIG, mlp_width=65536))  # a step needs pieces of 100 MB\n"
+        "recipe = replace(tiny.RECIPE, batch=48, ema=0.0, optimiser='sgd')\n"
+        "try:\n    fit(tiny.job(Path(sys.argv[1]), 4, recipe, model=wide, watch=Watch(step=limit), save_seconds=0))\n"
+        "except VitrailError as error:\n    print(error)\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+
+    def training(*arguments: str) -> str:
+        command = [sys.executable, "-c", program, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    assert training(str(tmp_path / "run"), "limited").startswith("not enough memory for a step of 48 pictures")
+    assert training(str(tmp_path / "run")) == training(str(tmp_path / "whole" / "run")) == ""
+    assert log_of(tmp_path / "run") == log_of(tmp_path / "whole" / "run")
+
+
+@pytest.mark.fault("T7", "T8")
+def test_a_damaged_state_falls_back_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    fit(tiny.job(whole, 20))
+    with pytest.raises(vitrail.VitrailError, match="stopped at step 13"):
+        fit(stopped_at(tiny.job(parted, 20), 13))
+    newest = max((parted / "state").glob("r*.state"))
+    raw = bytearray(newest.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    newest.write_bytes(raw)
+    told: list[str] = []
+    fit(tiny.job(parted, 20, watch=Watch(tell=told.append)))
+    assert "its checksum is wrong: falling back to the state before it" in told[0]
+    assert log_of(parted) == log_of(whole)
+    assert (parted / "last.safetensors").read_bytes() == (whole / "last.safetensors").read_bytes()
+
+
+def test_the_log_is_json_without_times(tmp_path: Path) -> None:
+    fit(tiny.job(tmp_path, 12))
+    found = [json.loads(line) for line in log_of(tmp_path).decode().splitlines()]
+    assert {row["event"] for row in found} == {"step", "epoch"}
+    assert not any("second" in name for row in found for name in row)
+    times = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in times] == [1, 2]
+    assert all(row["data_seconds"] >= 0 and row["compute_seconds"] > 0 for row in times)
