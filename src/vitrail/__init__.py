@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, save
     from vitrail.errors import VitrailError
+    from vitrail.evaluation import Comparison, Evaluation, compare, evaluate
     from vitrail.images import Preprocess
     from vitrail.inference import Prediction, embed, predict
     from vitrail.insight import Trace, prune_heads, trace
@@ -17,48 +18,63 @@ if TYPE_CHECKING:
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
+    from vitrail.training import Recipe, Run, train
     from vitrail.weights import ParityReport, convert, load
 
 _HOMES = {
     "Checkpoint": "vitrail.checkpoint",
+    "Comparison": "vitrail.evaluation",
+    "Evaluation": "vitrail.evaluation",
     "ParityReport": "vitrail.weights",
     "Prediction": "vitrail.inference",
     "Preprocess": "vitrail.images",
+    "Recipe": "vitrail.training",
+    "Run": "vitrail.training",
     "TextConfig": "vitrail.network.text",
     "TextDecoder": "vitrail.network.text",
     "Trace": "vitrail.insight",
     "ViT": "vitrail.network.vit",
     "ViTConfig": "vitrail.network.config",
     "VitrailError": "vitrail.errors",
+    "compare": "vitrail.evaluation",
     "convert": "vitrail.weights",
     "create": "vitrail.network.presets",
     "embed": "vitrail.inference",
+    "evaluate": "vitrail.evaluation",
     "load": "vitrail.weights",
     "predict": "vitrail.inference",
     "prune_heads": "vitrail.insight",
     "save": "vitrail.checkpoint",
     "trace": "vitrail.insight",
+    "train": "vitrail.training",
 }
 
 __all__ = [
     "Checkpoint",
+    "Comparison",
+    "Evaluation",
     "ParityReport",
     "Prediction",
     "Preprocess",
+    "Recipe",
+    "Run",
     "TextConfig",
     "TextDecoder",
     "Trace",
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "compare",
     "convert",
     "create",
     "embed",
+    "evaluate",
     "load",
     "predict",
     "prune_heads",
     "save",
     "trace",
+    "train",
 ]
 
 

@@ -20,7 +20,7 @@ from evaluation import markup
 from evaluation.photos import brighter, jpeg, mirrored, photo, scaled
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.exclusions import exclude
-from vitrail.data.reading import read_data
+from vitrail.data.reading import read_data, read_unlabelled
 from vitrail.data.samples import Dataset, Sample
 from vitrail.data.splits import split
 from vitrail.errors import ImageError, InputError
@@ -237,14 +237,20 @@ def test_a_network_adds_lookalikes_and_leaves_the_rest_as_it_was(root: Path, fou
     assert with_network.sizes.odd == found.sizes.odd
     assert with_network.agreement is not None
     assert not any("needs a checkpoint" in note for note in with_network.notes)
-    loose = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.0))
-    [everything] = loose.lookalikes
-    firsts = {group.members[0].name for group in found.duplicates}
+    loose = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.97))
+    assert len(loose.lookalikes) > 2
     others = {one.name for group in found.duplicates for one in group.members[1:]}
-    names = {each.name for each in everything.members}
-    assert firsts <= names
+    names = {one.name for group in loose.lookalikes for one in group.members}
     assert not others & names  # one stands for its duplicates
-    assert len(names) == 42 - len(others)
+    rows = [each for each in findings(loose) if each.finding == "look-alike"]
+    assert len(rows) == len(names) - len(loose.lookalikes)
+    assert not any(each.exclude for each in rows)
+
+
+def test_where_all_looks_alike_nothing_is_listed(root: Path) -> None:
+    found = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.0))
+    assert found.lookalikes == ()
+    assert found.notes[-1] == "Look-alikes are not listed: to this network, most of the pictures look alike."
 
 
 def test_probes_learn_from_one_of_the_same_and_from_every_label(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,6 +491,20 @@ def test_real_data_that_leaks(fixtures: Path) -> None:
     pairs = {frozenset(one.name for one in each.members) for each in found.leaks}
     assert frozenset(("test/Banana/r_12_100.jpg", "train/Banana/r_314_100.jpg")) in pairs
     assert not found.conflicts
+
+
+def test_pictures_without_labels_are_audited_too(root: Path) -> None:
+    data = read_unlabelled(str(root / "train" / "cat"))
+    found = audit(data, checkpoint=tiny())
+    assert [tuple(one.name for one in each.members) for each in found.duplicates] == [
+        ("twin_a.png", "twin_b.tif", "twin_c.png")
+    ]
+    assert found.conflicts == ()
+    assert found.balance.advice == "The pictures have no labels."
+    assert "Label errors were not looked for" in " ".join(found.notes)
+    page = markup.read(build_page(found, data))
+    assert "no label: 3 the same" in page.text
+    assert "Classes" not in [each.text for each in page.all("h2")]
 
 
 # ---- wrong input -------------------------------------------------------------------------------------------------

@@ -166,11 +166,13 @@ def _with_network(
     alone = np.array([row for row in range(len(dataset)) if row not in others], np.int64)
     judged = np.array([row for row in range(len(dataset)) if row not in repeated], np.int64)
     alike = find_lookalikes(features[alone], near)
-    named = [Group(tuple(_member(dataset.samples[alone[row]], row) for row in group)) for group in alike]
     suspects, agreement, notes = _suspects(dataset.select(judged), features[judged])
+    if any(2 * len(group) > len(alone) for group in alike) and len(alone) > 2:
+        alike = []
+        notes = (*notes, "Look-alikes are not listed: to this network, most of the pictures look alike.")
     return replace(
         found,
-        lookalikes=_in_order(named),
+        lookalikes=_in_order([Group(tuple(_member(dataset.samples[alone[r]], r) for r in group)) for group in alike]),
         suspects=suspects,
         agreement=agreement,
         notes=(*found.notes, *notes),

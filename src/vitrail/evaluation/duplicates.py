@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -103,7 +103,9 @@ def find_duplicates(prints: Fingerprints, near: Near | None = None) -> list[Alik
     seen = np.flatnonzero((first == rows) & (contrast(prints.copies) >= BLANK))
     hashes = prints.hashes[seen]
     for mirrored in (False, True):
-        for one, other in close_pairs(hashes ^ MIRROR if mirrored else hashes, hashes, near.bits):
+        queries = hashes ^ MIRROR if mirrored else hashes
+        # Thousands of frames of one scene are one set after a few comparisons: the other pairs are not even listed.
+        for one, other in close_pairs(queries, hashes, near.bits, lambda: sets.tops()[seen]):
             for left, right in _compared(prints.copies, seen[one], seen[other], near, mirrored, sets):
                 sets.join(left, right)
     return [Alike(tuple(group), tuple(int(first[row]) for row in group)) for group in sets.groups()]
@@ -118,10 +120,9 @@ def find_lookalikes(embeddings: Array, near: Near | None = None) -> list[list[in
     unit = (embeddings / np.maximum(lengths, 1e-12)).astype(np.float32)
     sets = Sets(len(unit))
     for start in range(0, len(unit), _BLOCK):
-        block = unit[start : start + _BLOCK]
-        left, right = np.nonzero(block @ unit[start:].T >= near.cosine)
-        later = right > left  # each pair once, none with itself
-        sets.join_all(start + left[later], start + right[later])
+        block, tops = unit[start : start + _BLOCK], sets.tops()[start:]
+        left, right = np.nonzero((block @ unit[start:].T >= near.cosine) & (tops[: len(block), None] != tops))
+        sets.join_all(start + left, start + right)
     return sets.groups()
 
 
@@ -154,10 +155,13 @@ def contrast(copies: Array) -> Array:
     return found
 
 
-def close_pairs(queries: Array, hashes: Array, bits: int) -> Iterator[tuple[Array, Array]]:
+def close_pairs(
+    queries: Array, hashes: Array, bits: int, known: Callable[[], Array] | None = None
+) -> Iterator[tuple[Array, Array]]:
     """Pairs i < j where query i and hash j differ in at most so many bits, each pair once, a piece at a time.
 
     Each part of a query is looked up among the same parts of the hashes, as it is and with one bit turned over.
+    `known` gives a number (n,) for each: pairs of the same number may be left out, as it stands when they are met.
     """
     looked, parts = _parts(queries), _parts(hashes)
     for part in range(_PARTS):
@@ -166,8 +170,16 @@ def close_pairs(queries: Array, hashes: Array, bits: int) -> Iterator[tuple[Arra
         for turned in (0, *(1 << place for place in range(16))):
             wanted = looked[:, part] ^ turned
             starts = np.where(wanted > 0, ends[wanted - 1], 0)
-            for one, places in _spread(starts, ends[wanted] - starts):
-                other = order[places]
+            counts = ends[wanted] - starts
+            row = 0
+            while row < len(wanted):
+                if known is not None:
+                    numbers = known()
+                    counts = np.where(_shared(numbers[order], ends)[wanted] == numbers, 0, counts)
+                reach = np.cumsum(counts[row:])
+                stop = row + max(1, int(np.searchsorted(reach, _PAIRS, side="right")))
+                one, places = _spread(row, starts[row:stop], counts[row:stop])
+                row, other = stop, order[places]
                 one, other = one[one < other], other[one < other]
                 apart = _COUNTS[looked[one] ^ parts[other]]  # (pairs, parts)
                 new = (apart[:, :part] > 1).all(axis=1) & (apart.sum(axis=1) <= bits)
@@ -181,15 +193,22 @@ def _parts(hashes: Array) -> Array:
     return np.asarray((hashes[:, None] >> places) & np.uint64(0xFFFF)).astype(np.int64)
 
 
-def _spread(starts: Array, counts: Array) -> Iterator[tuple[Array, Array]]:
-    """(i, starts[i]), (i, starts[i] + 1), ... counts[i] of them, a piece at a time."""
-    before = np.cumsum(counts) - counts
-    row = 0
-    while row < len(counts):
-        stop = max(row + 1, int(np.searchsorted(before, before[row] + _PAIRS)))
-        rows = np.repeat(np.arange(row, stop), counts[row:stop])
-        yield rows, starts[rows] + np.arange(before[row], before[row] + len(rows)) - before[rows]
-        row = stop
+def _spread(first: int, starts: Array, counts: Array) -> tuple[Array, Array]:
+    """(first + i, starts[i]), (first + i, starts[i] + 1), ... counts[i] of them for each i, as two arrays."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
+    return first + rows, starts[rows] + within
+
+
+def _shared(numbers: Array, ends: Array) -> Array:
+    """(65536,): the number that all of a bucket have, -1 where they differ or there are none."""
+    sizes = np.diff(ends, prepend=0)
+    filled = np.flatnonzero(sizes)
+    starts = ends[filled] - sizes[filled]
+    low, high = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
+    shared = np.full(len(ends), -1)
+    shared[filled] = np.where(low == high, low, -1)
+    return shared
 
 
 def _first_of_each(prints: Fingerprints) -> Array:

@@ -68,16 +68,21 @@ def choose(
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
-    """The network for small sets: convolutions that halve the picture down to about 4x4 cells, then four blocks.
+    """The network for small sets: convolutions that halve the picture down to 4x4 to 7x7 cells, then four blocks.
 
     Few tokens make quick steps, and on a small set it is the number of steps that counts: at equal time 16 tokens of
     width 128 reached more than 49 of width 96 (docs/training.md).
     """
-    halvings = max(1, min(6, round(math.log2(max(size) / 4))))
+    most = min(math.gcd(2**6, side) for side in size)  # each halving needs an even side
+    halvings = max(1, min(int(math.log2(min(size) / 4)), int(math.log2(most))))
+    cells = [side // 2**halvings for side in size]
+    patch = max(
+        each for each in range(1, min(cells) + 1) if each == 1 or all(n % each == 0 and n // each >= 4 for n in cells)
+    )
     widths = tuple(min(32 * 2**each, 128) for each in range(halvings))
     return ViTConfig(
         image_size=size,
-        patch_size=(1, 1),
+        patch_size=(patch, patch),
         channels=channels,
         width=128,
         depth=4,

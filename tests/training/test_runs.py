@@ -1,0 +1,342 @@
+"""Whole runs: from pictures to a checkpoint, numbers and a report; resumed, refused, repeated."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from training import tiny
+from vitrail.data import read_data
+from vitrail.errors import InputError
+from vitrail.network.config import ViTConfig
+from vitrail.training import Options, Recipe, Run, Watch, repeated, train
+from vitrail.training.choose import bands_of, small_network
+from vitrail.training.trial import trial
+
+QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
+NETWORK = ViTConfig(image_size=16, patch_size=4, width=24, depth=2, heads=1, mlp_width=48, pool="mean", cls_token=False)
+
+
+def draw(folder: Path, count: int = 20, side: int = 16) -> Path:
+    """Three class folders, by the colour of the pictures."""
+    dice = np.random.default_rng(3)
+    for number, name in enumerate(("2 red", "10 green", "blue")):
+        (folder / name).mkdir(parents=True)
+        for row in range(count):
+            pixels = dice.integers(0, 90, (side, side, 3), dtype=np.uint8)
+            pixels[:, :, number] += 120
+            Image.fromarray(pixels).save(folder / name / f"{row}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw(tmp_path_factory.mktemp("data") / "photos")
+
+
+def run(photos: Path, out: Path, **options: Any) -> Run:
+    return train(photos, **{"model": NETWORK, "recipe": QUICK, "out": out, "check": False} | options)
+
+
+@pytest.fixture(scope="module")
+def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    torch.set_num_threads(1)
+    return run(photos, tmp_path_factory.mktemp("runs"), command="vitrail train photos/")
+
+
+# ---- what a run leaves -------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_what_the_design_says(finished: Run) -> None:
+    assert finished.folder.name == "photos-1"
+    left = {path.name for path in finished.folder.iterdir()}
+    assert {"config.json", "data.json", "metrics.jsonl", "state", "best.safetensors", "last.safetensors"} <= left
+    assert {"report.html", "predictions.csv", "result.json"} <= left
+    result = json.loads((finished.folder / "result.json").read_text())
+    assert {"run", "best", "evaluation", "seconds", "steps"} <= result.keys()
+    assert {"n", "top1", "top5", "macro_f1", "ece"} <= result["evaluation"].keys()
+    assert result["evaluation"]["top1"] == finished.evaluation.scores["top1"].value
+    data = json.loads((finished.folder / "data.json").read_text())
+    assert len(data["names"]) == len(data["digests"]) == 60
+
+
+def test_the_numbers_are_those_of_pictures_it_never_saw(finished: Run, photos: Path) -> None:
+    found = finished.evaluation
+    assert found.split == "test"
+    assert len(found) == 12  # 20 % of 60, by class
+    assert found.scores["top1"].value == 1.0  # colours are easy
+    assert found.classes == ("2 red", "10 green", "blue")
+    checkpoint = vitrail.load(finished.folder)
+    assert checkpoint.classes == found.classes
+    assert checkpoint.temperature is not None
+    for name, target in zip(found.names, found.targets, strict=True):
+        [answer] = vitrail.predict(checkpoint, [photos / name], top=1)
+        assert answer.labels in ((found.classes[target],), ())
+    again = vitrail.evaluate(checkpoint, replace_splits(finished, photos))
+    assert np.allclose(again.logits, found.logits, atol=1e-5)
+
+
+def replace_splits(finished: Run, photos: Path) -> Any:
+    from vitrail.evaluation.writing import data_for
+
+    return data_for(str(finished.folder), str(photos), finished.plan.classes)
+
+
+def test_evaluating_a_run_on_its_own_data_takes_its_test_pictures(finished: Run, photos: Path) -> None:
+    dataset = replace_splits(finished, photos)
+    assert {name: len(dataset.part(name)) for name in dataset.splits} == {"train": 42, "val": 6, "test": 12}
+    assert {each.name for each in dataset.part("test").samples} == set(finished.evaluation.names)
+
+
+def test_predictions_as_a_table(finished: Run) -> None:
+    with open(finished.folder / "predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    assert all(row["truth"] == row["said"] == row["path"].split("/")[0] for row in rows)
+
+
+def test_the_report_says_what_was_found(finished: Run) -> None:
+    page = (finished.folder / "report.html").read_text()
+    assert "100.0" in page
+    assert "vitrail train photos/" in page
+    assert "data:image/" in page
+    assert 'src="http' not in page
+
+
+# ---- going on ----------------------------------------------------------------------------------------------------
+
+
+def interrupted(photos: Path, out: Path, step: int, **options: Any) -> None:
+    import os
+    import signal
+
+    def stop(done: int, steps: int, loss: float) -> None:
+        if done == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(vitrail.VitrailError, match=f"stopped at step {step}"):
+        run(photos, out, watch=Watch(step=stop), **options)
+
+
+def test_the_same_call_goes_on_and_ends_the_same(finished: Run, photos: Path, tmp_path: Path) -> None:
+    interrupted(photos, tmp_path, 7)
+    told: list[str] = []
+    again = run(photos, tmp_path, command="vitrail train photos/", watch=Watch(tell=told.append))
+    assert again.folder == tmp_path / "photos-1"
+    assert f"going on with {again.folder}" in told
+    for name in ("metrics.jsonl", "data.json", "best.safetensors", "last.safetensors", "predictions.csv"):
+        assert (again.folder / name).read_bytes() == (finished.folder / name).read_bytes(), name
+
+
+def test_a_second_run_gets_a_number_of_its_own(photos: Path, tmp_path: Path) -> None:
+    first = run(photos, tmp_path)
+    before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
+    second = run(photos, tmp_path)
+    assert second.folder.name == "photos-2"
+    assert all(path.read_bytes() == value for path, value in before.items())
+
+
+@pytest.mark.fault("T12")
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"lr": 1e-3}, "recipe.lr: 0.003 before, 0.001 now"),
+        ({"seed": 1}, "seed: 0 before, 1 now"),
+        ({"model": replace(NETWORK, depth=3)}, "model.depth: 2 before, 3 now"),
+        ({"size": 32}, "preprocess.size: "),
+        ({"epochs": 9}, "steps: 20 before, 45 now"),
+        ({"val": 0.3}, "changed split"),
+    ],
+)
+def test_a_changed_run_is_refused_with_what_differs(
+    photos: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    interrupted(photos, tmp_path, 3, name="mine")
+    with pytest.raises(InputError, match=f"was started with something else: .*{says}"):
+        run(photos, tmp_path, name="mine", **change)
+
+
+@pytest.mark.fault("T12")
+def test_another_number_of_threads_is_a_difference(photos: Path, tmp_path: Path) -> None:
+    interrupted(photos, tmp_path, 3, name="mine")
+    torch.set_num_threads(2)
+    with pytest.raises(InputError, match="threads: 1 before, 2 now"):
+        run(photos, tmp_path, name="mine")
+
+
+@pytest.mark.fault("T17")
+def test_changed_data_is_refused_with_what_differs(photos: Path, tmp_path: Path) -> None:
+    own = tmp_path / "photos"
+    shutil.copytree(photos, own)
+    interrupted(own, tmp_path / "runs", 3, name="mine")
+    (own / "blue" / "0.png").unlink()
+    shutil.copy(own / "blue" / "1.png", own / "blue" / "new.png")
+    Image.new("RGB", (16, 16)).save(own / "blue" / "2.png")
+    says = r"1 picture removed: blue/0.png.*1 picture added: blue/new.png.*changed content"
+    with pytest.raises(InputError, match=says):
+        run(own, tmp_path / "runs", name="mine")
+
+
+def test_a_repeated_run_is_the_same_bits(finished: Run, tmp_path: Path) -> None:
+    found = repeated(finished.folder, tmp_path)
+    assert found.same, found.differences
+    with pytest.raises(InputError, match="is no finished run"):
+        repeated(tmp_path, tmp_path)
+
+
+def test_minutes_are_measured_once_and_recorded(photos: Path, tmp_path: Path) -> None:
+    interrupted(photos, tmp_path, 2, name="timed", minutes=0.01)
+    plan = json.loads((tmp_path / "timed" / "config.json").read_text())["plan"]
+    assert plan["minutes"] == 0.01
+    again = run(photos, tmp_path, name="timed", minutes=0.01)
+    assert again.steps == plan["steps"] > 2
+    with pytest.raises(InputError, match="epochs or minutes, not both"):
+        run(photos, tmp_path, minutes=1.0, epochs=1)
+
+
+# ---- the data ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("T16")
+def test_unreadable_pictures_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
+    own = tmp_path / "photos"
+    shutil.copytree(photos, own)
+    for row in range(5):
+        (own / "blue" / f"{row}.png").write_bytes(b"not a picture")
+    told: list[str] = []
+    found = run(own, tmp_path / "runs", watch=Watch(tell=told.append))
+    assert "5 of 60 pictures cannot be read, and are skipped" in told
+    assert "blue/0.png" in (found.folder / "report.html").read_text()
+    with pytest.raises(vitrail.VitrailError, match="5 of 60 pictures .* cannot be read"):
+        run(own, tmp_path / "runs", unreadable="stop")
+
+
+def test_excluded_pictures_are_left_out(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.csv").write_text("path,exclude\nblue/0.png,1\nblue/1.png,0\n2 red/3.png,yes\n")
+    found = run(photos, tmp_path / "runs", exclude=tmp_path / "out.csv")
+    names = json.loads((found.folder / "data.json").read_text())["names"]
+    assert len(names) == 58
+    assert "blue/0.png" not in names
+    assert "blue/1.png" in names
+
+
+def test_several_labels_from_a_table(photos: Path, tmp_path: Path) -> None:
+    rows = ["path,label"]
+    for name, labels in (("2 red", "warm"), ("10 green", "cold|plant"), ("blue", "cold")):
+        rows += [f"{photos / name}/{row}.png,{labels}" for row in range(20)]
+    (tmp_path / "labels.csv").write_text("\n".join(rows) + "\n")
+    found = train(
+        tmp_path / "labels.csv", model=NETWORK, recipe=replace(QUICK, epochs=12), out=tmp_path / "runs", check=False
+    )
+    assert found.plan.task == "several"
+    assert found.evaluation.scores["mean_ap"].value > 0.9
+    checkpoint = vitrail.load(found.folder)
+    assert checkpoint.thresholds is not None
+    [answer] = vitrail.predict(checkpoint, [photos / "10 green" / "0.png"])
+    assert set(answer.labels) == {"cold", "plant"}
+
+
+@pytest.mark.parametrize("kind", ["uint16", "float32", "five bands"])
+def test_bands_and_range_are_kept(tmp_path: Path, kind: str) -> None:
+    dice = np.random.default_rng(5)
+    for number, name in enumerate(("low", "high")):
+        (tmp_path / "tiles" / name).mkdir(parents=True)
+        for row in range(12):
+            shape = (16, 16, 5) if kind == "five bands" else (16, 16)
+            values = dice.random(shape) * 0.01 + 0.3 + 0.02 * number  # apart by less than 8 bits would keep well
+            scaled = values.astype(np.float32) if kind != "uint16" else (values * 65535).astype(np.uint16)
+            np.save(tmp_path / "tiles" / name / f"{row}.npy", scaled)
+    data = read_data(tmp_path / "tiles")
+    assert (
+        bands_of(data)
+        == {
+            "uint16": {"channels": 1, "range": 65535.0},
+            "float32": {"channels": 1, "range": 1.0},
+            "five bands": {"channels": 5, "range": 1.0},
+        }[kind]
+    )
+    found = train(data, model=NETWORK, recipe=replace(QUICK, epochs=10), out=tmp_path / "runs", check=False)
+    assert found.plan.preprocess.channels == (5 if kind == "five bands" else 1)
+    assert found.plan.preprocess.mean == pytest.approx([0.315] * found.plan.preprocess.channels, abs=0.003)
+    assert found.evaluation.scores["top1"].value == 1.0
+
+
+# ---- starting from a checkpoint ----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("004.10", "004.11")
+def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path: Path) -> None:
+    own = tmp_path / "two"
+    for name in ("2 red", "blue"):
+        shutil.copytree(photos / name, own / name)
+    recipe = replace(QUICK, epochs=2, lr=1e-4)
+    found = train(own, start=finished.best, recipe=recipe, out=tmp_path / "runs", check=False)
+    assert [each.name for each in found.stages] == ["k-NN", "linear probe"]
+    assert all(each.score.value == 1.0 for each in found.stages)
+    assert found.evaluation.scores["top1"].value == 1.0
+    assert found.plan.classes == ("2 red", "blue")
+    assert str(finished.best) in found.plan.origin
+    page = (found.folder / "report.html").read_text()
+    assert "k-NN" in page
+    assert "linear probe" in page
+
+
+def test_nothing_learned_leaves_the_probe(photos: Path, finished: Run, tmp_path: Path) -> None:
+    found = train(photos, start=finished.best, recipe="probe", out=tmp_path, check=False)
+    assert found.steps == 0
+    before, after = vitrail.load(finished.best).model.state_dict(), vitrail.load(found.folder).model.state_dict()
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    assert changed == {"head.classify.weight", "head.classify.bias"}
+    assert found.evaluation.scores["top1"].value == found.stages[-1].score.value
+
+
+def test_a_model_and_a_checkpoint_at_once_are_refused(photos: Path, finished: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not both"):
+        train(photos, model="vit-ti16", start=finished.best, out=tmp_path)
+    with pytest.raises(InputError, match="no preset 'vit-ti61': did you mean 'vit-ti16'"):
+        train(photos, model="vit-ti61", out=tmp_path)
+    with pytest.raises(InputError, match="no recipe 'scrach': did you mean 'scratch'"):
+        train(photos, recipe="scrach", out=tmp_path)
+
+
+# ---- before a run ------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_known_to_fail_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="known to fail: .*0.01"):
+        train(photos, model=NETWORK, recipe=replace(QUICK, lr=1e-2), out=tmp_path)
+
+
+def test_trying_rates_leaves_no_run(photos: Path, tmp_path: Path) -> None:
+    options = Options(model=NETWORK, recipe=QUICK, out=tmp_path)
+    found = trial(photos, options, rates=True, search=True)
+    assert {each.name for each in found.rates} == {"entry", "block 0", "block 1", "end", "head"}
+    assert found.suggested is not None
+    assert 1e-5 < found.suggested < 1
+    assert [path.name for path in tmp_path.iterdir()] == ["learning-rates.png"]
+    assert Image.open(tmp_path / "learning-rates.png").size == (1050, 600)
+    lrs = [each.lr for each in found.tried]
+    assert lrs == sorted(lrs)
+    assert json.dumps(found.to_dict())
+
+
+def test_the_network_for_small_sets_has_about_sixteen_tokens() -> None:
+    grids = {size: small_network(size, 3, 10).grid for size in ((32, 32), (64, 64), (96, 96), (224, 224), (64, 96))}
+    assert grids == {(32, 32): (4, 4), (64, 64): (4, 4), (96, 96): (6, 6), (224, 224): (7, 7), (64, 96): (4, 6)}
+
+
+def test_tiny_job_is_what_the_campaigns_train(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 1)
+    assert job.plan.recipe.optimiser == "muon"
+    assert job.plan.recipe.ema > 0
+    assert job.model.config.stem is not None
