@@ -55,7 +55,7 @@ def choose(
     """A fresh network for these pictures, or a trained one with a head for their classes."""
     if model is not None and start is not None:
         raise InputError("give a model to start from scratch, or a checkpoint to start from: not both")
-    torch.manual_seed(key(seed, "weights"))
+    torch.default_generator.manual_seed(key(seed, "weights"))
     if start is not None:
         return _from_checkpoint(dataset, start, recipe, size)
     preprocess = fresh_preprocess(dataset, entries, size, _config_of(model))

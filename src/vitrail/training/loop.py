@@ -181,7 +181,8 @@ class _Loop:
     def learn(self, batch: Batch) -> None:
         """One step: forward, backward, clip, update."""
         step = self.at.step
-        torch.manual_seed(key(self.plan.seed, "step", step))  # dropout and drop path
+        # For dropout and drop path. torch.manual_seed would also note the call for every absent device, each time.
+        torch.default_generator.manual_seed(key(self.plan.seed, "step", step))
         total = 0.0
         count = len(batch.rows)
         for pixels, targets in zip(self.split(batch.pixels), self.split(batch.targets), strict=True):

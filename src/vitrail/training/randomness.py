@@ -23,7 +23,7 @@ def randomness(seed: int) -> Iterator[None]:
     before, torch_before = random_states(), torch.get_rng_state()
     random.seed(key(seed, "python"))
     np.random.seed(key(seed, "numpy") % 2**32)
-    torch.manual_seed(key(seed, "torch"))
+    torch.default_generator.manual_seed(key(seed, "torch"))
     try:
         yield
     finally:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 import time
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
 
+from vitrail.data.augment import Augment
 from vitrail.data.draws import key
 from vitrail.data.loader import Batch, Planned, batches, epoch_order
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training.loop import Job, loss_of, validate
-from vitrail.training.optimisers import build
+from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.recipe import Recipe
 
 TRIAL_SECONDS: Final = 3.0
@@ -41,13 +44,13 @@ def measure_speed(job: Job) -> Speed:
         before = now
         if len(taken) >= 3 and now - started > TRIAL_SECONDS:
             break
-    warm = sorted(taken[1:] or taken)
+    warm = statistics.median(taken[1:] or taken)  # a neighbour's burst should not shorten the run
     validation = 0.0
     if job.val is not None:
         before = time.perf_counter()
         validate(model, job.val, job.plan)
         validation = time.perf_counter() - before
-    return Speed(sum(warm) / len(warm), validation)
+    return Speed(warm, validation)
 
 
 def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
@@ -62,7 +65,8 @@ def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
 def overfits(job: Job, steps: int = 40) -> bool:
     """Whether the network can learn one batch by heart: if not, something is wrong with it or with the labels."""
     model = copy.deepcopy(job.model).train()
-    calm = replace(job.plan.recipe, augment=type(job.plan.recipe.augment)(), smoothing=0.0)
+    crop = (1.0, 1.0) if job.plan.recipe.augment.crop is not None else None  # the views are larger for crops
+    calm = replace(job.plan.recipe, augment=Augment(crop=crop, aspect=1.0), smoothing=0.0)
     trial = replace(job, plan=replace(job.plan, recipe=calm))
     optimiser = build(model, calm)
     batch = next(iter(_feed(trial, 1)))
@@ -114,7 +118,7 @@ def suggested(tried: list[Tried]) -> float:
     return min(falls)[1]
 
 
-def _feed(job: Job, count: int):  # type: ignore[no-untyped-def]
+def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
     """The first batches of the run, again and again if need be."""
     plan, size = job.plan, job.plan.recipe.batch
     rows = epoch_order(plan.seed, 0, len(job.train.targets))
@@ -136,8 +140,9 @@ def _feed(job: Job, count: int):  # type: ignore[no-untyped-def]
     )
 
 
-def _learn(model: ViT, batch: Batch, job: Job, optimiser, share: float) -> float:  # type: ignore[no-untyped-def]
-    torch.manual_seed(key(job.plan.seed, "trial"))
+def _learn(model: ViT, batch: Batch, job: Job, optimiser: Optimiser, share: float) -> float:
+    """One step on a copy; its loss."""
+    torch.default_generator.manual_seed(key(job.plan.seed, "trial"))
     loss = loss_of(model(batch.pixels), batch.targets, job.plan.task, None)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), job.plan.recipe.clip or math.inf)

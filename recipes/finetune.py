@@ -1,0 +1,41 @@
+"""Fine-tune: a pretrained network on a folder of pictures; k-NN and probe first, then all of it.
+
+    python recipes/finetune.py photos/ --from vit_tiny.safetensors --size 96
+    python recipes/finetune.py photos/ --from vit_tiny.safetensors --size 96 --probe      stops after the probe
+
+Reached and measured: see docs/training.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import vitrail
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("data")
+    options.add_argument("--from", dest="start", required=True)
+    options.add_argument("--size", type=int)
+    options.add_argument("--epochs", type=float)
+    options.add_argument("--probe", action="store_true")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", default="runs")
+    chosen = options.parse_args()
+    run = vitrail.train(
+        chosen.data,
+        start=chosen.start,
+        recipe="probe" if chosen.probe else "finetune",
+        size=chosen.size,
+        epochs=None if chosen.probe else chosen.epochs,
+        seed=chosen.seed,
+        out=chosen.out,
+    )
+    for stage in run.stages:
+        print(f"{stage.name:<14} {100 * stage.score.value:.1f} %")
+    print(f"{'tuned':<14} {100 * run.evaluation.scores['top1'].value:.1f} %   {run.folder / 'report.html'}")
+
+
+if __name__ == "__main__":
+    main()

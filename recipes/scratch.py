@@ -1,0 +1,28 @@
+"""Scratch: the default recipe on the built-in set, from nothing.
+
+    python recipes/scratch.py              or: vitrail train vitrail:fashion
+
+Sixteen tokens of width 128 behind three convolutions (0.9 M parameters), four blocks, Muon for matrices and filters, 20
+epochs of 5,400 pictures; 600 held out to choose the best epoch. Reached and measured: see docs/training.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import vitrail
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", default="vitrail:fashion")
+    options.add_argument("--epochs", type=float, default=20.0)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", default="runs")
+    chosen = options.parse_args()
+    run = vitrail.train(chosen.data, epochs=chosen.epochs, seed=chosen.seed, out=chosen.out)
+    print(f"{100 * run.evaluation.scores['top1'].value:.1f} % in {run.seconds:.0f} s: {run.folder / 'report.html'}")
+
+
+if __name__ == "__main__":
+    main()

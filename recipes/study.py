@@ -1,0 +1,87 @@
+"""What the studies share: train each variant with some seeds, and show the scores as a table and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitrail.data import Dataset, read_data
+from vitrail.network.config import ViTConfig
+from vitrail.training import Recipe, train
+
+
+class Scored(NamedTuple):
+    """A variant of a study, and the test accuracy of each seed."""
+
+    name: str
+    scores: list[float]
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        spread = f" ± {100 * statistics.stdev(self.scores):.1f}" if len(self.scores) > 1 else ""
+        return f"{100 * statistics.mean(self.scores):.1f}{spread}"
+
+
+def options(about: str, **defaults: Any) -> argparse.Namespace:
+    """The options that every study has: how much of the data, how long, how many seeds, where to write."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=defaults.get("data", "vitrail:fashion"))
+    parser.add_argument("--steps", type=int, default=defaults.get("steps", 600))
+    parser.add_argument("--seeds", type=int, default=defaults.get("seeds", 3))
+    parser.add_argument("--out", type=Path, help="a folder for the table (JSON) and the plot (PNG)")
+    return parser.parse_args()
+
+
+def accuracy(
+    data: Dataset | str, config: ViTConfig | None, recipe: Recipe, seeds: int, steps: int, name: str, **more: Any
+) -> Scored:
+    """Test accuracy of a variant, once a seed, without a validation part: every run has the same number of steps."""
+    dataset = data if isinstance(data, Dataset) else read_data(data)
+    started = time.monotonic()
+    scores = []
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as place:
+            run = train(
+                dataset, model=config, recipe=recipe, steps=steps, val=0.0, seed=seed, out=place, check=False, **more
+            )
+        scores.append(run.evaluation.scores["top1"].value)
+    found = Scored(name, scores, time.monotonic() - started)
+    print(f"{name:<28} {found.words:>12} %   {found.seconds:6.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def show(title: str, found: Iterable[Scored], out: Path | None, x: Mapping[str, float] | None = None) -> None:
+    """The table on the screen; with a folder, as JSON and as a plot too."""
+    rows = list(found)
+    print(f"\n{title}")
+    for each in rows:
+        print(f"  {each.name:<28} {each.words:>12} %")
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    stem = title.split(":")[0].lower().replace(" ", "-")
+    (out / f"{stem}.json").write_text(json.dumps([each._asdict() for each in rows], indent=1) + "\n")
+    plot(title, rows, out / f"{stem}.png")
+
+
+def plot(title: str, rows: Sequence[Scored], path: Path) -> None:
+    """A dot a seed, a line for the mean."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 0.45 * len(rows) + 1.4), layout="constrained")
+    axes = figure.add_subplot()
+    for place, each in enumerate(reversed(rows)):
+        axes.plot([100 * score for score in each.scores], [place] * len(each.scores), "o", color="#2b6f9e", alpha=0.7)
+        axes.plot([100 * statistics.mean(each.scores)] * 2, [place - 0.3, place + 0.3], color="#c8553d")
+    axes.set(yticks=range(len(rows)), yticklabels=[each.name for each in reversed(rows)], title=title)
+    axes.set_xlabel("test accuracy, %")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=140)

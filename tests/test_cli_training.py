@@ -1,0 +1,194 @@
+"""The verbs that learn and judge: train, rerun, evaluate, compare, audit; what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail import cli
+from vitrail.checkpoint import Checkpoint, save
+from vitrail.images import Preprocess
+from vitrail.network import ViT, ViTConfig
+
+CONFIG = ViTConfig(image_size=16, patch_size=4, width=24, depth=1, heads=1, mlp_width=48, classes=3)
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        assert self.code == 0, self.err
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes by colour, 20 pictures each; one of them twice, one unreadable."""
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    dice = np.random.default_rng(3)
+    for number, name in enumerate(("red", "green", "blue")):
+        (folder / name).mkdir(parents=True)
+        for row in range(20):
+            pixels = dice.integers(0, 90, (16, 16, 3), dtype=np.uint8)
+            pixels[:, :, number] += 120
+            Image.fromarray(pixels).save(folder / name / f"{row}.png")
+    Image.open(folder / "blue" / "0.png").save(folder / "blue" / "copy.bmp")
+    (folder / "red" / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights to start from."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("weights") / "start.safetensors"
+    save(Checkpoint(ViT(CONFIG).eval(), Preprocess(size=16, crop=1.0), ["a", "b", "c"]), path)
+    return path
+
+
+def say(*arguments: str | Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+    monkeypatch.setattr(sys, "argv", ["vitrail", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    return Said(int(end.value.code or 0), out, err)
+
+
+@pytest.fixture
+def vit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    return lambda *arguments: say(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_from_pictures_to_a_verdict(vit: Any, photos: Path, start: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    flags = ("--from", start, "--epochs", "3", "--batch", "8", "--lr", "2e-3", "--out", out)
+    first = vit("train", photos, *flags, "--json").json
+    assert {"run", "best", "evaluation", "seconds", "steps"} <= first.keys()
+    assert first["run"] == str(out / "photos-1")
+    assert {"n", "top1", "top5", "macro_f1", "ece"} <= first["evaluation"].keys()
+    assert [each["name"] for each in first["stages"]] == ["k-NN", "linear probe"]
+
+    said = vit("train", photos, *flags, "--seed", "1", "--name", "second")
+    assert said.code == 0, said.err
+    assert re.search(r"top1 +\d+\.\d %", said.out)
+    assert f"report            {out / 'second' / 'report.html'}" in said.out
+    assert "1 of 62 pictures cannot be read, and are skipped" in said.err
+
+    found = vit("evaluate", out / "photos-1", "--json").json
+    assert found["n"] == first["evaluation"]["n"]
+    assert found["top1"] == first["evaluation"]["top1"]
+    said = vit("evaluate", out / "photos-1", photos, "--split", "all", "--out", tmp_path / "judged")
+    assert said.code == 0, said.err
+    assert "61 pictures" in said.out
+    assert (tmp_path / "judged" / "report.html").stat().st_size > 10_000
+    assert json.loads((tmp_path / "judged" / "evaluation.json").read_text())["n"] == 61
+
+    both = vit("compare", out / "photos-1", out / "second", photos, "--json", "--out", tmp_path / "both").json
+    assert both["p_value"] <= 1
+    assert (tmp_path / "both" / "comparison.html").exists()
+    said = vit("compare", out / "photos-1", out / "second", photos)
+    assert re.search(r"A - B +[+-]\d+\.\d\d points, 95 % interval", said.out)
+
+    answers = vit("predict", out / "photos-1", photos / "red" / "0.png", "--json").json
+    assert answers["calibrated"] is True
+
+    said = vit("rerun", out / "photos-1", "--out", tmp_path / "again")
+    assert said.code == 0, said.err
+    assert f"the same bits as {out / 'photos-1'}" in said.out
+
+
+def test_seeds_give_mean_and_spread(vit: Any, photos: Path, start: Path, tmp_path: Path) -> None:
+    flags = ("--from", start, "--epochs", "1", "--batch", "8", "--out", tmp_path, "--seeds", "2", "--name", "x")
+    found = vit("train", photos, *flags, "--json").json
+    scores = [run["evaluation"]["top1"] for run in found["runs"]]
+    assert found["mean"] == pytest.approx(sum(scores) / 2)
+    assert [Path(run["run"]).name for run in found["runs"]] == ["x-seed0", "x-seed1"]
+
+
+def test_audit(vit: Any, photos: Path, tmp_path: Path) -> None:
+    said = vit("audit", photos, "--out", tmp_path)
+    assert said.code == 0, said.err
+    assert "Copies of others, pixel for pixel: 1 picture" in said.out
+    assert "Unreadable: 1 file" in said.out
+    assert {"audit.html", "audit.csv", "audit.json"} == {path.name for path in tmp_path.iterdir()}
+    assert vit("audit", photos, "--json").json["counts"]["exact_copies"] == 1
+    flags = ("--model", "vit-ti16", "--size", "16", "--check", "--exclude", tmp_path / "audit.csv")
+    assert vit("train", photos, *flags).code in (0, 2)
+
+
+def test_what_can_be_known_before_a_run(vit: Any, photos: Path, start: Path, tmp_path: Path) -> None:
+    said = vit("train", photos, "--from", start, "--show-lr", "--out", tmp_path)
+    assert said.code == 0, said.err
+    rates = {line.split()[0]: line for line in said.out.splitlines() if re.match(r"(entry|block|end|head)", line)}
+    assert {"entry", "block", "end", "head"} <= rates.keys()
+    found = vit("train", photos, "--from", start, "--find-lr", "--out", tmp_path, "--json").json
+    assert 0 < found["suggested"] < 1
+    said = vit("train", photos, "--from", start, "--lr", "0.05", "--check", "--out", tmp_path)
+    assert said.code == 2
+    assert "error" in said.out
+    assert not (tmp_path / "photos-1").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("train", "{photos}", "--recipe", "nope"), "no recipe 'nope'"),
+        (("train", "{photos}", "--epochs", "1", "--minutes", "1"), "epochs or minutes, not both"),
+        (("train", "{photos}/nowhere"), "no data in"),
+        (("train", "{photos}", "--resume", "nowhere"), "nowhere is no run"),
+        (("train", "{photos}", "--model", "vit-x"), "no preset 'vit-x'"),
+        (("train", "{photos}", "--exclude", "none.csv"), "none.csv"),
+        (("evaluate", "vitrail:glass"), "does not know its data"),
+        (("rerun", "{photos}"), "is no finished run"),
+        (("audit", "{photos}/red/0.png"), "one picture"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(
+    vit: Any, photos: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    given = [each.format(photos=photos) for each in arguments]
+    extra = ["--out", tmp_path / "out"] if arguments[0] != "audit" else []
+    said = vit(*given, *extra)
+    assert said.code == 2
+    assert said.out == ""
+    assert says in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.fault("T3")
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_with_its_code_and_the_same_command_goes_on(
+    photos: Path, start: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    flags = ["--from", str(start), "--epochs", "3000", "--batch", "8", "--out", str(tmp_path), "--name", "run"]
+    command = [sys.executable, "-m", "vitrail", "train", str(photos), *flags]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = tmp_path / "run" / "metrics.jsonl"
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and not (log.exists() and log.stat().st_size):
+            pass  # until the first steps are logged
+        run.send_signal(number)
+        _, said = run.communicate(timeout=120)
+    assert run.returncode == code, said
+    stopped = re.search(r"stopped at step (\d+) of \d+; everything is saved, and the same command goes on", said)
+    assert stopped is not None, said
+    newest = max((tmp_path / "run" / "state").glob("r*.state"))
+    assert int(newest.name[6:15]) == int(stopped[1])
+    assert vitrail.load(start).classes == ("a", "b", "c")
