@@ -38,6 +38,7 @@ def main() -> None:
                 val=0.0,
                 out=place,
                 check=False,
+                report=False,
             )
             trained = vitrail.load(run.folder)
         for size in SIZES:

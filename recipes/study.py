@@ -50,7 +50,16 @@ def accuracy(
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as place:
             run = train(
-                dataset, model=config, recipe=recipe, steps=steps, val=0.0, seed=seed, out=place, check=False, **more
+                dataset,
+                model=config,
+                recipe=recipe,
+                steps=steps,
+                val=0.0,
+                seed=seed,
+                out=place,
+                check=False,
+                report=False,
+                **more,
             )
         scores.append(run.evaluation.scores["top1"].value)
     found = Scored(name, scores, time.monotonic() - started)

@@ -330,7 +330,7 @@ def test_doctor(vit: Line) -> None:
 
 def test_demo(vit: Line, tmp_path: Path) -> None:
     out = tmp_path / "tour"
-    found = vit("demo", "--out", out, "--json").json
+    found = vit("demo", "--out", out, "--epochs", "0", "--json").json
     assert found["page"] == str(out / "index.html")
     assert found["labels"][0] == found["drawn"]
     assert found["probabilities"][0] > 0.5
@@ -340,14 +340,22 @@ def test_demo(vit: Line, tmp_path: Path) -> None:
             image.load()
         if Path(name).name != "picture.png":
             assert Path(name).name in (out / "index.html").read_text()
-    said = vit("demo", "--out", out, "--seed", "3")
+    said = vit("demo", "--out", out, "--seed", "3", "--epochs", "0")
     assert said.code == 0
     assert str(out / "index.html") in said.out
     assert "the network says:" in said.out
 
 
+def test_demo_trains_and_predicts(vit: Line, tmp_path: Path) -> None:
+    found = vit("demo", "--out", tmp_path, "--epochs", "0.05", "--json").json
+    assert found["run"]["run"] == str(tmp_path / "fashion")
+    assert found["run"]["evaluation"]["n"] == 1000
+    assert (tmp_path / "fashion" / "report.html").stat().st_size > 10_000
+    assert [Path(each["path"]).parent for each in found["predictions"]] == [tmp_path / "pictures"] * 6
+
+
 def test_demo_on_a_picture_of_ones_own(vit: Line, tmp_path: Path, folder: Path) -> None:
-    said = vit("demo", "--out", tmp_path / "tour", "--picture", folder / "1.png")
+    said = vit("demo", "--out", tmp_path / "tour", "--picture", folder / "1.png", "--epochs", "0")
     assert (said.code, said.err) == (0, "")
     assert f"the picture: {folder / '1.png'}; the network says:" in said.out
     assert "no such" in vit.mistake("demo", "--picture", tmp_path / "none.png").lower()

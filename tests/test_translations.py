@@ -114,6 +114,25 @@ def test_every_line_of_ours_runs(
     assert vitrail.load(tmp_path / "model.safetensors").classes == tuple("abcdefghij")
 
 
+def test_what_stands_for_their_flags_when_training_is_there(names: dict[str, Any]) -> None:
+    from vitrail.training import RECIPES
+
+    flags = {flag for option in VERBS["train"].params for flag in option.opts}
+    found = [line for line in LINES if "when training" in line.cells]
+    assert len(found) > 20
+    for line in found:
+        for code in code_in(line.cells["when training"]):
+            where = f"{PAGE.name}:{line.number} `{code}`"
+            if code.startswith("--"):
+                flag, _, value = code.partition(" ")
+                assert flag in flags, where
+                assert flag != "--recipe" or value in RECIPES, where
+            elif code.startswith("recipes/"):
+                assert (ROOT / code).is_file(), where
+            else:
+                assert eval(code, names) is not None, where
+
+
 def test_what_comes_later_is_not_there_yet() -> None:
     """Fails when one of these is built: then its row moves up the page, with code that runs."""
     built: list[str] = []

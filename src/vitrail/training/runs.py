@@ -95,6 +95,7 @@ class Options:
     name: str = ""
     fresh: bool = False
     check: bool = True  # refuse recipes that are known to fail
+    report: bool = True  # write the report, the figures and the predictions
     command: str = ""  # that repeats it
     save_seconds: float = 60.0
     watch: Watch = field(default_factory=Watch)
@@ -162,7 +163,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             folder=found.folder,
             threads=options.threads,
             save_seconds=options.save_seconds,
-            watch=options.watch,
+            watch=logged(options.watch, found.folder / "log.txt"),
         )
         stages = probe_first(job, parts, prepared.dataset) if chosen.start is not None else ()
         if not found.resumes:
@@ -172,9 +173,10 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             write_json(found.folder / CONFIG, {"plan": job.plan.to_dict(), "options": options.to_dict(data)})
         at = fit(job)
         finished = judge(job, at, prepared.dataset, parts.get("test"))
-        facts = count_data(prepared.dataset, prepared.bad)
-        told = Told(stages, (*prepared.notes, *warnings), facts, environment(), options.command)
-        write_everything(job, finished, prepared.dataset, told)
+        if options.report:
+            facts = count_data(prepared.dataset, prepared.bad)
+            told = Told(stages, (*prepared.notes, *warnings), facts, environment(), options.command)
+            write_everything(job, finished, prepared.dataset, told)
         result = Run(
             found.folder,
             job.plan,
@@ -332,6 +334,25 @@ def _try_one_batch(job: Job) -> None:
             "the network cannot learn 16 pictures by heart in 40 steps: the labels, the pictures or the rate are "
             "wrong; try --find-lr, and look at the data with `vitrail audit`"
         )
+
+
+def logged(watch: Watch, path: Path) -> Watch:
+    """The same, with what is told, and every epoch, in a file too, each line with its time."""
+
+    def note(text: str) -> None:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def tell(text: str) -> None:
+        note(text)
+        watch.tell(text)
+
+    def epoch(row: dict[str, Any]) -> None:
+        plain = {name: value for name, value in row.items() if name != "event"}
+        note(", ".join(f"{name} {value}" for name, value in plain.items()))
+        watch.epoch(row)
+
+    return replace(watch, tell=tell, epoch=epoch)
 
 
 def measured(job: Job, options: Options) -> Job:
