@@ -98,6 +98,9 @@ def of_transformers(data: Pictures, seconds: float, seed: int) -> float:
 
 def of_vit_pytorch(data: Pictures, seconds: float, seed: int) -> float:
     """vit-pytorch with its example's settings: Adam 3e-5, batch 64."""
+    import oracles
+
+    oracles.torchvision()  # it asks for it
     from vit_pytorch import ViT
 
     model = ViT(

@@ -84,6 +84,9 @@ def build(name: str, case: dict[str, int]) -> nn.Module:
             num_labels=10,
         )
         return _Logits(library.ViTForImageClassification(config))
+    import oracles
+
+    oracles.torchvision()  # it asks for it
     from vit_pytorch import ViT as Theirs
 
     theirs: nn.Module = Theirs(

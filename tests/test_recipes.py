@@ -48,7 +48,8 @@ def test_a_study_gives_a_table_and_a_plot(
     rows = json.loads((tmp_path / f"{title}.json").read_text())
     assert len(rows) == count
     assert all(0 <= score <= 1 for row in rows for score in row["scores"])
-    assert Image.open(tmp_path / f"{title}.png").size[0] == 1050
+    with Image.open(tmp_path / f"{title}.png") as plot:
+        assert plot.size[0] == 1050
 
 
 def test_from_scratch_and_fine_tuned(

@@ -187,6 +187,16 @@ def test_changed_data_is_refused_with_what_differs(photos: Path, tmp_path: Path)
         run(own, tmp_path / "runs", name="mine")
 
 
+@pytest.mark.fault("T23", "T13")
+@pytest.mark.parametrize("options", [{"workers": 2}, {"threads": 0}, {"threads": 2}])
+def test_workers_and_loader_threads_change_no_bit(
+    finished: Run, photos: Path, tmp_path: Path, options: dict[str, int]
+) -> None:
+    again = run(photos, tmp_path, report=False, **options)
+    for name in ("metrics.jsonl", "data.json", "best.safetensors", "last.safetensors"):
+        assert (again.folder / name).read_bytes() == (finished.folder / name).read_bytes(), name
+
+
 def test_a_repeated_run_is_the_same_bits(finished: Run, tmp_path: Path) -> None:
     found = repeated(finished.folder, tmp_path)
     assert found.same, found.differences
@@ -324,7 +334,8 @@ def test_trying_rates_leaves_no_run(photos: Path, tmp_path: Path) -> None:
     assert found.suggested is not None
     assert 1e-5 < found.suggested < 1
     assert [path.name for path in tmp_path.iterdir()] == ["learning-rates.png"]
-    assert Image.open(tmp_path / "learning-rates.png").size == (1050, 600)
+    with Image.open(tmp_path / "learning-rates.png") as plot:
+        assert plot.size == (1050, 600)
     lrs = [each.lr for each in found.tried]
     assert lrs == sorted(lrs)
     assert json.dumps(found.to_dict())

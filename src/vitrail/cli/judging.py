@@ -114,8 +114,13 @@ def audit(
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
-    for verdict in verdicts(found):
+    said = verdicts(found)
+    for verdict in said:
         say(verdict.words)
+    if not said:
+        say(f"{len(source)} pictures: nothing to complain about")
+    for note in found.notes:
+        say(note)
     for each in files:
         say(f"  {each}")
 
