@@ -170,7 +170,7 @@ def test_checkpointing_and_bf16_train_too(tmp_path: Path) -> None:
 
 
 def test_it_learns_and_keeps_the_best_by_validation(tmp_path: Path) -> None:
-    job = tiny.job(tmp_path, 240, replace(tiny.RECIPE, augment=Augment(), smoothing=0.0))
+    job = tiny.job(tmp_path, 240, Recipe(batch=8, lr=3e-3))
     at = fit(job)
     epochs = rows(tmp_path, "epoch")
     assert len(epochs) == 40
@@ -183,7 +183,7 @@ def test_it_learns_and_keeps_the_best_by_validation(tmp_path: Path) -> None:
     assert job.val is not None
     kept = vitrail.load(tmp_path / "best.safetensors")
     right = (logits_of(kept.model, job.val, job.plan).argmax(1) == job.val.targets).mean()
-    assert right == at.best[0] > 0.6
+    assert right == at.best[0] > 0.7
     assert kept.provenance.metrics["val_score"] == at.best[0]
 
 

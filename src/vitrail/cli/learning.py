@@ -52,7 +52,7 @@ def train(
     exclude: Annotated[Path | None, typer.Option(help="A CSV of pictures to leave out, as audit writes it.")] = None,
     unreadable: Annotated[str, typer.Option(help="Pictures that cannot be read: skip or stop.")] = "skip",
     workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures; 0: threads.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, and nothing else yet.")] = "cpu",
     to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",

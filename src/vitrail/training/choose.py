@@ -70,8 +70,7 @@ def choose(
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
     """The network for small sets: convolutions that halve the picture down to 4x4 to 7x7 cells, then four blocks.
 
-    Few tokens make quick steps, and on a small set it is the number of steps that counts: at equal time 16 tokens of
-    width 128 reached more than 49 of width 96 (docs/training.md).
+    Few tokens make quick steps, and on a small set it is the number of steps that counts (docs/training.md).
     """
     most = min(math.gcd(2**6, side) for side in size)  # each halving needs an even side
     halvings = max(1, min(int(math.log2(min(size) / 4)), int(math.log2(most))))

@@ -206,6 +206,8 @@ def resolve(options: Options) -> Preset:
     if options.minutes is not None:
         number("minutes", options.minutes, 1e-3, 1e6)
     whole("seed", options.seed, 0, 2**62, InputError)
+    if options.device != "cpu":
+        raise InputError(f"device: training runs on the cpu and nowhere else yet, got {options.device!r}")
     names = ("epochs", "batch", "lr", "patience", "balance")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     steps = None if "epochs" in given or options.minutes is not None else found.steps
