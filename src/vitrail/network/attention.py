@@ -1,6 +1,7 @@
 """tokens (B, T, D) -> tokens (B, T, D): every token gathers from the others.
 
-The fused kernel by default; the exact weights, on the graph, for those who ask.
+The fused kernel by default, plain matrices where they train faster (`few`); the exact weights, on the graph, for those
+who ask.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from vitrail.checks import choice, whole
 from vitrail.errors import ConfigError, InputError
+from vitrail.network import few
 from vitrail.network.config import QKV_BIASES, ViTConfig
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
@@ -117,6 +119,8 @@ class Attention(nn.Module):
             gathered = F.dropout(weights, self.attention_dropout, self.training) @ v
         elif self.line and place is not None:
             gathered = self._along_lines(q, k, v, place)
+        elif bias is None and not self.causal and self.training and not self._dropping and few.suits(q, k):
+            gathered = few.gather(q, k, v)
         else:
             if self.causal and bias is not None:  # the kernel takes a bias or is_causal, never both
                 bias = bias.masked_fill(unseen(q, k), float("-inf"))

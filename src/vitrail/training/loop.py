@@ -31,6 +31,7 @@ from vitrail.network.vit import ViT
 from vitrail.stored import all_finite
 from vitrail.training import state as saving
 from vitrail.training.average import Average
+from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.plan import Plan
 from vitrail.training.randomness import random_states, randomness, set_random_states
@@ -100,7 +101,7 @@ class _DivergedError(Exception):
 
 def fit(job: Job) -> Progress:
     """Train until the plan is fulfilled, from the newest state if there is one."""
-    with randomness(job.plan.seed):
+    with randomness(job.plan.seed), keeping_memory():
         return _Loop(job).run()
 
 

@@ -18,6 +18,7 @@ from vitrail.data.loader import Batch, Planned, batches, epoch_order
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training.loop import Job, loss_of, validate
+from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.recipe import Recipe
 
@@ -31,6 +32,7 @@ class Speed(NamedTuple):
     validation: float
 
 
+@keeping_memory()
 def measure_speed(job: Job) -> Speed:
     """The time of a step, data included, on a copy of the network: the run itself is not touched."""
     model = copy.deepcopy(job.model).train()

@@ -1,0 +1,58 @@
+"""Attention among few tokens while training on a CPU: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
+
+The fused kernel recomputes its weights on the way back, which pays for thousands of tokens. Up to a few hundred, keeping
+the weights and multiplying matrices is faster there; `benchmarks/training.py` shows by how much.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+FEW = 128  # tokens; above it the fused kernel wins
+
+
+def suits(q: Tensor, k: Tensor) -> bool:
+    """Whether `gather` is the faster way; the compiler and the tracers know the fused kernel better."""
+    return (
+        q.device.type == "cpu"
+        and q.dtype == torch.float32
+        and q.requires_grad
+        and torch.is_grad_enabled()
+        and max(q.shape[-2], k.shape[-2]) <= FEW
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+    )
+
+
+def gather(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k' / sqrt(d)) v, with the weights kept for the way back."""
+    batch = q.shape[:-2]
+    flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))  # (B*A, T, d)
+    gathered, _ = _Gather.apply(*flat)
+    return gathered.unflatten(0, batch)
+
+
+class _Gather(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.bmm(q, k.mT).mul_(q.shape[-1] ** -0.5).softmax(-1)
+        return torch.bmm(weights, v), weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, weights = ctx.saved_tensors
+        of_weights = torch.bmm(grad, v.mT)
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+        return torch.bmm(of_scores, k), torch.bmm(of_scores.mT, q), torch.bmm(weights.mT, grad)
