@@ -187,7 +187,7 @@ def main() -> None:
     options.add_argument("--only", choices=list(CASES))
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--compiled", action="store_true")
-    options.add_argument("--no-bf16", action="store_true")
+    options.add_argument("--precision", choices=("fp32", "bf16"))
     options.add_argument("--worker", help=argparse.SUPPRESS)
     options.add_argument("--peer", help=argparse.SUPPRESS)
     options.add_argument("--bf16", action="store_true", help=argparse.SUPPRESS)
@@ -198,7 +198,7 @@ def main() -> None:
         return
     print(f"{'':<22}" + "".join(f"{name:>20}" for name in PEERS[1:]))
     for case in [chosen.only] if chosen.only else CASES:
-        for bf16 in (False,) if chosen.no_bf16 else (False, True):
+        for bf16 in [chosen.precision == "bf16"] if chosen.precision else (False, True):
             for compiled in (False, True) if chosen.compiled else (False,):
                 found = compare(case, bf16, compiled, chosen.rounds)
                 label = f"{case} {'bf16' if bf16 else 'fp32'}{' compiled' if compiled else ''}"

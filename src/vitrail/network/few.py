@@ -1,7 +1,7 @@
 """Attention among few tokens while training on a CPU: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
 
-The fused kernel recomputes its weights on the way back, which pays for thousands of tokens. Up to a few hundred, keeping
-the weights and multiplying matrices is faster there; `benchmarks/training.py` shows by how much.
+The fused kernel recomputes its weights on the way back, which pays for many tokens. For few of them, keeping the weights
+and multiplying matrices is faster there; `benchmarks/training.py` shows by how much.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-FEW = 128  # tokens; above it the fused kernel wins
+FEW = {torch.float32: 128, torch.bfloat16: 256}  # tokens; above it the fused kernel wins
 
 
 def suits(q: Tensor, k: Tensor) -> bool:
     """Whether `gather` is the faster way; the compiler and the tracers know the fused kernel better."""
     return (
         q.device.type == "cpu"
-        and q.dtype == torch.float32
         and q.requires_grad
         and torch.is_grad_enabled()
-        and max(q.shape[-2], k.shape[-2]) <= FEW
+        and max(q.shape[-2], k.shape[-2]) <= FEW.get(q.dtype, 0)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
     )
@@ -41,7 +40,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        weights = torch.bmm(q, k.mT).mul_(q.shape[-1] ** -0.5).softmax(-1)
+        weights = torch.bmm(q, k.mT).mul_(q.shape[-1] ** -0.5).softmax(-1, dtype=q.dtype)
         return torch.bmm(weights, v), weights
 
     @staticmethod
