@@ -52,11 +52,13 @@ def train(
     exclude: Annotated[Path | None, typer.Option(help="A CSV of pictures to leave out, as audit writes it.")] = None,
     unreadable: Annotated[str, typer.Option(help="Pictures that cannot be read: skip or stop.")] = "skip",
     workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures; 0: threads.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help="A folder for resized pictures that memory cannot hold.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, and nothing else yet.")] = "cpu",
     to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an older run of that name moves aside.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard too.")] = False,
     show_lr: Annotated[
         bool, typer.Option("--show-lr", help="Print the learning rate of every layer, and stop.")
     ] = False,
@@ -87,10 +89,12 @@ def train(
         exclude=exclude,
         unreadable=unreadable,
         workers=workers,
+        cache=cache,
         device=device,
         out=to,
         name=name,
         fresh=fresh,
+        tensorboard=tensorboard,
         command=command_line(),
     )
     if show_lr or find_lr or check:
@@ -243,6 +247,6 @@ def _watching() -> Iterator[Watch]:
             share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
             if share > 0.3 and row["epoch"] <= 3:
                 waiting = f"{100 * share:.0f} % of the time goes into waiting for pictures"
-                complain(f"{waiting}: try --workers 2, or a smaller --size")
+                complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
 
         yield Watch(tell=complain, step=step, epoch=epoch)

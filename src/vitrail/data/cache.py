@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch.utils import data as loading
 
 from vitrail.checks import number, whole
 from vitrail.data.samples import Dataset
+from vitrail.data.shelf import Shelf, make_shelf, open_shelf, shelf_path
 from vitrail.errors import ImageError, InputError, VitrailError
 from vitrail.images import Preprocess
 
@@ -40,8 +43,9 @@ class Views:
     """What the network sees of every picture of a data set, (C, H, W) each.
 
     Of ordinary pictures `Preprocess.view`, 8-bit; of other bands `Preprocess.array`, float32. They are held in memory
-    if they take at most `limit` bytes, else read whenever they are asked for. A margin of 1.25 gives views 1.25 times
-    as large, for crops to be cut from. Several `threads` or `workers` (processes) read them faster, never differently.
+    if they take at most `limit` bytes, else on disk if `shelf` gives a folder and a digest of every picture, else read
+    whenever they are asked for. A margin of 1.25 gives views 1.25 times as large, for crops to be cut from. Several
+    `threads` or `workers` (processes) read them faster, never differently.
     A picture that cannot be read is an UnreadableError; give `skip` to be told of it and go on: its row then stands
     in `unreadable`, and asking for it is an error.
     """
@@ -57,6 +61,7 @@ class Views:
         workers: int = 0,
         done: Done | None = None,
         skip: Skip | None = None,
+        shelf: tuple[Path, Sequence[str]] | None = None,
     ) -> None:
         if not len(dataset):
             raise InputError(f"{dataset.source}: no pictures to look at")
@@ -69,6 +74,7 @@ class Views:
         self.preprocess = replace(preprocess, size=(height, width))
         self._reader = _Reader(dataset, self.preprocess)
         self._reasons: dict[int, str] = {}  # of rows that were skipped
+        self._shelf: Shelf | None = None
         first = self._first(strict=skip is None)
         self.shape: tuple[int, int, int] = first.shape  # (C, H, W)
         self.dtype = first.dtype
@@ -76,6 +82,8 @@ class Views:
         if self._array is None and len(dataset) * first.nbytes <= limit:
             self._array = np.zeros((len(dataset), *self.shape), self.dtype)
             self._fill(self._array, threads, workers, done, skip)
+        elif self._array is None and shelf is not None:
+            self._shelf = self._shelved(*shelf, threads, workers, done)
         elif done is not None:
             done(len(dataset))
 
@@ -84,8 +92,8 @@ class Views:
 
     @property
     def held(self) -> bool:
-        """Whether the views lie in memory, so that no file is read any more."""
-        return self._array is not None
+        """Whether the views lie in memory or on a shelf, so that no picture is decoded any more."""
+        return self._array is not None or self._shelf is not None
 
     @property
     def unreadable(self) -> tuple[int, ...]:
@@ -103,8 +111,9 @@ class Views:
         if self._array is not None:
             return torch.from_numpy(np.ascontiguousarray(self._array[rows]))  # (B, C, H, W)
         found = np.empty((len(rows), *self.shape), self.dtype)
+        read = self._reader.read if self._shelf is None else self._shelf.read
         for place, row in enumerate(rows.tolist()):
-            found[place] = self._reader.read(row)
+            found[place] = read(row)
         return torch.from_numpy(found)  # (B, C, H, W)
 
     def _first(self, strict: bool) -> Array:
@@ -119,23 +128,51 @@ class Views:
 
     def _fill(self, array: Array, threads: int, workers: int, done: Done | None, skip: Skip | None) -> None:
         """Read every picture into its place; what cannot be read is skipped, or an error."""
-        try:
-            for part in self._in_processes(workers) if workers else self._in_threads(threads):
+        with self._deaths_named():
+            for part in self._parts(threads, workers, done):
                 for row, reason in part.reasons:
                     if skip is None:
                         raise UnreadableError(reason, row)
                     skip(self.dataset.samples[row].name, ImageError(reason))
                     self._reasons[row] = reason
                 array[part.start : part.start + len(part.views)] = part.views.numpy()
-                if done is not None:
-                    done(len(part.views))
-        except RuntimeError as error:  # the loader's signal handler raises it, at any moment, when a process dies
+
+    def _shelved(self, folder: Path, digests: Sequence[str], threads: int, workers: int, done: Done | None) -> Shelf:
+        """The views on disk: those that are there already, or all of them read once."""
+        path = shelf_path(folder, digests, self.preprocess)
+        shape = (len(self), *self.shape)
+        found = open_shelf(path, shape)
+        if found is not None:
+            return found
+
+        def views() -> Iterator[Array]:
+            for part in self._parts(threads, workers, done):
+                for row, reason in part.reasons:
+                    raise UnreadableError(reason, row)
+                yield part.views.numpy()
+
+        with self._deaths_named():
+            return make_shelf(path, shape, self.dtype, views())
+
+    @contextmanager
+    def _deaths_named(self) -> Iterator[None]:
+        """The loader's signal handler raises, at any moment, when one of its processes dies."""
+        try:
+            yield
+        except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
             raise VitrailError(
                 f"{self.dataset.source}: a process that read pictures died ({str(error).splitlines()[0]}): "
                 "it may have run out of memory; try fewer workers, or workers=0"
             ) from error
+
+    def _parts(self, threads: int, workers: int, done: Done | None) -> Iterator[_Part]:
+        """Every picture, a chunk at a time, in order."""
+        for part in self._in_processes(workers) if workers else self._in_threads(threads):
+            yield part
+            if done is not None:
+                done(len(part.views))
 
     def _in_threads(self, threads: int) -> Iterator[_Part]:
         starts = range(0, len(self.dataset), _CHUNK)

@@ -1,7 +1,7 @@
 """Attention among few tokens while training on a CPU: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
 
-The fused kernel recomputes its weights on the way back, which pays for many tokens. For few of them, keeping the weights
-and multiplying matrices is faster there; `benchmarks/training.py` shows by how much.
+The fused kernel recomputes its weights on the way back, which pays for many tokens. For few of them it is faster there
+to keep the weights and to multiply matrices; `benchmarks/training.py` shows by how much.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ FEW = {torch.float32: 128, torch.bfloat16: 256}  # tokens; above it the fused ke
 
 
 def suits(q: Tensor, k: Tensor) -> bool:
-    """Whether `gather` is the faster way; the compiler and the tracers know the fused kernel better."""
+    """Whether `gather` is the faster way; tracers know the fused kernel better."""
     return (
         q.device.type == "cpu"
         and q.requires_grad
         and torch.is_grad_enabled()
         and max(q.shape[-2], k.shape[-2]) <= FEW.get(q.dtype, 0)
-        and not torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
         and not torch.jit.is_tracing()
     )
 
 
 def gather(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """softmax(q k' / sqrt(d)) v, with the weights kept for the way back."""
+    if torch.compiler.is_compiling():  # it finds the way back itself
+        return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1) @ v
     batch = q.shape[:-2]
     flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))  # (B*A, T, d)
     gathered, _ = _Gather.apply(*flat)

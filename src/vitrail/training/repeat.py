@@ -31,8 +31,11 @@ def repeated(
     first = Path(folder)
     if not (first / RESULT).is_file():
         raise InputError(f"{first} is no finished run: expected a folder with {RESULT}")
-    record = read_json(first / CONFIG)["options"]
+    config = read_json(first / CONFIG)
+    record = config["options"]
     data = record.pop("data")
+    if record["start"] is None and config["plan"]["origin"]:
+        raise InputError(f"{first} started from a checkpoint that was given as an object: its file is not known")
     if isinstance(record["recipe"], dict):
         record["recipe"] = Recipe.from_dict(record["recipe"])
     if isinstance(record["model"], dict):

@@ -24,6 +24,7 @@ from vitrail.evaluation.course import count_data
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
+from vitrail.training.board import boarded, need_tensorboard
 from vitrail.training.choose import Chosen, choose
 from vitrail.training.finish import Told, judge, write_everything
 from vitrail.training.folder import CONFIG, DATA, RESULT, find_run, make_folder, read_json, write_json, write_text
@@ -89,6 +90,7 @@ class Options:
     exclude: str | os.PathLike[str] | None = None
     unreadable: str = "skip"
     workers: int = 0
+    cache: str | os.PathLike[str] | None = None  # a folder for resized pictures that memory cannot hold
     threads: int = 1  # that prepare batches
     device: str = "cpu"
     out: str | os.PathLike[str] = "runs"
@@ -96,6 +98,7 @@ class Options:
     fresh: bool = False
     check: bool = True  # refuse recipes that are known to fail
     report: bool = True  # write the report, the figures and the predictions
+    tensorboard: bool = False  # write the log as TensorBoard's events too
     command: str = ""  # that repeats it
     save_seconds: float = 60.0
     watch: Watch = field(default_factory=Watch)
@@ -107,7 +110,7 @@ class Options:
         for name in ("recipe", "model"):
             if isinstance(plain[name], Recipe | ViTConfig):
                 plain[name] = plain[name].to_dict()
-        for name in ("start", "exclude", "out"):
+        for name in ("start", "exclude", "out", "cache"):
             if isinstance(plain[name], os.PathLike):
                 plain[name] = os.fspath(plain[name])
         if isinstance(plain["start"], Checkpoint):
@@ -125,6 +128,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
     """The whole way: prepare, plan, train, evaluate, report."""
     started = time.monotonic()
     tell = options.watch.tell
+    if options.tensorboard:
+        need_tensorboard()
     folder_of_runs = Path(options.out)
     make_folder(folder_of_runs)
     preset = resolve(options)
@@ -154,7 +159,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         if found.resumes:
             plan = Plan.from_dict(read_json(found.folder / CONFIG)["plan"])
             tell(f"going on with {found.folder}")
-        parts = make_parts(plan, prepared.dataset, options)
+        parts = make_parts(plan, prepared.dataset, manifest, options)
+        watch = boarded(options.watch, found.folder) if options.tensorboard else options.watch
         job = Job(
             plan=plan,
             model=chosen.model.to(options.device),
@@ -163,7 +169,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             folder=found.folder,
             threads=options.threads,
             save_seconds=options.save_seconds,
-            watch=logged(options.watch, found.folder / "log.txt"),
+            watch=logged(watch, found.folder / "log.txt"),
         )
         stages = probe_first(job, parts, prepared.dataset) if chosen.start is not None else ()
         if not found.resumes:
@@ -297,13 +303,17 @@ def check(plan: Plan, prepared: Prepared, options: Options) -> tuple[str, ...]:
     return tuple(f"{each.level}: {each.message}" for each in found)
 
 
-def make_parts(plan: Plan, dataset: Dataset, options: Options) -> dict[str, Part]:
+def make_parts(plan: Plan, dataset: Dataset, manifest: Manifest, options: Options) -> dict[str, Part]:
     """The pictures of every split, as the network sees them; those to train on with room for crops."""
     found = {}
+    digests = {each.name: each.digest for each in manifest.entries} if options.cache is not None else {}
     for split in dataset.splits:
         margin = 1.25 if split == "train" and plan.recipe.augment.crop is not None else 1.0
         part = dataset.part(split)
-        views = Views(part, plan.preprocess, margin=margin, threads=2, workers=options.workers)
+        shelf = None
+        if options.cache is not None:
+            shelf = (Path(options.cache), [digests[each.name] for each in part.samples])
+        views = Views(part, plan.preprocess, margin=margin, threads=2, workers=options.workers, shelf=shelf)
         found[split] = Part(views, part.targets(plan.classes))
     return found
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.manifest import record
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
 from vitrail.training.lint import Finding
@@ -53,7 +54,7 @@ def trial(
     if not search:
         return Trial(found, shown)
     folder = Path(options.out)
-    parts = make_parts(plan, prepared.dataset, options)
+    parts = make_parts(plan, prepared.dataset, record(prepared.dataset, prepared.entries), options)
     job = Job(plan=plan, model=chosen.model, train=parts["train"], val=None, folder=folder, threads=options.threads)
     tried, best = find_rate(job)
     files: tuple[Path, ...] = ()

@@ -1,0 +1,99 @@
+"""Shelf: views too many for memory, in a file on disk; made once, used again by every run on the same pictures.
+
+A shelf is an ordinary .npy file with a checksum of every view behind the views, each checked whenever it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.errors import InputError
+from vitrail.images import Preprocess
+from vitrail.opened import reason
+
+Array = np.ndarray[Any, Any]
+
+FORMAT: Final = 1  # a new number whenever a view of the same picture changes
+SPARE: Final = 1 << 30  # bytes of the disk that stay free
+
+
+class Shelf:
+    """The views of one file, row by row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        views = np.load(path, mmap_mode="r")
+        behind = views.offset + views.nbytes
+        if path.stat().st_size != behind + 4 * len(views):
+            raise ValueError("cut short")
+        self._views: Array = views
+        self._checks = np.fromfile(path, np.uint32, offset=behind)  # (n,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of all views together."""
+        return self._views.shape
+
+    def read(self, row: int) -> Array:
+        """One view, (C, H, W)."""
+        view: Array = self._views[row]
+        if zlib.crc32(view) != self._checks[row]:
+            raise InputError(f"{self.path} is damaged at view {row}: delete it, and it is made again")
+        return view
+
+
+def shelf_path(folder: Path, digests: Sequence[str], preprocess: Preprocess) -> Path:
+    """Where the views of these very pictures, seen this way, would stand."""
+    text = json.dumps([FORMAT, preprocess.to_dict(), list(digests)])
+    return folder / f"views-{hashlib.sha256(text.encode()).hexdigest()[:24]}.npy"
+
+
+def open_shelf(path: Path, shape: tuple[int, ...]) -> Shelf | None:
+    """The shelf that stands there; None where there is none, or only the rest of one."""
+    try:
+        shelf = Shelf(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return shelf if shelf.shape == shape else None
+
+
+def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]) -> Shelf:
+    """Write views, in order, a part (b, C, H, W) at a time; the name appears when all of it is on the disk."""
+    needed = math.prod(shape) * dtype.itemsize
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        if needed + SPARE > free:
+            raise InputError(
+                f"the cache of {shape[0]:,} views needs {needed / 1e9:.1f} GB in {path.parent}, where {free / 1e9:.1f} "
+                "GB are free: give --cache another folder, or take a smaller --size"
+            )
+        checks = []
+        with open(temporary, "wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                for view in part:
+                    plain = np.ascontiguousarray(view)
+                    checks.append(zlib.crc32(plain))
+                    file.write(plain)
+            file.write(np.array(checks, np.uint32))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"the cache could not be written to {path.parent}: {reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Shelf(path)
