@@ -271,7 +271,7 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:glass" is built in."""
+    """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in."""
     stored, metadata = read_safetensors(path)
     description = _description(path, metadata)
     empty = _described(path, description, len(stored))

@@ -240,6 +240,8 @@ def _read_file(path: Path, name: str, limits: Limits) -> bytes:
             raise ImageError(f"{name}: a pipe, socket or device, expected an ordinary file")
         with open(path, "rb") as file:
             return file.read(limits.file_bytes + 1)
+    except ImageError:  # a ValueError too
+        raise
     except FileNotFoundError as error:
         raise ImageError(f"{name}: no such file") from error
     except PermissionError as error:

@@ -35,7 +35,7 @@ class Opened:
             about = os.fstat(self.number)
         except FileNotFoundError:
             raise CheckpointError(
-                f"no checkpoint {self.name}: expected a file or folder of weights, or vitrail:glass"
+                f"no checkpoint {self.name}: expected a file or folder of weights, or vitrail:fashion"
             ) from None
         except OSError as error:
             raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error

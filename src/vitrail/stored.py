@@ -22,7 +22,7 @@ from vitrail.checks import shown
 from vitrail.errors import CheckpointError, nearest
 from vitrail.opened import Opened, as_numbers, fresh, path_text
 
-BUILT_IN: Final = ("glass",)
+BUILT_IN: Final = ("fashion", "glass")
 LARGEST_HEADER: Final = 32 * 2**20  # bytes
 MOST_TENSORS: Final = 20_000
 MOST_DIMENSIONS: Final = 32
@@ -64,7 +64,7 @@ class Safetensors(NamedTuple):
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
-    """Read and check the header of a file; no tensor is read yet. "vitrail:glass" is built in."""
+    """Read and check the header of a file; no tensor is read yet. "vitrail:fashion" is built in."""
     place = path_text(path)
     try:
         file = _open(place)
@@ -156,7 +156,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _open(name: str) -> Opened:
-    """The file of a name; "vitrail:glass" lies in the package."""
+    """The file of a name; "vitrail:fashion" lies in the package."""
     if not name.startswith("vitrail:"):
         return Opened(name)
     built_in = [f"vitrail:{each}" for each in BUILT_IN]

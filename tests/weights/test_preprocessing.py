@@ -192,6 +192,7 @@ def test_a_size_of_the_network_s_own_keeps_timm_s_rule(timm: ModuleType) -> None
     [
         (Preprocess(antialias=False), "antialias=False"),
         (Preprocess(order="BGR"), "order='BGR'"),
+        (Preprocess(channels=1, mean=0.5, std=0.2, range=4095), "range=4095"),
         (Preprocess((160, 224)), "always bilinear"),
     ],
 )
@@ -474,6 +475,7 @@ def test_a_written_file_opens_by_its_name(transformers: ModuleType, tmp_path: Pa
         (Preprocess((64, 32)), "covering a frame of \\(64, 32\\)"),
         (Preprocess(antialias=False), "antialias"),
         (Preprocess(order="BGR"), "order"),
+        (Preprocess(channels=1, mean=0.5, std=0.2, range=4095), "range=4095"),
     ],
 )
 def test_what_transformers_cannot_carry_is_refused(preprocess: Preprocess, message: str) -> None:

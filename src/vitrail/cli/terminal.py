@@ -22,7 +22,7 @@ tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatt
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 CheckpointPath = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:glass.")
+    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:fashion.")
 ]
 Override = Annotated[
     list[str] | None,

@@ -42,12 +42,12 @@ class Shelf:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of all views together."""
-        return self._views.shape
+        return tuple(self._views.shape)
 
     def read(self, row: int) -> Array:
         """One view, (C, H, W)."""
         view: Array = self._views[row]
-        if zlib.crc32(view) != self._checks[row]:
+        if zlib.crc32(view.data) != self._checks[row]:
             raise InputError(f"{self.path} is damaged at view {row}: delete it, and it is made again")
         return view
 
@@ -85,10 +85,10 @@ def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: 
             np.lib.format.write_array_header_1_0(file, header)
             for part in parts:
                 for view in part:
-                    plain = np.ascontiguousarray(view)
+                    plain = np.ascontiguousarray(view).data
                     checks.append(zlib.crc32(plain))
                     file.write(plain)
-            file.write(np.array(checks, np.uint32))
+            file.write(np.array(checks, np.uint32).data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

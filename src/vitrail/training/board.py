@@ -56,7 +56,7 @@ class Board:
         if self._writer is not None:
             self._writer.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._writer = SummaryWriter(str(self.folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(self.folder))
         self._written = 0
 
 

@@ -238,10 +238,12 @@ def checked(source: str, **values: Any) -> Preprocess:
 
 
 def refuse_beyond_pillow(preprocess: Preprocess, target: str) -> None:
-    """Neither library resizes without antialiasing or swaps the colours."""
+    """Neither library resizes without antialiasing, swaps the colours or reads more than eight bits."""
     if not preprocess.antialias and preprocess.interpolation != "nearest":
         raise CheckpointError(
             f"{target} always resizes with antialias=True, and this preprocessing has antialias=False"
         )
     if preprocess.order != "RGB":
         raise CheckpointError(f"{target} keeps the order RGB, and this preprocessing has order={preprocess.order!r}")
+    if preprocess.range != 255:
+        raise CheckpointError(f"{target} divides by 255, and this preprocessing has range={preprocess.range:g}")

@@ -344,6 +344,7 @@ def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
         f"interpolation={preprocess.interpolation!r}": preprocess.interpolation not in INTERPOLATIONS.values(),
         "antialias=False": not preprocess.antialias,
         f"order={preprocess.order!r}": preprocess.order != "RGB",
+        f"range={preprocess.range:g}": preprocess.range != 255,
     }
     found = [what for what, there in wrong.items() if there]
     if found:
