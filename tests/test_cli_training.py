@@ -89,6 +89,7 @@ def test_from_pictures_to_a_verdict(vit: Any, photos: Path, start: Path, tmp_pat
     assert re.search(r"top1 +\d+\.\d %", said.out)
     assert f"report            {out / 'second' / 'report.html'}" in said.out
     assert "1 of 62 pictures cannot be read, and are skipped" in said.err
+    assert len(re.findall(r"epoch \d: loss .*, validation .* s computing, .* s waiting for pictures", said.err)) == 3
 
     found = vit("evaluate", out / "photos-1", "--json").json
     assert found["n"] == first["evaluation"]["n"]
@@ -119,6 +120,14 @@ def test_seeds_give_mean_and_spread(vit: Any, photos: Path, start: Path, tmp_pat
     scores = [run["evaluation"]["top1"] for run in found["runs"]]
     assert found["mean"] == pytest.approx(sum(scores) / 2)
     assert [Path(run["run"]).name for run in found["runs"]] == ["x-seed0", "x-seed1"]
+    written = (tmp_path / "x-seed0" / "last.safetensors").stat().st_mtime_ns
+    (tmp_path / "x-seed1" / "result.json").unlink()  # as if it had been stopped in the second
+    again = vit("train", photos, *flags, "--json").json
+    assert [run["resumed"] for run in again["runs"]] == [True, True]
+    assert (again["mean"], again["spread"]) == (found["mean"], found["spread"])
+    assert (tmp_path / "x-seed0" / "last.safetensors").stat().st_mtime_ns == written
+    said = vit("train", photos, *flags, "--lr", "1e-5")
+    assert "was started with something else" in said.err
 
 
 def test_audit(vit: Any, photos: Path, tmp_path: Path) -> None:

@@ -58,8 +58,10 @@ def test_from_scratch_and_fine_tuned(
     run(monkeypatch, "scratch.py", "--data", few, "--epochs", 1, "--out", tmp_path)
     assert "report.html" in capsys.readouterr().out
     start = tmp_path / "few-1" / "best.safetensors"
-    run(monkeypatch, "finetune.py", few, "--from", start, "--probe", "--out", tmp_path)
-    said = capsys.readouterr().out
-    assert said.startswith("k-NN")
-    assert "linear probe" in said
-    assert "few-2" in said
+    for place, name in enumerate(("probe.py", "finetune.py"), start=2):
+        more = ("--epochs", 1) if name == "finetune.py" else ()
+        run(monkeypatch, name, few, "--from", start, *more, "--out", tmp_path)
+        said = capsys.readouterr().out
+        assert said.startswith("k-NN")
+        assert "linear probe" in said
+        assert f"few-{place}" in said

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fashion as maker
+import vitrail
 from vitrail.data import read_data
 from vitrail.data.fashion import FOLDER, NAMES
 from vitrail.data.npz import read_npz
@@ -86,3 +87,15 @@ def test_a_whole_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
             InputError, match=r"no Fashion-MNIST in .*: install the package dataset-fashion-mnist .* VITRAIL_FASHION"
         ):
             read_data("vitrail:fashion-full")
+
+
+def test_the_built_in_network_knows_the_built_in_pictures() -> None:
+    trained = vitrail.load("vitrail:fashion")
+    found = vitrail.evaluate(trained, "vitrail:fashion", resamples=0)
+    assert found.split == "test"
+    assert found.scores["top1"].value >= 0.87
+    assert trained.provenance.source == "vitrail:fashion"
+    picture = read_data("vitrail:fashion").part("test")
+    answers = vitrail.predict(trained, list(picture.images[:50]), top=1)
+    right = [each.labels[0] == sample.labels[0] for each, sample in zip(answers, picture.samples, strict=False)]
+    assert sum(right) >= 40

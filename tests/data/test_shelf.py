@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +118,20 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(InputError, match="No space left"):
         make_shelf(tmp_path / "views-1.npy", (2, 3, 2, 2), np.dtype(np.uint8), parts())
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_goes_away(pictures: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (folder / f"views-1.{ended.pid}.tmp").write_bytes(b"half")
+    (folder / f"views-2.{os.getppid()}.tmp").write_bytes(b"being written")
+    (folder / "views-notes.txt.tmp").write_bytes(b"not ours")
+    _shelved(pictures, folder)
+    left = {path.name for path in folder.iterdir()}
+    assert {f"views-2.{os.getppid()}.tmp", "views-notes.txt.tmp"} <= left
+    assert len(left) == 3
 
 
 def test_numpy_reads_it_too(tmp_path: Path) -> None:

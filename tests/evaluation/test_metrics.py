@@ -175,6 +175,7 @@ def test_the_first_of_equal_classes_wins() -> None:
     scores = np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [3.0, 1.0, 1.0]])
     assert answers(scores).tolist() == [0, 1, 0]
     assert places(scores, np.array([2, 1, 2])).tolist() == [2, 0, 2]
+    assert top_k(np.full((4, 3), np.nan), np.zeros(4, np.int64)) == 0.0
     assert top_k(scores, np.array([0, 2, 1])) == pytest.approx(1 / 3)
     assert top_k(scores, np.array([0, 2, 1]), 2) == 1.0
     assert top_k(scores, np.array([2, 2, 2]), 2) == pytest.approx(1 / 3)

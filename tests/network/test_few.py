@@ -54,8 +54,13 @@ def test_half_precision_is_near_the_full() -> None:
     gathered = few.gather(q, k, v)
     gathered.sum().backward()
     assert gathered.dtype == torch.bfloat16
-    exact = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    full = [each.detach().float().requires_grad_() for each in (q, k, v)]
+    exact = F.scaled_dot_product_attention(*full)
     torch.testing.assert_close(gathered.float(), exact, atol=0.03, rtol=0)
+    exact.sum().backward()
+    for half, whole in zip((q, k, v), full, strict=True):
+        assert half.grad is not None
+        torch.testing.assert_close(half.grad.float(), whole.grad, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("tokens, training, used", [(16, True, True), (16, False, False), (200, True, False)])

@@ -54,6 +54,19 @@ def test_what_the_log_takes_back_is_taken_back(tmp_path: Path) -> None:
     assert _read(tmp_path / "tensorboard") == _logged(tmp_path)
 
 
+def test_rows_that_came_again_otherwise_replace_the_first(tmp_path: Path) -> None:
+    fit(tiny.job(tmp_path, 12))
+    path = tmp_path / "metrics.jsonl"
+    board, log = Board(tmp_path), Record(path)
+    board.update()
+    log.cut(len(path.read_text().splitlines(keepends=True)[0]))
+    log.add(event="rollback", step=0, rate=0.5, why="a test")
+    for step in range(1, 30):  # longer than it was
+        log.add(event="step", step=step, loss=0.25, lr=1e-3)
+    board.update()
+    assert _read(tmp_path / "tensorboard") == _logged(tmp_path)
+
+
 def test_without_the_library_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"vitrail\[tensorboard\]"):

@@ -24,6 +24,7 @@ from vitrail.data.augment import Augment
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import loop
+from vitrail.training import state as saving
 from vitrail.training.loop import Job, Part, Watch, class_weights, fit, logits_of, loss_of
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
@@ -331,20 +332,112 @@ def test_a_kill_between_a_rollback_and_the_next_save_changes_nothing(
     assert (parted / "last.safetensors").read_bytes() == (whole / "last.safetensors").read_bytes()
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.fault("T1", "T15")
+@pytest.mark.parametrize("point", ["before-write", "written", "renamed", "verified", "forgetting", "cutting", "row"])
+def test_a_kill_anywhere_in_a_rollback_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
+    learn = loop._Loop.learn
+    dying = killed = False
+
+    def diverging(self: Any, batch: Any) -> None:
+        if self.at.step == 15 and self.at.rollbacks == 0:
+            raise loop._DivergedError("at step 15 the loss is nan")
+        learn(self, batch)
+
+    def reached(name: str) -> None:
+        if dying and name == point:
+            raise Killed
+
+    def watched(name: str, function: Any) -> Any:
+        def called(*arguments: Any, **named: Any) -> Any:
+            if named.get("event", "rollback") == "rollback":
+                reached(name)
+            return function(*arguments, **named)
+
+        return called
+
+    roll_back = loop._Loop.roll_back
+
+    def rolling(self: Any, why: str) -> None:
+        nonlocal dying, killed
+        dying, killed = parted in self.states.parents and not killed, killed or parted in self.states.parents
+        roll_back(self, why)
+        dying = False
+
+    monkeypatch.setattr(loop._Loop, "learn", diverging)
+    monkeypatch.setattr(loop._Loop, "roll_back", rolling)
+    monkeypatch.setattr(saving, "reached", reached)
+    monkeypatch.setattr(loop, "forget_later", watched("forgetting", loop.forget_later))
+    monkeypatch.setattr(Record, "cut", watched("cutting", Record.cut))
+    monkeypatch.setattr(Record, "add", watched("row", Record.add))
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    fit(tiny.job(whole, 24, PLAIN))
+    job = tiny.job(parted, 24, PLAIN)
+    with pytest.raises(Killed):
+        fit(job)
+    dying = False
+    fit(tiny.job(parted, 24, PLAIN))
+    assert log_of(parted) == log_of(whole)
+    assert (parted / "last.safetensors").read_bytes() == (whole / "last.safetensors").read_bytes()
+    assert len(rows(parted, "rollback")) == 1
+
+
+def test_validation_that_is_no_number_goes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true, calls = loop.validate, 0
+
+    def validate(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return loop.Scores(1.0, math.nan) if calls == 3 else true(*arguments)
+
+    monkeypatch.setattr(loop, "validate", validate)
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
+    at = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (at.rollbacks, at.step) == (1, 24)
+    assert "on validation is nan" in rows(tmp_path, "rollback")[0]["why"]
+    assert all(math.isfinite(row["val_loss"]) for row in rows(tmp_path, "epoch"))
+
+
+def test_only_the_head_moves_and_a_stop_changes_no_bit(tmp_path: Path) -> None:
+    recipe = replace(PLAIN, tune="head", clip=0.1)
+    whole, parted = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    job = tiny.job(whole, 20, recipe)
+    before = {name: each.clone() for name, each in job.model.state_dict().items()}
+    fit(job)
+    moved = {name for name, each in weights_of(whole).items() if not torch.equal(each, before[name])}
+    assert {name for name in moved if "running" not in name and "batches" not in name} == {
+        "head.classify.weight",
+        "head.classify.bias",
+    }
+    assert all(each.grad is None for name, each in job.model.named_parameters() if not name.startswith("head."))
+    with pytest.raises(vitrail.VitrailError, match="stopped at step 9"):
+        fit(stopped_at(tiny.job(parted, 20, recipe), 9))
+    fit(tiny.job(parted, 20, recipe))
+    assert log_of(parted) == log_of(whole)
+    assert equal(weights_of(parted), weights_of(whole))
+
+
 @pytest.mark.fault("T18")
 def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None:
     program = (
         "import resource, sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
         "from training import tiny\nfrom vitrail.errors import VitrailError\n"
-        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Watch, fit\n"
-        "def limit(step, steps, loss):\n"
-        "    if step == 2 and len(sys.argv) > 2:\n"
+        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import fit\n"
+        "def limit():\n"
+        "    if len(sys.argv) > 2:\n"
         "        used = int(Path('/proc/self/statm').read_text().split()[0]) * 4096\n"
-        "        resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000,) * 2)\n"
+        "        resource.setrlimit(resource.RLIMIT_AS, (used + 45_000_000,) * 2)\n"
         "import torch; torch.manual_seed(0)\n"
-        "wide = ViT(replace(tiny.CONFIG, mlp_width=65536))  # a step needs pieces of 100 MB\n"
+        "wide = ViT(replace(tiny.CONFIG, mlp_width=16384))  # a step needs pieces of 50 MB\n"
         "recipe = replace(tiny.RECIPE, batch=48, ema=0.0, optimiser='sgd')\n"
-        "try:\n    fit(tiny.job(Path(sys.argv[1]), 4, recipe, model=wide, watch=Watch(step=limit), save_seconds=0))\n"
+        "job = tiny.job(Path(sys.argv[1]), 4, recipe, model=wide, save_seconds=0)\n"
+        "try:\n    limit()\n    fit(job)\n"
         "except VitrailError as error:\n    print(error)\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}

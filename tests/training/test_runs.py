@@ -17,10 +17,17 @@ from PIL import Image
 import vitrail
 from training import tiny
 from vitrail.data import read_data
+from vitrail.data.augment import Augment
+from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
-from vitrail.network.config import ViTConfig
+from vitrail.evaluation.writing import data_for, data_for_both
+from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.vit import ViT
 from vitrail.training import Options, Recipe, Run, Watch, repeated, train
+from vitrail.training import state as saving
 from vitrail.training.choose import bands_of, small_network
+from vitrail.training.lock import locked
+from vitrail.training.speed import suggested
 from vitrail.training.trial import trial
 
 QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
@@ -90,6 +97,45 @@ def replace_splits(finished: Run, photos: Path) -> Any:
     from vitrail.evaluation.writing import data_for
 
     return data_for(str(finished.folder), str(photos), finished.plan.classes)
+
+
+@pytest.mark.parametrize("way", ["slash", "absolute", "copied", "renamed"])
+def test_its_training_pictures_are_known_however_they_are_named(
+    finished: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.chdir(photos.parent)
+    given = {"slash": "photos/", "absolute": str(photos), "copied": str(tmp_path / "photos"), "renamed": ""}[way]
+    if way in ("copied", "renamed"):
+        shutil.copytree(photos, tmp_path / "photos")
+    if way == "renamed":
+        for place, path in enumerate(sorted((tmp_path / "photos").rglob("*.png"))):
+            path.rename(path.with_name(f"other-{place}.png"))
+        given = str(tmp_path / "photos")
+    classes = vitrail.load(finished.best).classes
+    data = data_for(str(finished.folder), given, classes)
+    counts = {split: sum(each.split == split for each in data.samples) for split in ("train", "val", "test", "")}
+    assert counts["train"] + counts["val"] == 48
+    assert counts["test"] + counts[""] == 12
+    found = vitrail.evaluate(vitrail.load(finished.best), data, resamples=0)
+    assert found.scores["top1"].value == finished.evaluation.scores["top1"].value
+    assert len(found) == 12
+
+
+def test_two_runs_are_compared_by_what_neither_was_trained_on(finished: Run, photos: Path, tmp_path: Path) -> None:
+    other = run(photos, tmp_path, seed=1)
+    classes = vitrail.load(finished.best).classes
+    both = data_for_both(str(finished.folder), str(other.folder), str(photos), classes)
+    known = [Manifest.from_json((each.folder / "data.json").read_text()).entries for each in (finished, other)]
+    held = [{entry.name for entry in each if entry.split == "test"} for each in known]
+    assert {each.name for each in both.samples if each.split == "test"} == held[0] & held[1]
+    assert len(held[0] & held[1]) < len(held[0])
+
+
+def test_a_run_with_a_pattern_knows_its_pictures_again(photos: Path, tmp_path: Path) -> None:
+    pattern = r"(?P<label>[^/]+)/\d+\.png"
+    made = run(photos, tmp_path, pattern=pattern)
+    data = data_for(str(made.folder), "", vitrail.load(made.folder).classes)
+    assert sum(each.split == "test" for each in data.samples) == len(made.evaluation)
 
 
 def test_evaluating_a_run_on_its_own_data_takes_its_test_pictures(finished: Run, photos: Path) -> None:
@@ -301,8 +347,50 @@ def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path:
     assert "linear probe" in page
 
 
+def test_a_kill_before_the_first_state_keeps_the_probe(
+    photos: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "a", check=False)
+
+    def reached(point: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(saving, "reached", reached)
+        with pytest.raises(KeyboardInterrupt):
+            train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False)
+    assert (tmp_path / "b" / "photos-1" / "state").is_dir()
+    again = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False)
+    assert again.resumed
+    for name in ("metrics.jsonl", "last.safetensors"):
+        assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_a_start_with_two_tokens_for_its_head(photos: Path, tmp_path: Path) -> None:
+    two = {"pool": "cls+distillation", "cls_token": True, "distillation_token": True, "positions": Positions()}
+    config = replace(NETWORK, classes=3, **two)  # type: ignore[arg-type]
+    names = [f"class {number}" for number in range(3)]
+    vitrail.save(vitrail.Checkpoint(ViT(config), vitrail.Preprocess(16), names), tmp_path / "two.safetensors")
+    found = train(photos, start=tmp_path / "two.safetensors", recipe=QUICK, out=tmp_path / "runs", check=False)
+    assert [each.name for each in found.stages] == ["k-NN", "linear probe"]
+
+
+@pytest.mark.parametrize("crop", [None, (0.5, 1.0)])
+def test_judged_by_its_own_pictures_it_says_so(
+    photos: Path, finished: Run, tmp_path: Path, crop: tuple[float, float] | None
+) -> None:
+    recipe = replace(QUICK, augment=Augment(crop=crop))
+    found = train(photos, start=finished.best, recipe=recipe, out=tmp_path, val=0.0, test=0.0, check=False)
+    assert found.evaluation.split == "train"
+    assert [each.name for each in found.stages] == ["linear probe"]  # the nearest picture would be itself
+    page = (found.folder / "report.html").read_text()
+    assert "trained on these very pictures" in page
+    assert "on new pictures like these" not in page
+
+
 def test_nothing_learned_leaves_the_probe(photos: Path, finished: Run, tmp_path: Path) -> None:
     found = train(photos, start=finished.best, recipe="probe", out=tmp_path, check=False)
+    assert repeated(found.folder, tmp_path / "again").same
     assert found.steps == 0
     before, after = vitrail.load(finished.best).model.state_dict(), vitrail.load(found.folder).model.state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
@@ -320,6 +408,41 @@ def test_a_model_and_a_checkpoint_at_once_are_refused(photos: Path, finished: Ru
 
 
 # ---- before a run ------------------------------------------------------------------------------------------------
+
+
+def test_trials_go_through_the_network_as_the_run_would(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool]] = []
+    forward = ViT.forward
+
+    def watched(self: ViT, pixels: torch.Tensor, **more: Any) -> torch.Tensor:
+        seen.append((len(pixels), torch.is_autocast_enabled("cpu")))
+        return forward(self, pixels, **more)
+
+    monkeypatch.setattr(ViT, "forward", watched)
+    recipe = replace(QUICK, pieces=4, precision="bf16")
+    trial(photos, Options(model=NETWORK, recipe=recipe, out=tmp_path), search=True)
+    assert set(seen) == {(2, True)}
+
+
+def test_no_rate_suits_a_network_of_nothing() -> None:
+    with pytest.raises(InputError, match="not a number from the first step on"):
+        suggested([])
+
+
+def test_a_damaged_run_is_in_nobodys_way(photos: Path, tmp_path: Path) -> None:
+    interrupted(photos, tmp_path, 2)
+    (tmp_path / "photos-1" / "config.json").write_text("{")
+    assert run(photos, tmp_path).folder.name == "photos-2"
+
+
+@pytest.mark.fault("T11")
+def test_starting_anew_leaves_a_run_under_way_alone(photos: Path, tmp_path: Path) -> None:
+    run(photos, tmp_path, name="mine")
+    with locked(tmp_path / "mine"), pytest.raises(InputError, match="is being trained by process"):
+        run(photos, tmp_path, name="mine", fresh=True)
+    assert (tmp_path / "mine" / "result.json").exists()
 
 
 def test_a_recipe_known_to_fail_is_refused(photos: Path, tmp_path: Path) -> None:

@@ -71,15 +71,18 @@ def compare(
 ) -> None:
     """Compare two models on the same pictures, with a paired test."""
     from vitrail.evaluation import compare
-    from vitrail.evaluation.writing import data_for, write_comparison
+    from vitrail.evaluation.writing import data_for_both, write_comparison
 
     one, other = load_checkpoint(first, None, None), load_checkpoint(second, None, None)
-    source = data_for(first, data, one.classes)
+    source = data_for_both(first, second, data, one.classes)
     found = compare(one, other, source, split=split, batch=batch)
     files = write_comparison(found, to, one, source, (first, second), command_line()) if to is not None else []
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
+    say(f"{len(found.a)} pictures of {found.a.source} ({found.a.split})")
+    for name, why in found.a.skipped:
+        complain(f"{name} is skipped: {why}")
     table = table_of("", "A", "B")
     for name, score in found.a.scores.items():
         table.add_row(name, f"{score.value:.4f}", f"{found.b.scores[name].value:.4f}")

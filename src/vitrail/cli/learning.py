@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import statistics
 import sys
@@ -149,7 +150,8 @@ def report_run(result: Run, as_json: bool) -> None:
         digits = 3 if name == "loss" else 1
         table.add_row(name, f"{factor * score.value:.{digits}f}{unit}", _interval(score, factor, digits))
     show(table)
-    say(f"{result.steps} steps in {result.seconds:.0f} s")
+    since = " since it went on" if result.resumed else ""
+    say(f"{result.steps} steps; {result.seconds:.0f} s{since}")
     say(f"checkpoint        {result.best}")
     say(f"report            {result.folder / 'report.html'}")
     say(f"try it            vitrail predict {shlex.quote(str(result.best))} PICTURE")
@@ -160,13 +162,13 @@ def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
 
 
 def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
-    """One run a seed, and what they have in common."""
+    """One run a seed, and what they have in common; stopped, the same command goes on with the seed it stood at."""
     from dataclasses import replace
 
+    base = options.name or re.sub(r"[^\w.+=-]", "-", Path(data.removeprefix("vitrail:")).stem).strip("-.") or "run"
     runs = []
     for seed in range(options.seed, options.seed + seeds):
-        name = f"{options.name}-seed{seed}" if options.name else ""
-        runs.append(train_watched(data, replace(options, seed=seed, name=name)))
+        runs.append(train_watched(data, replace(options, seed=seed, name=f"{base}-seed{seed}", finished=True)))
     key = "top1" if "top1" in runs[0].evaluation.scores else "mean_ap"
     values = [each.evaluation.scores[key].value for each in runs]
     mean, spread = statistics.mean(values), statistics.stdev(values)
@@ -244,6 +246,8 @@ def _watching() -> Iterator[Watch]:
             if "val_score" in row:
                 score = f", validation {100 * row['val_score']:.1f} %"
             seconds = row["seconds"]
+            times = f"{seconds['compute']:.1f} s computing, {seconds['data']:.1f} s waiting for pictures"
+            complain(f"epoch {row['epoch']}: loss {row['loss']:.3f}{score}; {times}")
             share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
             if share > 0.3 and row["epoch"] <= 3:
                 waiting = f"{100 * share:.0f} % of the time goes into waiting for pictures"

@@ -68,7 +68,7 @@ def _look(dataset: Dataset, row: int) -> Entry | str:
     sample, source = dataset.samples[row], dataset.images[row]
     try:
         height, width = _size(source)
-        weight, digest = _fingerprint(source)
+        weight, digest = fingerprint(source)
     except (ImageError, InputError) as error:
         return str(error).removeprefix(f"{describe(source)}: ")
     except OSError as error:  # gone since it was decoded
@@ -95,7 +95,7 @@ def _size(source: Path | Array) -> tuple[int, int]:
     return values.shape[0], values.shape[1]
 
 
-def _fingerprint(source: Path | Array) -> tuple[int, str]:
+def fingerprint(source: Path | Array) -> tuple[int, str]:
     """How many bytes a picture has, and their SHA-256."""
     if isinstance(source, np.ndarray):
         return source.nbytes, hashlib.sha256(np.ascontiguousarray(source).data).hexdigest()

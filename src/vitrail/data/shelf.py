@@ -28,28 +28,31 @@ SPARE: Final = 1 << 30  # bytes of the disk that stay free
 
 
 class Shelf:
-    """The views of one file, row by row."""
+    """The views of one file, row by row; ValueError where the file is not whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        views = np.load(path, mmap_mode="r")
-        behind = views.offset + views.nbytes
-        if path.stat().st_size != behind + 4 * len(views):
-            raise ValueError("cut short")
-        self._views: Array = views
-        self._checks = np.fromfile(path, np.uint32, offset=behind)  # (n,)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of all views together."""
-        return tuple(self._views.shape)
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+            self._start = file.tell()
+            self._bytes = math.prod(self.shape[1:]) * self.dtype.itemsize  # of a view
+            behind = self._start + self.shape[0] * self._bytes
+            if os.fstat(file.fileno()).st_size != behind + 4 * self.shape[0]:
+                raise ValueError("cut short")
+            file.seek(behind)
+            self._checks = np.frombuffer(file.read(), np.uint32)  # (n,)
 
     def read(self, row: int) -> Array:
-        """One view, (C, H, W)."""
-        view: Array = self._views[row]
-        if zlib.crc32(view.data) != self._checks[row]:
+        """One view, (C, H, W). Read and not mapped: a file that is cut meanwhile is then an error, not a crash."""
+        try:
+            with open(self.path, "rb") as file:
+                raw = os.pread(file.fileno(), self._bytes, self._start + row * self._bytes)
+        except OSError as error:
+            raise InputError(f"{self.path} can no longer be read: {reason(error)}") from error
+        if len(raw) != self._bytes or zlib.crc32(raw) != self._checks[row]:
             raise InputError(f"{self.path} is damaged at view {row}: delete it, and it is made again")
-        return view
+        return np.frombuffer(raw, self.dtype).reshape(self.shape[1:])
 
 
 def shelf_path(folder: Path, digests: Sequence[str], preprocess: Preprocess) -> Path:
@@ -73,6 +76,7 @@ def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: 
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _clean(path.parent)
         free = shutil.disk_usage(path.parent).free
         if needed + SPARE > free:
             raise InputError(
@@ -97,3 +101,21 @@ def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: 
     finally:
         temporary.unlink(missing_ok=True)
     return Shelf(path)
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed processes left half-written."""
+    for path in folder.glob("views-*.*.tmp"):
+        number = path.suffixes[-2].removeprefix(".")
+        if number.isdigit() and not _is_alive(int(number)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

@@ -62,10 +62,11 @@ def answers(probabilities: Array, task: str = "one", thresholds: Array | None = 
 
 
 def places(scores: Array, targets: Array) -> Array:
-    """How many classes stand before the true one: (n,); 0 is right."""
+    """How many classes stand before the true one: (n,); 0 is right. Scores that are no numbers are all before it."""
     own = np.take_along_axis(scores, targets[:, None], axis=1)  # (n, 1)
     before = np.arange(scores.shape[1]) < targets[:, None]
-    return np.asarray(((scores > own) | ((scores == own) & before)).sum(axis=1))
+    found = ((scores > own) | ((scores == own) & before)).sum(axis=1)
+    return np.asarray(np.where(np.isnan(own[:, 0]), scores.shape[1], found))
 
 
 def top_k(scores: Array, targets: Array, k: int = 1) -> float:

@@ -95,7 +95,10 @@ def _short(report: Report) -> Section:
         body.append(callout("No picture could be evaluated, so there are no scores.", "bad"))
     elif shown is not None:
         body.append(sections.headline(shown))
-        if report.evaluation is None:
+        if shown.split == "train":
+            words = "The network was trained on these very pictures: nothing here says how it does on new ones."
+            body.append(callout(words, "bad"))
+        elif report.evaluation is None:
             words = (
                 "These are the validation pictures, by which the network was chosen: expect a little less on new ones."
             )

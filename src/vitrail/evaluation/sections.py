@@ -68,7 +68,9 @@ def headline(evaluation: Evaluation) -> Html:
     """The numbers that matter, in words."""
     scores = evaluation.scores
     found = []
-    if "top1" in scores:
+    if "top1" in scores and evaluation.split == "train":
+        found.append(Tile(percent(scores["top1"].value), "of its own training pictures named right", ""))
+    elif "top1" in scores:
         note = f"Expect {between(scores['top1'])} on new pictures like these (95 % interval)."
         found.append(Tile(percent(scores["top1"].value), "of pictures named right", note))
     if "mean_ap" in scores:

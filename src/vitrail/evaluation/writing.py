@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from PIL import Image
 from vitrail.data.manifest import Manifest
 from vitrail.data.reading import read_data
 from vitrail.data.samples import Dataset
+from vitrail.data.scan import fingerprint
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.evaluation.comparison import Comparison
 from vitrail.evaluation.evaluate import chosen
@@ -30,19 +32,55 @@ from vitrail.opened import reason
 def data_for(checkpoint: str, data: str, classes: Sequence[str]) -> Dataset:
     """The pictures to judge a checkpoint by: those named, or those of the run it comes from.
 
-    A checkpoint of a run knows which pictures it was trained on: they are marked as such, so that they are not
-    mistaken for new ones.
+    A checkpoint of a run knows which pictures it was trained on: they are marked as such, by name in the run's own
+    data and by their content anywhere else, so that they are not mistaken for new ones.
     """
     folder = run_of(checkpoint)
-    if not data and folder is None:
-        raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the pictures")
-    source = data or str(json.loads((folder / "config.json").read_text("utf-8"))["options"]["data"])  # type: ignore[operator]
-    dataset = read_data(source, classes=classes)
-    if folder is None or dataset.splits:
-        return dataset
-    known = Manifest.from_json((folder / "data.json").read_text("utf-8"))
-    splits = {each.name: each.split for each in known.entries} if known.source == dataset.source else {}
-    return replace(dataset, samples=tuple(each._replace(split=splits.get(each.name, "")) for each in dataset.samples))
+    if folder is None:
+        if not data:
+            raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the pictures")
+        return read_data(data, classes=classes)
+    options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
+    own = not data or _place(data) == _place(str(options["data"]))
+    source, pattern = (data or str(options["data"])), (options["pattern"] if own else None)
+    dataset = read_data(source, pattern=pattern, classes=classes)
+    known = Manifest.from_json((folder / "data.json").read_text("utf-8")).entries
+    if own:
+        splits = {each.name: each.split for each in known}
+        marks = [splits.get(each.name, each.split) for each in dataset.samples]
+    else:
+        splits = {each.digest: "train" for each in known if each.split in ("train", "val")}
+        marks = [
+            splits.get(_digest(image), each.split) for image, each in zip(dataset.images, dataset.samples, strict=True)
+        ]
+    return _marked(dataset, marks)
+
+
+def data_for_both(first: str, second: str, data: str, classes: Sequence[str]) -> Dataset:
+    """The pictures to compare two checkpoints by: what either was trained on or chosen by is marked as such."""
+    ranks = {"train": 2, "val": 1}
+    one, other = (data_for(each, data, classes) for each in (first, second))
+    marks = [
+        max(a.split, b.split, key=lambda split: ranks.get(split, 0))
+        for a, b in zip(one.samples, other.samples, strict=True)
+    ]
+    return _marked(one, marks)
+
+
+def _marked(dataset: Dataset, splits: Sequence[str]) -> Dataset:
+    pairs = zip(dataset.samples, splits, strict=True)
+    return replace(dataset, samples=tuple(each._replace(split=split) for each, split in pairs))
+
+
+def _place(source: str) -> str:
+    return source if source.startswith("vitrail:") else os.path.realpath(source)
+
+
+def _digest(image: Any) -> str:
+    try:
+        return fingerprint(image)[1]
+    except OSError:  # it will be found unreadable later
+        return ""
 
 
 def run_of(checkpoint: str) -> Path | None:

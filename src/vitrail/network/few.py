@@ -23,18 +23,19 @@ def suits(q: Tensor, k: Tensor) -> bool:
         and torch.is_grad_enabled()
         and max(q.shape[-2], k.shape[-2]) <= FEW.get(q.dtype, 0)
         and not torch.compiler.is_exporting()
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     )
 
 
 def gather(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """softmax(q k' / sqrt(d)) v, with the weights kept for the way back."""
     if torch.compiler.is_compiling():  # it finds the way back itself
-        return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1) @ v
+        weights: Tensor = (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1)
+        return weights @ v
     batch = q.shape[:-2]
     flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))  # (B*A, T, d)
-    gathered, _ = _Gather.apply(*flat)
-    return gathered.unflatten(0, batch)
+    gathered: Tensor = _Gather.apply(*flat)[0]  # type: ignore[no-untyped-call]
+    return gathered.reshape(*batch, *gathered.shape[1:])
 
 
 class _Gather(torch.autograd.Function):

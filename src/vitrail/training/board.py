@@ -36,19 +36,19 @@ class Board:
         self.folder = run / "tensorboard"
         self.log = Record(run / "metrics.jsonl")
         self._writer: Any = None
-        self._written = 0
+        self._written: list[Any] = []
 
     def update(self) -> None:
-        """Write the rows that are new; where the log is shorter than it was, or at the start, all of them."""
+        """Write the rows that are new; where the log has taken rows back, or at the start, all of them."""
         rows = self.log.rows()
-        if self._writer is None or len(rows) < self._written:
+        if self._writer is None or rows[: len(self._written)] != self._written:
             self._start()
-        for row in rows[self._written :]:
+        for row in rows[len(self._written) :]:
             for name, tag in SCALARS[row["event"]].items():
                 if row.get(name) is not None and math.isfinite(row[name]):
                     self._writer.add_scalar(tag, row[name], row["step"])
         self._writer.flush()
-        self._written = len(rows)
+        self._written = rows
 
     def _start(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -57,7 +57,7 @@ class Board:
             self._writer.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._writer = SummaryWriter(str(self.folder))
-        self._written = 0
+        self._written = []
 
 
 def boarded(watch: Watch, run: Path) -> Watch:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitrail.checkpoint import Checkpoint, load, save
 from vitrail.data.augment import augmented
+from vitrail.data.cache import Views
 from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
@@ -26,8 +27,9 @@ from vitrail.evaluation.writing import predictions_table
 from vitrail.inference import probabilities
 from vitrail.training.folder import write_text
 from vitrail.training.loop import Job, Part, Progress, logits_of
+from vitrail.training.plan import Plan
 from vitrail.training.probing import Stage
-from vitrail.training.record import Record
+from vitrail.training.record import Record, times_of
 
 Array = np.ndarray[Any, Any]
 
@@ -60,18 +62,22 @@ def judge(job: Job, at: Progress, dataset: Dataset, test: Part | None) -> Finish
         logits = logits_of(checkpoint.model, job.val, plan)
         checkpoint = calibrated(checkpoint, logits, job.val.targets)
         validation = _evaluation(checkpoint, logits, job.val.targets, dataset, "val")
-    judged, part = (
-        ("test", test) if test is not None else ("val", job.val) if job.val is not None else ("train", job.train)
-    )
-    if judged == "val" and validation is not None:
-        evaluation = validation
+    if test is None and validation is not None:
+        judged, evaluation = "val", validation
     else:
+        judged, part = ("test", test) if test is not None else ("train", training_part(plan, dataset))
         evaluation = _evaluation(checkpoint, logits_of(checkpoint.model, part, plan), part.targets, dataset, judged)
     metrics = {f"{judged}_{name}": each.value for name, each in evaluation.scores.items() if np.isfinite(each.value)}
     about = replace(checkpoint.provenance, metrics=dict(checkpoint.provenance.metrics) | metrics)
     checkpoint = replace(checkpoint, provenance=about)
     save(checkpoint, best)
     return Finished(checkpoint, evaluation, validation)
+
+
+def training_part(plan: Plan, dataset: Dataset) -> Part:
+    """The training pictures as predict would see them, without room for crops."""
+    part = dataset.part("train")
+    return Part(Views(part, plan.preprocess, threads=2), part.targets(plan.classes))
 
 
 def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpoint:
@@ -88,7 +94,7 @@ def write_everything(job: Job, finished: Finished, dataset: Dataset, told: Told)
     folder, evaluation = job.folder, finished.evaluation
     write_text(folder / "predictions.csv", predictions_table(evaluation))
     history = [dict(row) for row in Record(folder / "metrics.jsonl").rows()]
-    times = [dict(row) for row in Record(folder / "times.jsonl").rows()]
+    times = times_of(folder / "times.jsonl")
     judged = dataset.part(evaluation.split) if evaluation.split in dataset.splits else dataset
 
     def picture(row: int) -> Image.Image:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.errors import InputError
 from vitrail.opened import reason, sync_folder
+from vitrail.training.lock import locked
 
 CONFIG: Final = "config.json"
 DATA: Final = "data.json"
@@ -30,21 +31,24 @@ def find_run(
     *,
     name: str = "",
     fresh: bool = False,
+    finished: bool = False,
     differences: Callable[[Path], list[str]],
 ) -> Found:
     """Where a run goes. `differences` lists how a run that is there differs from the one that is wanted.
 
-    With a name: an unfinished run of that name goes on if it is the same one, a finished one is refused, and `fresh`
-    moves either aside. Without: an unfinished run of the very same plan goes on, else a new number is taken.
+    With a name: an unfinished run of that name goes on if it is the same one, a finished one is refused unless
+    `finished` allows it, and `fresh` moves either aside. Without: an unfinished run of the very same plan goes on,
+    else a new number is taken.
     """
     if name:
         _check_name(name)
         folder = out / name
-        if fresh and folder.exists():
-            _move_aside(folder)
+        if fresh and folder.is_dir():
+            with locked(folder):  # nobody may be training there
+                _move_aside(folder)
         if not (folder / CONFIG).exists():
             return Found(folder, False)
-        if (folder / RESULT).exists():
+        if (folder / RESULT).exists() and not finished:
             raise InputError(f"the run {folder} is finished: choose another --name, or --fresh to start anew")
         wrong = differences(folder)
         if wrong:
@@ -56,9 +60,17 @@ def find_run(
     numbers = _numbered(out, base)
     for number in sorted(numbers, reverse=True) if not fresh else ():
         folder = out / f"{base}-{number}"
-        if (folder / CONFIG).exists() and not (folder / RESULT).exists() and not differences(folder):
+        if (folder / CONFIG).exists() and not (folder / RESULT).exists() and _is_same(folder, differences):
             return Found(folder, True)
     return Found(out / f"{base}-{max(numbers, default=0) + 1}", False)
+
+
+def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:
+    """Whether the run there is the one that is wanted; one whose record is damaged is not."""
+    try:
+        return not differences(folder)
+    except (InputError, KeyError, OSError):
+        return False
 
 
 def make_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,9 +35,10 @@ from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.plan import Plan
 from vitrail.training.randomness import random_states, randomness, set_random_states
+from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
 from vitrail.training.schedule import factor
-from vitrail.training.state import State, clean, read_epoch, read_newest, write_state
+from vitrail.training.state import State, clean, forget_later, read_epoch, read_newest, write_state
 from vitrail.training.stopping import Stop
 
 Array = np.ndarray[Any, Any]
@@ -68,6 +69,7 @@ class Progress:
     best_epoch: int = 0
     waited: int = 0  # epochs since then
     log: int = 0  # bytes of the log
+    pending: list[dict[str, Any]] = field(default_factory=list)  # rows that come behind them, and may not be there yet
     finished: bool = False
 
 
@@ -125,20 +127,13 @@ class _Loop:
         self.seconds = {"data": 0.0, "compute": 0.0}
 
     def run(self) -> Progress:
-        with Stop() as stop:
+        with Stop() as stop, memory_named(self.recipe):
             self.start()
             while not self.at.finished:
                 try:
                     self.steps(stop)
                 except _DivergedError as error:
                     self.roll_back(str(error))
-                except (MemoryError, RuntimeError) as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    raise InputError(
-                        f"not enough memory for a step of {self.recipe.batch} pictures in {self.recipe.pieces} pieces; "
-                        "what is saved stays: take more pieces or checkpointing, or a smaller --batch or --size"
-                    ) from error
         return self.at
 
     def start(self) -> None:
@@ -184,38 +179,21 @@ class _Loop:
         step = self.at.step
         # For dropout and drop path. torch.manual_seed would also note the call for every absent device, each time.
         torch.default_generator.manual_seed(key(self.plan.seed, "step", step))
-        total = 0.0
         count = len(batch.rows)
-        for pixels, targets in zip(self.split(batch.pixels), self.split(batch.targets), strict=True):
-            with self.precision():
-                logits = self.model(pixels)
-            loss = loss_of(logits.float(), targets, self.plan.task, self.weights)
-            (loss * (len(pixels) / count)).backward()
-            total += float(loss.detach()) * len(pixels)
-        trained = [each for each in self.model.parameters() if each.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(trained, self.recipe.clip or math.inf)
-        if not math.isfinite(total) or not bool(norm.isfinite()):
-            raise _DivergedError(
-                f"at step {step} the loss is {total / count:.4g} and the gradient's norm {float(norm):.4g}"
-            )
+        loss, norm = gradients(self.model, batch, self.plan, self.weights)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise _DivergedError(f"at step {step} the loss is {loss:.4g} and the gradient's norm {norm:.4g}")
         share = self.at.rate * factor(self.recipe, step, self.plan.steps, self.plan.per_epoch)
         self.optimiser.step(share)
         self.optimiser.zero()
         if self.average is not None:
             self.average.update(self.model, step)
         self.at.step += 1
-        self.at.loss += total
+        self.at.loss += loss * count
         self.at.images += count
         if self.at.step % self.every == 0:
-            self.log.add(event="step", step=self.at.step, loss=total / count, lr=self.recipe.lr * share)
-        self.job.watch.step(self.at.step, self.plan.steps, total / count)
-
-    def split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """A batch in the pieces that go through the network one after the other."""
-        return values.tensor_split(self.recipe.pieces) if self.recipe.pieces > 1 else (values,)
-
-    def precision(self) -> Any:
-        return torch.autocast("cpu", torch.bfloat16) if self.recipe.precision == "bf16" else nullcontext()
+            self.log.add(event="step", step=self.at.step, loss=loss, lr=self.recipe.lr * share)
+        self.job.watch.step(self.at.step, self.plan.steps, loss)
 
     def batches(self) -> Generator[Batch, None, None]:
         """What is left of the run, from the step where it stands."""
@@ -254,6 +232,8 @@ class _Loop:
         row["loss"] = self.at.loss / self.at.images
         if self.job.val is not None:
             scores = validate(self.current(), self.job.val, self.plan)
+            if not math.isfinite(scores.loss):
+                raise _DivergedError(f"after step {self.at.step} the loss on validation is {scores.loss}")
             row |= {"val_loss": scores.loss, "val_score": scores.score}
             better = self.at.best is None or (scores.score, -scores.loss) > (self.at.best[0], -self.at.best[1])
             row["best"] = better
@@ -303,6 +283,12 @@ class _Loop:
             self.write("last", {} if self.at.best is None else {"best_val_score": self.at.best[0]})
         self.log.sync()
         self.at.log = self.log.size
+        self.write_state()
+        self.saved, self.interval = time.monotonic(), self.interval * 2
+        self.pause = self.saved - started
+
+    def write_state(self) -> None:
+        """The state as it stands now."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in self.optimiser.state_tensors().items()}
         if self.average is not None:
@@ -310,17 +296,26 @@ class _Loop:
         tensors["random.torch"] = torch.get_rng_state()
         facts = asdict(self.at) | {"random": random_states()}
         write_state(self.states, State(tensors, facts))
-        self.saved, self.interval = time.monotonic(), self.interval * 2
-        self.pause = self.saved - started
 
     def restore(self, state: State) -> None:
         """Stand where the state stood; the rows logged since then come again."""
+        self.stand(state)
+        self.settle_log()
+
+    def stand(self, state: State) -> None:
+        """Everything but the log as it was."""
         facts = dict(state.facts)
         self.restore_tensors(state)
         set_random_states(facts.pop("random"))
         torch.set_rng_state(state.tensors["random.torch"])
         self.at = Progress(**facts)
+
+    def settle_log(self) -> None:
+        """The log as the state knows it; doing it twice changes nothing."""
         self.log.cut(self.at.log)
+        for row in self.at.pending:
+            self.log.add(**row)
+        self.at.pending = []
 
     def restore_tensors(self, state: State) -> None:
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "average": {}, "random": {}}
@@ -340,19 +335,51 @@ class _Loop:
         if state is None:
             raise InputError(f"{why}, and there is no earlier state to go back to: lower --lr")
         before = self.at
-        self.restore(state)
+        self.stand(state)
         self.optimiser.zero()
+        rate = before.rate / 2
         self.at = replace(
             self.at,
             rollbacks=before.rollbacks + 1,
-            rate=before.rate / 2,
+            rate=rate,
             best=before.best,
             best_epoch=before.best_epoch,
             epoch_end=True,
+            pending=[*self.at.pending, {"event": "rollback", "step": self.at.step, "rate": rate, "why": why}],
         )
-        self.log.add(event="rollback", step=self.at.step, rate=self.at.rate, why=why)
+        self.write_state()  # the log is touched when the state is safe, and those that know a longer log are gone
+        forget_later(self.states, self.at.rollbacks, self.at.step)
+        self.settle_log()
         self.job.watch.tell(f"{why}: back to step {self.at.step}, and on with {self.at.rate:g} of the learning rate")
-        self.save()
+
+
+def gradients(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None) -> tuple[float, float]:
+    """Forward and backward, piece by piece, and the gradients clipped; the mean loss, and their norm before."""
+    recipe, count = plan.recipe, len(batch.rows)
+    pieces = min(recipe.pieces, count)
+    total = 0.0
+    for pixels, targets in zip(batch.pixels.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
+        with torch.autocast("cpu", torch.bfloat16) if recipe.precision == "bf16" else nullcontext():
+            logits = model(pixels)
+        loss = loss_of(logits.float(), targets, plan.task, weights)
+        (loss * (len(pixels) / count)).backward()
+        total += float(loss.detach()) * len(pixels)
+    trained = [each for each in model.parameters() if each.grad is not None]
+    return total / count, float(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf))
+
+
+@contextmanager
+def memory_named(recipe: Recipe) -> Iterator[None]:
+    """Running out of memory as an error that says what to do."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"not enough memory for a step of {recipe.batch} pictures in {recipe.pieces} pieces; "
+            "what is saved stays: take more pieces or checkpointing, or a smaller --batch or --size"
+        ) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

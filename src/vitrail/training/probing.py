@@ -41,14 +41,15 @@ class Probed(NamedTuple):
 
 
 def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64) -> Array:
-    """What the head receives for every picture: (n, D)."""
+    """What the head receives for every picture, where it receives several tokens their mean: (n, D)."""
     rows = np.arange(len(part.targets))
     with evaluating(model), torch.inference_mode():
         found = [
             model.embed(normalise(part.views.get(rows[start : start + batch]), preprocess)).float()
             for start in range(0, len(rows), batch)
         ]
-    return torch.cat(found).numpy()
+    features = torch.cat(found)
+    return (features if features.ndim == 2 else features.flatten(1, -2).mean(1)).numpy()
 
 
 def probe(
@@ -61,7 +62,7 @@ def probe(
     weight, bias = probe_head(fitted)
     logits = queries @ weight.T + bias
     stages = [Stage("linear probe", _score(logits, other.targets, task), "the head alone, on cached features")]
-    if task == "one":
+    if task == "one" and judged != "train":  # there, the nearest picture is itself
         near = knn(features, train.targets, queries, NEIGHBOURS, classes=classes)
         note = f"the {NEIGHBOURS} nearest training pictures; nothing is learned"
         stages.insert(0, Stage("k-NN", _score(near, other.targets, task), note))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,21 @@ class Record:
         """Back to its first `size` bytes: the rows after them come again."""
         if self.size < size:
             raise CheckpointError(f"{self.path} has {self.size:,} bytes, expected {size:,}: it was changed")
-        if self.path.exists():
+        if size or self.path.exists():
             os.truncate(self.path, size)
+        else:
+            self.path.touch()
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Every row."""
         return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
+def times_of(path: Path) -> list[dict[str, Any]]:
+    """How long every epoch took: the last time it was trained, where a kill or a rollback made it come again."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError, KeyError, TypeError):  # a power cut may leave half a line
+            row = json.loads(line)
+            found[row["epoch"]] = row
+    return [found[epoch] for epoch in sorted(found)]

@@ -12,6 +12,7 @@ from vitrail.errors import InputError
 from vitrail.network.config import ViTConfig
 from vitrail.training.folder import CONFIG, DATA, RESULT, read_json
 from vitrail.training.loop import Watch
+from vitrail.training.plan import plan_differences
 from vitrail.training.recipe import Recipe
 from vitrail.training.runs import Options, Run, run
 
@@ -43,9 +44,9 @@ def repeated(
     if isinstance(record["size"], list):
         record["size"] = tuple(record["size"])
     options = Options(**record | {"out": first.parent if out is None else out, "name": "", "fresh": True})
-    options = replace(options, watch=watch or Watch(), steps=_steps(first))
+    options = replace(options, watch=watch or Watch(), steps=_steps(first) or options.steps)
     again = run(data, options)
-    found = []
+    found = plan_differences(config["plan"], again.plan.to_dict() | {"minutes": config["plan"]["minutes"]})
     for name in ("best.safetensors", "last.safetensors"):
         one, other = (load(each / name).model.state_dict() for each in (first, again.folder))
         if content_hash({}, one) != content_hash({}, other):

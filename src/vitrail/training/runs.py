@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.training.board import boarded, need_tensorboard
 from vitrail.training.choose import Chosen, choose
-from vitrail.training.finish import Told, judge, write_everything
+from vitrail.training.finish import Told, judge, training_part, write_everything
 from vitrail.training.folder import CONFIG, DATA, RESULT, find_run, make_folder, read_json, write_json, write_text
 from vitrail.training.lint import Finding, lint
 from vitrail.training.lock import locked
@@ -37,6 +38,7 @@ from vitrail.training.presets import RECIPES, Preset
 from vitrail.training.probing import Stage, probe, start_head
 from vitrail.training.recipe import Recipe
 from vitrail.training.speed import measure_speed, overfits, scaled, steps_for
+from vitrail.training.state import has_state
 
 LONG: int = 500  # steps from which a run is long enough to be tried on one batch first
 
@@ -51,8 +53,9 @@ class Run:
     evaluation: Evaluation  # on pictures it never saw, where there are any
     stages: tuple[Stage, ...]  # what came before: k-NN, probe
     steps: int
-    seconds: float
+    seconds: float  # since it was started, or last went on
     warnings: tuple[str, ...] = ()
+    resumed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The result for machines."""
@@ -64,6 +67,7 @@ class Run:
             "stages": [each._asdict() for each in self.stages],
             "steps": self.steps,
             "seconds": round(self.seconds, 2),
+            "resumed": self.resumed,
             "warnings": list(self.warnings),
         }
 
@@ -96,6 +100,7 @@ class Options:
     out: str | os.PathLike[str] = "runs"
     name: str = ""
     fresh: bool = False
+    finished: bool = False  # whether a finished run of that name and plan is taken as it is, rather than refused
     check: bool = True  # refuse recipes that are known to fail
     report: bool = True  # write the report, the figures and the predictions
     tensorboard: bool = False  # write the log as TensorBoard's events too
@@ -153,7 +158,9 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         return found + differences(Manifest.from_json((folder / DATA).read_text("utf-8")), manifest)
 
     base = Path(prepared.dataset.source.removeprefix("vitrail:")).stem or "run"
-    found = find_run(folder_of_runs, base, name=options.name, fresh=options.fresh, differences=wrong)
+    found = find_run(
+        folder_of_runs, base, name=options.name, fresh=options.fresh, finished=options.finished, differences=wrong
+    )
     make_folder(found.folder)
     with locked(found.folder):
         if found.resumes:
@@ -174,7 +181,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         stages = probe_first(job, parts, prepared.dataset) if chosen.start is not None else ()
         if not found.resumes:
             job = measured(job, options)
-            _try_one_batch(job)
+            if options.check:
+                _try_one_batch(job)
             write_text(found.folder / DATA, manifest.to_json())
             write_json(found.folder / CONFIG, {"plan": job.plan.to_dict(), "options": options.to_dict(data)})
         at = fit(job)
@@ -192,6 +200,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             at.step,
             time.monotonic() - started,
             warnings,
+            found.resumes,
         )
         write_json(found.folder / RESULT, result.to_dict())
     return result
@@ -324,13 +333,12 @@ def probe_first(job: Job, parts: dict[str, Part], dataset: Dataset) -> tuple[Sta
     if path.exists():
         rows = read_json(path)["stages"]
         stages = tuple(Stage(each["name"], Score(*each["score"]), each["note"]) for each in rows)
-        if (job.folder / "state").exists():
+        if has_state(job.folder / "state"):
             return stages
     plan = job.plan
     judged = next(split for split in ("test", "val", "train") if split in parts)
     if job.plan.recipe.augment.crop is not None:
-        part = dataset.part("train")
-        parts = parts | {"train": Part(Views(part, plan.preprocess, threads=2), part.targets(plan.classes))}
+        parts = parts | {"train": training_part(plan, dataset)}
     probed = probe(job.model, plan.preprocess, parts, judged, len(plan.classes), plan.task)
     start_head(job.model, probed)
     for stage in probed.stages:
@@ -352,8 +360,8 @@ def logged(watch: Watch, path: Path) -> Watch:
     """The same, with what is told, and every epoch, in a file too, each line with its time."""
 
     def note(text: str) -> None:
-        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        with suppress(OSError), open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")  # a full disk is told by what matters
 
     def tell(text: str) -> None:
         note(text)

@@ -17,7 +17,7 @@ from vitrail.data.draws import key
 from vitrail.data.loader import Batch, Planned, batches, epoch_order
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
-from vitrail.training.loop import Job, loss_of, validate
+from vitrail.training.loop import Job, gradients, memory_named, validate
 from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.recipe import Recipe
@@ -35,7 +35,7 @@ class Speed(NamedTuple):
 @keeping_memory()
 def measure_speed(job: Job) -> Speed:
     """The time of a step, data included, on a copy of the network: the run itself is not touched."""
-    model = copy.deepcopy(job.model).train()
+    model = _copy(job)
     optimiser = build(model, job.plan.recipe)
     taken: list[float] = []
     started = before = time.perf_counter()
@@ -66,7 +66,7 @@ def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
 
 def overfits(job: Job, steps: int = 40) -> bool:
     """Whether the network can learn one batch by heart: if not, something is wrong with it or with the labels."""
-    model = copy.deepcopy(job.model).train()
+    model = _copy(job)
     crop = (1.0, 1.0) if job.plan.recipe.augment.crop is not None else None  # the views are larger for crops
     calm = replace(job.plan.recipe, augment=Augment(crop=crop, aspect=1.0), smoothing=0.0)
     trial = replace(job, plan=replace(job.plan, recipe=calm))
@@ -77,7 +77,7 @@ def overfits(job: Job, steps: int = 40) -> bool:
     for step in range(steps):
         last = _learn(model, small, trial, optimiser, min(1.0, (step + 1) / 5))
         first = last if step == 0 else first
-    return last < 0.5 * first
+    return last < max(0.5 * first, 0.1)  # a head that starts from a probe may know them already
 
 
 class Tried(NamedTuple):
@@ -89,7 +89,7 @@ class Tried(NamedTuple):
 
 def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100) -> tuple[list[Tried], float]:
     """Raise the rate step by step from least to most; the rate suggested is where the loss falls fastest."""
-    model = copy.deepcopy(job.model).train()
+    model = _copy(job)
     recipe = replace(job.plan.recipe, lr=1.0)
     optimiser = build(model, recipe)
     tried: list[Tried] = []
@@ -108,6 +108,8 @@ def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100
 
 def suggested(tried: list[Tried]) -> float:
     """Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest point."""
+    if not tried:
+        raise InputError("the loss is not a number from the first step on: look at the data with `vitrail audit`")
     bottom = min(range(len(tried)), key=lambda each: tried[each].loss)
     window = max(2, len(tried) // 10)
     falls = [
@@ -145,12 +147,18 @@ def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
 def _learn(model: ViT, batch: Batch, job: Job, optimiser: Optimiser, share: float) -> float:
     """One step on a copy; its loss."""
     torch.default_generator.manual_seed(key(job.plan.seed, "trial"))
-    loss = loss_of(model(batch.pixels), batch.targets, job.plan.task, None)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), job.plan.recipe.clip or math.inf)
-    optimiser.step(share)
+    with memory_named(job.plan.recipe):
+        loss, _ = gradients(model, batch, job.plan, None)
+        optimiser.step(share)
     optimiser.zero()
-    return float(loss.detach())
+    return loss
+
+
+def _copy(job: Job) -> ViT:
+    """The network as the run would train it."""
+    model = copy.deepcopy(job.model).train()
+    model.encoder.checkpointing = job.plan.recipe.checkpointing
+    return model
 
 
 def scaled(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:

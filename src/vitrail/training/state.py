@@ -116,6 +116,21 @@ def read_state(path: Path) -> State:
     return State(safetensors.torch.load(bytes(body)), json.loads(header["__metadata__"]["facts"]))
 
 
+def has_state(folder: Path) -> bool:
+    """Whether any state was ever written there."""
+    return bool(_states(folder))
+
+
+def forget_later(folder: Path, rollbacks: int, step: int) -> None:
+    """Remove the states of steps that a rollback has undone."""
+    for path in _states(folder):
+        before, steps, _ = _age(path)
+        if before < rollbacks and steps > step:
+            with suppress(OSError):
+                path.unlink()
+    sync_folder(folder)
+
+
 def clean(folder: Path) -> None:
     """Remove what killed saves left behind; only for the one who holds the lock."""
     for path in folder.glob(".*.tmp"):

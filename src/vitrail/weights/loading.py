@@ -28,7 +28,7 @@ RUN_BEST = "best.safetensors"
 def load(
     path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
 ) -> Checkpoint:
-    """A checkpoint from our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
+    """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
 
     Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
     `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
