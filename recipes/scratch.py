@@ -6,7 +6,7 @@ Sixteen tokens of width 128 behind three convolutions (0.9 M parameters), four b
 epochs of 5,400 pictures; 600 held out to choose the best epoch. The built-in network `vitrail:fashion` was made so.
 
 command   OMP_NUM_THREADS=1 python recipes/scratch.py
-time      308 s on one busy core; about 170 s on two quiet ones
+time      308 s on one busy core
 memory    0.48 GB
 score     88.1 % of the 1,000 test pictures (95 % interval 85.9 to 90.0)
 """

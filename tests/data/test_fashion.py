@@ -96,6 +96,7 @@ def test_the_built_in_network_knows_the_built_in_pictures() -> None:
     assert found.scores["top1"].value >= 0.87
     assert trained.provenance.source == "vitrail:fashion"
     picture = read_data("vitrail:fashion").part("test")
-    answers = vitrail.predict(trained, list(picture.images[:50]), top=1)
-    right = [each.labels[0] == sample.labels[0] for each, sample in zip(answers, picture.samples, strict=False)]
-    assert sum(right) >= 40
+    said = [each.labels[:1] for each in vitrail.predict(trained, list(picture.images[:200]), top=1)]
+    pairs = [(one, sample.labels) for one, sample in zip(said, picture.samples[:200], strict=True) if one]
+    assert len(pairs) >= 140  # of the others it is not sure enough
+    assert sum(one == truth for one, truth in pairs) >= 0.9 * len(pairs)
