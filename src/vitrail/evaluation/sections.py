@@ -64,30 +64,27 @@ def between(score: Score) -> str:
     return f"between {100 * score.low:.1f} and {100 * score.high:.1f} %"
 
 
+HEADLINES: Final = {  # what a score means, and its interval in words
+    "top1": ("of pictures named right", "Expect {} on new pictures like these (95 % interval)."),
+    "mean_ap": (
+        "how well labels are ranked",
+        "Mean average precision; {} on new pictures like these (95 % interval).",
+    ),
+    "exact": ("of pictures with all labels right", "Every label right and none too many; {}."),
+    "top5": ("right within five answers", "The truth is among the five likeliest; {}."),
+    "macro_f1": ("F1, mean of the classes", "Every class counts the same, however rare; {}."),
+    "ece": ("off in confidence", "How far its stated confidence is from the truth (ECE); {}."),
+}
+
+
 def headline(evaluation: Evaluation) -> Html:
-    """The numbers that matter, in words."""
-    scores = evaluation.scores
+    """The numbers that matter, in words; of training pictures without a word on new ones."""
     found = []
-    if "top1" in scores and evaluation.split == "train":
-        found.append(Tile(percent(scores["top1"].value), "of its own training pictures named right", ""))
-    elif "top1" in scores:
-        note = f"Expect {between(scores['top1'])} on new pictures like these (95 % interval)."
-        found.append(Tile(percent(scores["top1"].value), "of pictures named right", note))
-    if "mean_ap" in scores:
-        note = f"Mean average precision; {between(scores['mean_ap'])} on new pictures like these (95 % interval)."
-        found.append(Tile(percent(scores["mean_ap"].value), "how well labels are ranked", note))
-    if "exact" in scores:
-        note = f"Every label right and none too many; {between(scores['exact'])}."
-        found.append(Tile(percent(scores["exact"].value), "of pictures with all labels right", note))
-    if "top5" in scores:
-        note = f"The truth is among the five likeliest; {between(scores['top5'])}."
-        found.append(Tile(percent(scores["top5"].value), "right within five answers", note))
-    if "macro_f1" in scores:
-        note = f"Every class counts the same, however rare; {between(scores['macro_f1'])}."
-        found.append(Tile(percent(scores["macro_f1"].value), "F1, mean of the classes", note))
-    if "ece" in scores:
-        note = f"How far its stated confidence is from the truth (ECE); {between(scores['ece'])}."
-        found.append(Tile(percent(scores["ece"].value), "off in confidence", note))
+    for name, (label, words) in HEADLINES.items():
+        if name in evaluation.scores:
+            score = evaluation.scores[name]
+            note = "" if evaluation.split == "train" else words.format(between(score))
+            found.append(Tile(percent(score.value), label, note))
     return tiles(found)
 
 
