@@ -122,7 +122,7 @@ def test_its_training_pictures_are_known_however_they_are_named(
 
 
 def test_two_runs_are_compared_by_what_neither_was_trained_on(finished: Run, photos: Path, tmp_path: Path) -> None:
-    other = run(photos, tmp_path, seed=1)
+    other = run(photos, tmp_path, seed=1, report=False)
     classes = vitrail.load(finished.best).classes
     both = data_for_both(str(finished.folder), str(other.folder), str(photos), classes)
     known = [Manifest.from_json((each.folder / "data.json").read_text()).entries for each in (finished, other)]
@@ -133,7 +133,7 @@ def test_two_runs_are_compared_by_what_neither_was_trained_on(finished: Run, pho
 
 def test_a_run_with_a_pattern_knows_its_pictures_again(photos: Path, tmp_path: Path) -> None:
     pattern = r"(?P<label>[^/]+)/\d+\.png"
-    made = run(photos, tmp_path, pattern=pattern)
+    made = run(photos, tmp_path, pattern=pattern, report=False)
     data = data_for(str(made.folder), "", vitrail.load(made.folder).classes)
     assert sum(each.split == "test" for each in data.samples) == len(made.evaluation)
 
@@ -187,7 +187,7 @@ def test_the_same_call_goes_on_and_ends_the_same(finished: Run, photos: Path, tm
 def test_a_second_run_gets_a_number_of_its_own(photos: Path, tmp_path: Path) -> None:
     first = run(photos, tmp_path)
     before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
-    second = run(photos, tmp_path)
+    second = run(photos, tmp_path, report=False)
     assert second.folder.name == "photos-2"
     assert all(path.read_bytes() == value for path, value in before.items())
 
@@ -254,7 +254,7 @@ def test_minutes_are_measured_once_and_recorded(photos: Path, tmp_path: Path) ->
     interrupted(photos, tmp_path, 2, name="timed", minutes=0.01)
     plan = json.loads((tmp_path / "timed" / "config.json").read_text())["plan"]
     assert plan["minutes"] == 0.01
-    again = run(photos, tmp_path, name="timed", minutes=0.01)
+    again = run(photos, tmp_path, name="timed", minutes=0.01, report=False)
     assert again.steps == plan["steps"] > 2
     with pytest.raises(InputError, match="epochs or minutes, not both"):
         run(photos, tmp_path, minutes=1.0, epochs=1)
@@ -279,7 +279,7 @@ def test_unreadable_pictures_are_counted_and_named(photos: Path, tmp_path: Path)
 
 def test_excluded_pictures_are_left_out(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out.csv").write_text("path,exclude\nblue/0.png,1\nblue/1.png,0\n2 red/3.png,yes\n")
-    found = run(photos, tmp_path / "runs", exclude=tmp_path / "out.csv")
+    found = run(photos, tmp_path / "runs", exclude=tmp_path / "out.csv", report=False)
     names = json.loads((found.folder / "data.json").read_text())["names"]
     assert len(names) == 58
     assert "blue/0.png" not in names
@@ -350,7 +350,7 @@ def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path:
 def test_a_kill_before_the_first_state_keeps_the_probe(
     photos: Path, finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "a", check=False)
+    whole = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "a", check=False, report=False)
 
     def reached(point: str) -> None:
         raise KeyboardInterrupt
@@ -358,9 +358,9 @@ def test_a_kill_before_the_first_state_keeps_the_probe(
     with monkeypatch.context() as patched:
         patched.setattr(saving, "reached", reached)
         with pytest.raises(KeyboardInterrupt):
-            train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False)
+            train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False, report=False)
     assert (tmp_path / "b" / "photos-1" / "state").is_dir()
-    again = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False)
+    again = train(photos, start=finished.best, recipe=QUICK, out=tmp_path / "b", check=False, report=False)
     assert again.resumed
     for name in ("metrics.jsonl", "last.safetensors"):
         assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes()
@@ -371,7 +371,9 @@ def test_a_start_with_two_tokens_for_its_head(photos: Path, tmp_path: Path) -> N
     config = replace(NETWORK, classes=3, **two)  # type: ignore[arg-type]
     names = [f"class {number}" for number in range(3)]
     vitrail.save(vitrail.Checkpoint(ViT(config), vitrail.Preprocess(16), names), tmp_path / "two.safetensors")
-    found = train(photos, start=tmp_path / "two.safetensors", recipe=QUICK, out=tmp_path / "runs", check=False)
+    found = train(
+        photos, start=tmp_path / "two.safetensors", recipe=QUICK, out=tmp_path / "runs", check=False, report=False
+    )
     assert [each.name for each in found.stages] == ["k-NN", "linear probe"]
 
 
@@ -434,12 +436,12 @@ def test_no_rate_suits_a_network_of_nothing() -> None:
 def test_a_damaged_run_is_in_nobodys_way(photos: Path, tmp_path: Path) -> None:
     interrupted(photos, tmp_path, 2)
     (tmp_path / "photos-1" / "config.json").write_text("{")
-    assert run(photos, tmp_path).folder.name == "photos-2"
+    assert run(photos, tmp_path, report=False).folder.name == "photos-2"
 
 
 @pytest.mark.fault("T11")
 def test_starting_anew_leaves_a_run_under_way_alone(photos: Path, tmp_path: Path) -> None:
-    run(photos, tmp_path, name="mine")
+    run(photos, tmp_path, name="mine", report=False)
     with locked(tmp_path / "mine"), pytest.raises(InputError, match="is being trained by process"):
         run(photos, tmp_path, name="mine", fresh=True)
     assert (tmp_path / "mine" / "result.json").exists()
