@@ -2,7 +2,12 @@
 
     python recipes/probe.py sign_language_digits --from vit_tiny_patch16_224_in1k.safetensors --size 112
 
-SCORE"""
+The network is timm's ViT-Ti/16 (ImageNet-1k), the pictures 2,062 photos of hands, 70 % of them to train on.
+
+time      not measured by itself; with the tuning behind it 230 s on two threads
+memory    not measured yet
+score     linear probe 79.8 %, k-NN 59.9 % of 411 test pictures
+"""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -128,8 +128,8 @@ class Views:
 
     def _fill(self, array: Array, threads: int, workers: int, done: Done | None, skip: Skip | None) -> None:
         """Read every picture into its place; what cannot be read is skipped, or an error."""
-        with self._deaths_named():
-            for part in self._parts(threads, workers, done):
+        with self._deaths_named(), closing(self._parts(threads, workers, done)) as parts:
+            for part in parts:
                 for row, reason in part.reasons:
                     if skip is None:
                         raise UnreadableError(reason, row)
@@ -145,14 +145,15 @@ class Views:
         if found is not None:
             return found
 
-        def views() -> Iterator[Array]:
-            for part in self._parts(threads, workers, done):
-                for row, reason in part.reasons:
-                    raise UnreadableError(reason, row)
-                yield part.views.numpy()
+        def views() -> Generator[Array, None, None]:
+            with closing(self._parts(threads, workers, done)) as parts:
+                for part in parts:
+                    for row, reason in part.reasons:
+                        raise UnreadableError(reason, row)
+                    yield part.views.numpy()
 
-        with self._deaths_named():
-            return make_shelf(path, shape, self.dtype, views())
+        with self._deaths_named(), closing(views()) as filled:
+            return make_shelf(path, shape, self.dtype, filled)
 
     @contextmanager
     def _deaths_named(self) -> Iterator[None]:
@@ -167,14 +168,15 @@ class Views:
                 "it may have run out of memory; try fewer workers, or workers=0"
             ) from error
 
-    def _parts(self, threads: int, workers: int, done: Done | None) -> Iterator[_Part]:
+    def _parts(self, threads: int, workers: int, done: Done | None) -> Generator[_Part, None, None]:
         """Every picture, a chunk at a time, in order."""
-        for part in self._in_processes(workers) if workers else self._in_threads(threads):
-            yield part
-            if done is not None:
-                done(len(part.views))
+        with closing(self._in_processes(workers) if workers else self._in_threads(threads)) as parts:
+            for part in parts:
+                yield part
+                if done is not None:
+                    done(len(part.views))
 
-    def _in_threads(self, threads: int) -> Iterator[_Part]:
+    def _in_threads(self, threads: int) -> Generator[_Part, None, None]:
         starts = range(0, len(self.dataset), _CHUNK)
         if threads < 2:
             yield from map(self._reader.part, starts)
@@ -182,10 +184,17 @@ class Views:
         with ThreadPoolExecutor(threads, "vitrail-views") as pool:
             yield from pool.map(self._reader.part, starts)
 
-    def _in_processes(self, workers: int) -> Iterator[_Part]:
+    def _in_processes(self, workers: int) -> Generator[_Part, None, None]:
         # A generator of its own: the loader draws a seed, and the global one would then depend on the workers.
         own = torch.Generator()
-        return iter(loading.DataLoader(self._reader, None, num_workers=workers, collate_fn=_unchanged, generator=own))
+        loader = loading.DataLoader(self._reader, None, num_workers=workers, collate_fn=_unchanged, generator=own)
+        parts: Any = iter(loader)
+        try:
+            yield from parts
+        finally:  # until it is shut down, the death of any child of this process, whenever it comes, raises again
+            for _ in range(2):
+                with suppress(RuntimeError):
+                    parts._shutdown_workers()
 
 
 class _Part(NamedTuple):
