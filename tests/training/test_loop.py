@@ -427,22 +427,23 @@ def test_only_the_head_moves_and_a_stop_changes_no_bit(tmp_path: Path) -> None:
 def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None:
     program = (
         "import resource, sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
-        "from training import tiny\nfrom vitrail.errors import VitrailError\n"
+        "import torch\nfrom training import tiny\nfrom vitrail.errors import VitrailError\n"
         "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Watch, fit\n"
         "hog = []\n"
         "def limit(step, steps, loss):\n"
-        "    if step == 2 and len(sys.argv) > 2:\n"
+        "    if step == 2 and sys.argv[1] == 'limited':\n"
         "        used = int(Path('/proc/self/statm').read_text().split()[0]) * 4096\n"
         "        resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000,) * 2)\n"
         "        try:\n"
-        "            while True: hog.append(torch.empty(10_000_000))  # what earlier steps have freed\n"
+        "            while True: hog.append(torch.empty(2_500_000))  # what earlier steps have freed\n"
         "        except RuntimeError: pass\n"
-        "import torch; torch.manual_seed(0)\n"
-        "wide = ViT(replace(tiny.CONFIG, mlp_width=32768))  # a step needs pieces of 100 MB\n"
         "recipe = replace(tiny.RECIPE, batch=48, ema=0.0, optimiser='sgd')\n"
-        "job = tiny.job(Path(sys.argv[1]), 4, recipe, model=wide, watch=Watch(step=limit), save_seconds=0)\n"
-        "try:\n    fit(job)\n"
-        "except VitrailError as error:\n    print(error)\n"
+        "for folder in sys.argv[2:]:\n"
+        "    torch.manual_seed(0)\n"
+        "    wide = ViT(replace(tiny.CONFIG, mlp_width=8192))  # a step needs pieces of 25 MB\n"
+        "    job = tiny.job(Path(folder), 4, recipe, model=wide, watch=Watch(step=limit), save_seconds=0)\n"
+        "    try:\n        fit(job)\n"
+        "    except VitrailError as error:\n        print(error)\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
 
@@ -452,9 +453,10 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         assert run.returncode == 0, run.stderr
         return run.stdout
 
-    assert training(str(tmp_path / "run"), "limited").startswith("not enough memory for a step of 48 pictures")
-    assert training(str(tmp_path / "run")) == training(str(tmp_path / "whole" / "run")) == ""
-    assert log_of(tmp_path / "run") == log_of(tmp_path / "whole" / "run")
+    run, whole = tmp_path / "run", tmp_path / "whole" / "run"
+    assert training("limited", str(run)).startswith("not enough memory for a step of 48 pictures")
+    assert training("free", str(run), str(whole)) == ""
+    assert log_of(run) == log_of(whole)
 
 
 @pytest.mark.fault("T7", "T8")

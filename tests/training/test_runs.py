@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vitrail.data import read_data
 from vitrail.data.augment import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
-from vitrail.evaluation.writing import data_for, data_for_both
+from vitrail.evaluation.known import data_for, data_for_both
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
 from vitrail.training import Options, Recipe, Run, Watch, repeated, train
@@ -94,8 +95,6 @@ def test_the_numbers_are_those_of_pictures_it_never_saw(finished: Run, photos: P
 
 
 def replace_splits(finished: Run, photos: Path) -> Any:
-    from vitrail.evaluation.writing import data_for
-
     return data_for(str(finished.folder), str(photos), finished.plan.classes)
 
 
@@ -119,6 +118,15 @@ def test_its_training_pictures_are_known_however_they_are_named(
     found = vitrail.evaluate(vitrail.load(finished.best), data, resamples=0)
     assert found.scores["top1"].value == finished.evaluation.scores["top1"].value
     assert len(found) == 12
+
+
+def test_pictures_it_was_trained_on_are_not_taken_for_new_ones(finished: Run, photos: Path) -> None:
+    loaded = vitrail.load(finished.best)
+    for judge in (vitrail.evaluate, partial(vitrail.compare, loaded)):
+        with pytest.raises(InputError, match="was trained on pictures of .*data_for"):
+            judge(loaded, photos)
+    assert len(vitrail.evaluate(loaded, photos, split="all", resamples=0)) == 60
+    assert len(vitrail.evaluate(loaded, data_for(finished.folder), resamples=0)) == 12
 
 
 def test_two_runs_are_compared_by_what_neither_was_trained_on(finished: Run, photos: Path, tmp_path: Path) -> None:

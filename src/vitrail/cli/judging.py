@@ -41,7 +41,8 @@ def evaluate(
 ) -> None:
     """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
     from vitrail.evaluation import evaluate
-    from vitrail.evaluation.writing import data_for, write_evaluation
+    from vitrail.evaluation.known import data_for
+    from vitrail.evaluation.writing import write_evaluation
 
     loaded = load_checkpoint(checkpoint, None, None)
     source = data_for(checkpoint, data, loaded.classes)
@@ -71,7 +72,8 @@ def compare(
 ) -> None:
     """Compare two models on the same pictures, with a paired test."""
     from vitrail.evaluation import compare
-    from vitrail.evaluation.writing import data_for_both, write_comparison
+    from vitrail.evaluation.known import data_for_both
+    from vitrail.evaluation.writing import write_comparison
 
     one, other = load_checkpoint(first, None, None), load_checkpoint(second, None, None)
     source = data_for_both(first, second, data, one.classes)

@@ -3,6 +3,7 @@
 from vitrail.evaluation.calibration import ece, fit_reject, fit_temperature
 from vitrail.evaluation.comparison import Comparison, compare
 from vitrail.evaluation.evaluate import evaluate
+from vitrail.evaluation.known import data_for, data_for_both
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.evaluation.thresholds import fit_thresholds
@@ -12,6 +13,8 @@ __all__ = [
     "Evaluation",
     "Score",
     "compare",
+    "data_for",
+    "data_for_both",
     "ece",
     "evaluate",
     "evaluation_of",

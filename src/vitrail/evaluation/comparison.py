@@ -68,7 +68,7 @@ def compare(
     A picture that one of them cannot read counts for neither. `done` is told of each picture twice.
     """
     check_alike(a, b)
-    dataset = opened(data, a)
+    dataset = opened(data, (a, b), split)
     found = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]
     return comparison_of(*found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ def evaluate(
     """
     if not getattr(runtime, "classes", ()):
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
-    dataset = opened(data, runtime)
+    dataset = opened(data, (runtime,), split)
     name, part = chosen(dataset, split)
     part = fitted(part, runtime)
     targets = part.targets(runtime.classes)
@@ -76,15 +77,25 @@ def evaluate(
     )
 
 
-def opened(data: Data, runtime: Runtime) -> Dataset:
-    """The pictures, read with the classes of the runtime if they are named by a path."""
+def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
+    """The pictures, read with the classes of the first runtime if they are named by a path."""
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, str | os.PathLike):
         raise InputError(f"expected a Dataset, or a path to a folder or table of pictures, got {shown(data)}")
     from vitrail.data.reading import read_data
+    from vitrail.evaluation.known import place_of
 
-    return read_data(data, classes=runtime.classes)
+    dataset = read_data(data, classes=runtimes[0].classes)
+    for about in (getattr(each, "provenance", None) for each in runtimes):
+        if about is None or not about.run or split or dataset.splits:
+            continue
+        if place_of(about.source) == place_of(data):
+            raise InputError(
+                f"{about.run} was trained on pictures of {data}, and its folder knows which: pass "
+                "vitrail.evaluation.data_for(folder, data), where they are marked, or split='all' if you mean them too"
+            )
+    return dataset
 
 
 def chosen(data: Dataset, split: str) -> tuple[str, Dataset]:
