@@ -45,9 +45,11 @@ def main() -> None:
             found = vitrail.evaluate(with_size(trained, size), data, resamples=0)
             scores[size].append(found.scores["top1"].value)
     rows = [
-        Scored(f"{size} pixels{' (trained)' if size == 28 else ''}", values, 0.0) for size, values in scores.items()
+        Scored(f"{size} pixels{' (trained)' if size == 28 else ''}", values, 0.0, "", size)
+        for size, values in scores.items()
     ]
-    show("Larger: test accuracy at other sizes than trained, vitrail:fashion", rows, chosen.out)
+    title = f"Larger: trained at 28 pixels, tested at others, {chosen.data}"
+    show(title, rows, chosen.out, across="side of the test pictures, pixels")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from study import accuracy, options, show
 
-from vitrail.network.cost import count_parameters
-from vitrail.network.vit import on_meta
+from vitrail.network.cost import estimate
 from vitrail.training import RECIPES
 from vitrail.training.choose import small_network
 
@@ -35,9 +34,12 @@ def main() -> None:
     found = []
     for name, changes in variants.items():
         config = replace(base, **changes)  # type: ignore[arg-type]
-        label = f"{name} ({count_parameters(on_meta(config)) / 1000:.0f} k)"
-        found.append(accuracy(chosen.data, config, RECIPES["scratch"].recipe, chosen.seeds, chosen.steps, label))
-    show("Shapes: test accuracy of small networks on vitrail:fashion", found, chosen.out)
+        cost = estimate(config)
+        label = f"{name} ({cost.parameters / 1000:.0f} k)"
+        one = accuracy(chosen.data, config, RECIPES["scratch"].recipe, chosen.seeds, chosen.steps, label)
+        found.append(one._replace(line=name, at=cost.multiply_adds / 1e6))
+    title = f"Shapes: cost and test accuracy of small networks, {chosen.data}"
+    show(title, found, chosen.out, across="million multiply-adds a picture")
 
 
 if __name__ == "__main__":
