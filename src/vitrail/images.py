@@ -188,6 +188,16 @@ class Preprocess:
         canvas.paste(part, (kept[0] - frame[0], kept[1] - frame[1]))
         return canvas
 
+    def box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """What the network sees of a picture of this size: left, top, right, bottom, in the picture's own pixels.
+
+        A padded frame reaches beyond the picture.
+        """
+        tall, wide = self._resized(height, width)
+        top, left = _offset(tall, self.size[0]), _offset(wide, self.size[1])
+        across, down = width / wide, height / tall
+        return left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down
+
     def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON; a range of 255, which older files do not name, is left out."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

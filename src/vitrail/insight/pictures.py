@@ -43,7 +43,26 @@ def enlarged(values: Array, size: tuple[int, int], smooth: bool = True) -> Array
 
 def overlay(image: Image.Image, values: Array, smooth: bool = True) -> Image.Image:
     """A heat map (h, w) laid over its image: bright where it is high, the image dimmed where it is low."""
-    heat = np.clip(enlarged(normalised(values), image.size, smooth), 0, 1)
+    return _lit(image, np.clip(enlarged(normalised(values), image.size, smooth), 0, 1))
+
+
+def heat_over(image: Image.Image, values: Array, box: tuple[float, float, float, float]) -> Image.Image:
+    """The same where the map is of a part of the image, or of a frame around it: box (left, top, right, bottom)."""
+    left, top, right, bottom = (round(each) for each in box)
+    heat = np.clip(enlarged(normalised(values), (max(1, right - left), max(1, bottom - top))), 0, 1)
+    whole = np.zeros((image.height, image.width))
+    x, y, to_x, to_y = max(left, 0), max(top, 0), min(right, image.width), min(bottom, image.height)
+    whole[y:to_y, x:to_x] = heat[y - top : to_y - top, x - left : to_x - left]
+    lit = _lit(image, whole)
+    if (x, y, to_x, to_y) == (0, 0, image.width, image.height):
+        return lit
+    unseen = Image.fromarray((np.asarray(lit) * 0.45).astype(np.uint8))
+    unseen.paste(lit.crop((x, y, to_x, to_y)), (x, y))
+    return marked(unseen, (x, y, to_x - 1, to_y - 1), PAPER, thin=True)
+
+
+def _lit(image: Image.Image, heat: Array) -> Image.Image:
+    """An image under a heat map of its own size, values 0..1."""
     base = np.asarray(image.convert("RGB"), dtype=np.float64)
     grey = base.mean(axis=-1, keepdims=True)
     dimmed = (0.5 * base + 0.5 * grey) * 0.55
@@ -65,10 +84,12 @@ def panes(image: Image.Image, grid: tuple[int, int], gap: int = 4) -> Image.Imag
     return sheet
 
 
-def marked(image: Image.Image, box: tuple[float, float, float, float], colour: tuple[int, int, int]) -> Image.Image:
+def marked(
+    image: Image.Image, box: tuple[float, float, float, float], colour: tuple[int, int, int], thin: bool = False
+) -> Image.Image:
     """An image with a frame around a box (left, top, right, bottom)."""
     image = image.copy()
-    ImageDraw.Draw(image).rectangle(box, outline=colour, width=max(2, image.width // 90))
+    ImageDraw.Draw(image).rectangle(box, outline=colour, width=1 if thin else max(2, image.width // 90))
     return image
 
 

@@ -31,17 +31,21 @@ def trace(
     hidden: bool = True,
     head_mask: Tensor | None = None,
     blocks: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> Trace:
     """Run the model once and keep what it computed.
 
     `blocks` names the blocks whose attention is wanted (all by default; -1 is the last). In those blocks explicit
     attention takes the place of the fused kernel, so `torch.autograd.grad(logit, trace.attention)` works.
+    `rows` names tokens (prefix tokens first) whose attention alone is wanted, (B, A, rows, T): the fused kernel stays,
+    and the rows cost next to nothing. They are computed beside it, so nothing flows back through them.
     """
     instance("model", model, ViT, error=InputError)
-    if blocks is not None and not attention:
-        raise InputError("blocks names blocks whose attention is wanted, but attention=False: leave one of them out")
-    wanted = _numbers(blocks, model.config.depth) if attention else []
-    tape = Tape(wanted, hidden)
+    for name, given in (("blocks", blocks), ("rows", rows)):
+        if given is not None and not attention:
+            raise InputError(f"{name} says whose attention is wanted, but attention=False: leave one of them out")
+    wanted = _numbers("blocks", blocks, model.config.depth) if attention else []
+    tape = Tape(wanted, hidden, [] if rows is None else _tokens(model, pixels, rows))
     encoded = model.encode(pixels, head_mask, tape)
     tokens = model.normed(encoded.tokens)
     after = model.config.final_norm == "pooled"
@@ -57,12 +61,23 @@ def trace(
     )
 
 
-def _numbers(blocks: Sequence[int] | None, depth: int) -> list[int]:
-    """Block numbers from 0; negative ones count from the end."""
-    if blocks is None:
-        return list(range(depth))
-    if not isinstance(blocks, Sequence):
-        raise InputError(f"blocks: expected a list of numbers, got {blocks!r:.80}")
-    for block in blocks:
-        whole("blocks", block, -depth, depth - 1, error=InputError)
-    return [int(block) % depth for block in blocks]
+def _tokens(model: ViT, pixels: Tensor, rows: Sequence[int]) -> list[int]:
+    """Numbers of tokens, of a network that keeps them all."""
+    config = model.config
+    if config.merge_per_block:
+        raise InputError("rows: this network merges tokens, so their numbers change: leave rows out")
+    h, w = model.grid_of(pixels)
+    if not _numbers("rows", rows, config.prefix + h * w):
+        raise InputError("rows: expected at least one token, got none: leave rows out for all")
+    return _numbers("rows", rows, config.prefix + h * w)
+
+
+def _numbers(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:
+    """Numbers from 0; negative ones count from the end."""
+    if wanted is None:
+        return list(range(count))
+    if not isinstance(wanted, Sequence):
+        raise InputError(f"{name}: expected a list of numbers, got {wanted!r:.80}")
+    for each in wanted:
+        whole(name, each, -count, count - 1, error=InputError)
+    return [int(each) % count for each in wanted]

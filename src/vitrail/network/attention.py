@@ -6,6 +6,7 @@ who ask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -102,8 +103,12 @@ class Attention(nn.Module):
         rotation: Rotation | None = None,
         head_mask: Tensor | None = None,
         explicit: bool = False,
+        rows: Sequence[int] = (),
     ) -> Attended:
-        """The same, with the keys, and with the exact weights where `explicit`."""
+        """The same, with the keys, and with the exact weights where `explicit`.
+
+        Those of a few tokens alone, named by `rows`, are computed beside the fused kernel, which stays.
+        """
         if self.line and place is None:
             raise InputError(f"attention along a {self.line} needs to know the grid: give place")
         q, k, v = self._project(x, context)  # (B, A, T, d) each
@@ -113,9 +118,8 @@ class Attention(nn.Module):
         if rotation is not None and place is not None:
             q, k = turn(q, rotation, place.prefix), turn(k, rotation, place.prefix)
         bias = self._bias(q, place)
-        weights = None
-        if explicit:
-            weights = self._weigh(q, k, bias, place)
+        weights = self._weigh(q, k, bias, place, rows) if explicit else None
+        if weights is not None and not rows:
             gathered = F.dropout(weights, self.attention_dropout, self.training) @ v
         elif self.line and place is not None:
             gathered = self._along_lines(q, k, v, place)
@@ -173,15 +177,21 @@ class Attention(nn.Module):
             bias = place.sizes.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
         return bias
 
-    def _weigh(self, q: Tensor, k: Tensor, bias: Tensor | None, place: Place | None) -> Tensor:
-        """Softmax of the scaled products: (B, A, T, S), every row sums to 1."""
-        logits: Tensor = (q * self.head_width**-0.5) @ k.transpose(-2, -1)
+    def _weigh(
+        self, q: Tensor, k: Tensor, bias: Tensor | None, place: Place | None, rows: Sequence[int] = ()
+    ) -> Tensor:
+        """Softmax of the scaled products: (B, A, T, S), or the rows asked for of it; every row sums to 1."""
+
+        def picked(x: Tensor) -> Tensor:
+            return x[..., list(rows), :] if rows and x.shape[-2] > 1 else x
+
+        logits: Tensor = (picked(q) * self.head_width**-0.5) @ k.transpose(-2, -1)
         if bias is not None:
-            logits = logits + bias
+            logits = logits + picked(bias)
         if self.causal:
-            logits = logits.masked_fill(unseen(q, k), float("-inf"))
+            logits = logits.masked_fill(picked(unseen(q, k)), float("-inf"))
         if self.line and place is not None:
-            logits = logits.masked_fill(off_line(place, self.line, q.device), float("-inf"))
+            logits = logits.masked_fill(picked(off_line(place, self.line, q.device)), float("-inf"))
         return logits.softmax(dim=-1)
 
     def _along_lines(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:

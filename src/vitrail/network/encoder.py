@@ -129,13 +129,14 @@ class Block(nn.Module):
         head_mask: Tensor | None = None,
         explicit: bool = False,
         mlp_chunk: int = 0,
+        rows: Sequence[int] = (),
     ) -> Passed:
-        """Tokens after the block; `explicit` also gives the attention weights."""
+        """Tokens after the block; `explicit` also gives the attention weights, of all tokens or of `rows` alone."""
         normed = self.norm1(x)
         weights = None
         if explicit or self.merged:
             attended = self.attention.attend(
-                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit
+                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit, rows=rows
             )
             branch, weights = attended.output, attended.weights
         else:
@@ -163,8 +164,9 @@ class Block(nn.Module):
 class Tape:
     """What a pass through the encoder is asked to leave behind."""
 
-    def __init__(self, blocks: Sequence[int] = (), hidden: bool = False) -> None:
+    def __init__(self, blocks: Sequence[int] = (), hidden: bool = False, rows: Sequence[int] = ()) -> None:
         self.blocks = list(blocks)  # blocks whose attention weights are wanted
+        self.rows = list(rows)  # tokens whose rows of them are wanted; none named: all
         self.wants_hidden = hidden
         self.attention: dict[int, Tensor] = {}
         self.hidden: list[Tensor] = []
@@ -220,7 +222,7 @@ class Encoder(nn.Module):
                 rotation = rotary(place.places, index)
             mask = head_mask[index] if head_mask is not None else None
             explicit = tape is not None and index in tape.blocks
-            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk)
+            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk, tape.rows if explicit and tape else ())
             if self.checkpointing and self.training and torch.is_grad_enabled():
                 passed = checkpoint(block, *inputs, use_reentrant=False)
             else:

@@ -70,7 +70,7 @@ class ViT(nn.Module):
 
     def encode(self, pixels: Tensor, head_mask: Tensor | None = None, tape: Tape | None = None) -> Encoded:
         """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""
-        grid = self._grid_of(pixels)
+        grid = self.grid_of(pixels)
         x = pixels if self.stem is None else self.stem(pixels)  # (B, C', H/r, W/r)
         x = self.patches(x)  # (B, N, D)
         x, place = self.tokens(x, grid)  # (B, T, D)
@@ -114,7 +114,7 @@ class ViT(nn.Module):
         first = next(self.parameters())
         return model.to(first.device, first.dtype).train(self.training)
 
-    def _grid_of(self, pixels: Tensor) -> Grid:
+    def grid_of(self, pixels: Tensor) -> Grid:
         """Check the pixels at the door, and say how many patches they make."""
         config = self.config
         if not isinstance(pixels, Tensor):

@@ -1,0 +1,144 @@
+"""explain: a checkpoint and a picture -> Explanation, a map that carries its own proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import instance
+from vitrail.errors import InputError
+from vitrail.images import Source, decode
+from vitrail.inference import Runtime
+from vitrail.insight.covering import Array, occlusion_map
+from vitrail.insight.drawing import Drawn, draw
+from vitrail.insight.explanation import Explanation
+from vitrail.insight.judging import Candidate, judged
+from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion, named
+from vitrail.insight.recording import Answer, asked, frozen
+from vitrail.insight.sanity import outlying, shuffled
+from vitrail.insight.targets import Target, aim_at
+from vitrail.insight.trace import trace
+from vitrail.network.vit import ViT
+
+PIECES = 14  # that a side is cut into where the network's own grid is not known
+
+
+def explain(
+    checkpoint: Checkpoint | Runtime,
+    picture: Source,
+    method: str | Method = "relevance",
+    target: Target = None,
+    *,
+    check: bool = True,
+    seed: int = 0,
+) -> Explanation:
+    """Where on a picture the answer comes from, for the class that the network names, or for another target.
+
+    The map is checked: by deletion and insertion beside random orders, and against the map of shuffled weights. What
+    fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
+    occlusion alone.
+    """
+    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None]
+    if isinstance(checkpoint, Checkpoint):
+        model, about = checkpoint.model, {"classes": checkpoint.classes, "task": checkpoint.task}
+        pixels = pixels.to(next(model.parameters()).dtype)
+        [found] = explain_pixels(model, pixels, method, target, check=check, seed=seed, **about)  # type: ignore[arg-type]
+    else:
+        found = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
+    image = decode(picture)
+    return replace(found, image=image, box=checkpoint.preprocess.box(image.height, image.width))
+
+
+def explain_pixels(
+    model: ViT,
+    pixels: Tensor,
+    method: str | Method = "relevance",
+    target: Target = None,
+    *,
+    check: bool = True,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    task: str = "one",
+) -> list[Explanation]:
+    """The same for a batch of pixels (B, C, H, W): one explanation a picture."""
+    instance("model", model, ViT, error=InputError)
+    method = named(method)
+    model.grid_of(pixels)
+    if not len(pixels):
+        raise InputError("expected at least one picture, got none")
+    _check_target(model, target)
+    said = asked(model, pixels)
+    aims = [aim_at(target, each, classes, task) for each in said.logits]
+    methods = [named(each) for each in method.among] if isinstance(method, Best) else [method]
+    drawn = [draw(model, pixels, each, aims) for each in methods]
+    without: list[list[Drawn]] = []
+    if check:
+        other = shuffled(model, seed)
+        without = [draw(other, pixels, _quicker(each), aims) for each in methods]
+    outliers = _outliers(model, pixels) if check and any(each.inside for each in methods) else None
+    found = []
+    for row, aim in enumerate(aims):
+        candidates = [
+            Candidate(
+                each,
+                drawn[at][row],
+                without[at][row].map if check else None,
+                outliers[row] if outliers is not None and each.inside else None,
+            )
+            for at, each in enumerate(methods)
+        ]
+        value = float(aim.level(said.logits[row : row + 1], said.embedding[row : row + 1]))
+        found.append(judged(partial(asked, model), pixels[row], candidates, aim, value, check, seed))
+    return found
+
+
+def _check_target(model: ViT, target: Target) -> None:
+    if model.config.pool == "none":
+        raise InputError("this network has no pool, so it has no one answer to explain: trace shows its attention")
+    if not model.config.classes and (target is None or isinstance(target, int | str)):
+        raise InputError("this network has no classes to explain: pass target=Likeness(embedding), or a function")
+
+
+def _quicker(method: Method) -> Method:
+    """For weights that mean nothing, an exact integral is not worth its time."""
+    return replace(method, steps=method.steps or 32) if isinstance(method, IntegratedGradients) else method
+
+
+def _outliers(model: ViT, pixels: Tensor) -> Array:
+    """Patches (B, h, w) with outlying tokens, after any block of the second half."""
+    with frozen(model), torch.no_grad():
+        hidden = trace(model, pixels, attention=False).hidden
+    late = [outlying(each, model.config.prefix) for each in hidden[len(hidden) // 2 :]]
+    found: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).numpy()
+    return found
+
+
+def _from_outside(
+    runtime: Runtime, pixels: Tensor, method: Method, target: Target, check: bool, seed: int
+) -> Explanation:
+    """By answers alone, of a runtime whose inside is not at hand."""
+    if not isinstance(method, Occlusion):
+        raise InputError(
+            f"method {method.name!r} needs the network's inside, and a {type(runtime).__name__} gives answers alone: "
+            "load the checkpoint that it was made from, or use method 'occlusion'"
+        )
+
+    def ask(batch: Tensor) -> Answer:
+        logits, embedding = runtime.run(batch.numpy())
+        return Answer(torch.from_numpy(logits), torch.from_numpy(embedding))
+
+    said = ask(pixels[None])
+    aim = aim_at(target, said.logits[0], runtime.classes, runtime.task)
+    grid = (_pieces(pixels.shape[1]), _pieces(pixels.shape[2]))
+    drawn = Drawn(occlusion_map(ask, pixels, grid, method, aim.of).numpy())
+    return judged(ask, pixels, [Candidate(method, drawn)], aim, float(aim.level(*said)), check, seed)
+
+
+def _pieces(side: int) -> int:
+    """How many equal pieces a side of so many pixels is cut into: the number nearest to the usual that divides it."""
+    return min((each for each in range(1, side + 1) if side % each == 0), key=lambda each: abs(each - PIECES))

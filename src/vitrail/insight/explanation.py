@@ -1,0 +1,69 @@
+"""Explanation: a map of one picture with its proof, and the pictures drawn from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitrail.errors import InputError
+from vitrail.insight.covering import Array
+from vitrail.insight.faithfulness import Curves, Scores
+from vitrail.insight.pictures import heat_over
+from vitrail.opened import reason
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Where on a picture the answer comes from, and what the map is worth."""
+
+    map: Array  # (h, w), a value a patch: the higher, the more it speaks for the target
+    method: str
+    target: str
+    value: float  # what the network gives the target: a probability where there is one
+    scores: Scores | None = None  # deletion and insertion, beside chance; None where not asked for
+    curves: Curves | None = None
+    shuffled: float | None = None  # rank correlation with the map of shuffled weights; None where not asked for
+    warnings: tuple[str, ...] = ()  # why the map is not to be relied on
+    outliers: Array | None = None  # (h, w), True where a token is far larger than the others; None where not looked at
+    pixel_map: Array | None = None  # (H, W), of methods that see pixels
+    tried: Mapping[str, Scores] = field(default_factory=dict)  # of method "best": every candidate's
+    image: Image.Image | None = None  # the picture itself, and
+    box: tuple[float, float, float, float] | None = None  # what the network saw of it: left, top, right, bottom
+
+    @property
+    def reliable(self) -> bool:
+        return not self.warnings
+
+    def picture(self) -> Image.Image:
+        """The heat map over the picture, in the picture's own size; what the network did not see is dimmed."""
+        if self.image is None or self.box is None:
+            raise InputError("this explanation is of pixels, not of a picture: draw .map, or use vitrail.explain")
+        return heat_over(self.image, self.map, self.box)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the heat map over the picture."""
+        image = self.picture()
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            image.save(path)
+        except (OSError, ValueError) as error:
+            why = reason(error) if isinstance(error, OSError) else str(error)
+            raise InputError(f"cannot write {path}: {why}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "method": self.method,
+            "target": self.target,
+            "value": self.value,
+            "map": [[float(value) for value in row] for row in self.map],
+            "scores": None if self.scores is None else self.scores._asdict() | {"gain": self.scores.gain},
+            "shuffled": self.shuffled,
+            "warnings": list(self.warnings),
+            "tried": {name: each._asdict() | {"gain": each.gain} for name, each in self.tried.items()},
+        }

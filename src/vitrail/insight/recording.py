@@ -1,0 +1,122 @@
+"""A network asked once, with what explanations are made of: its trace, and gradients of a target at parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import InputError
+from vitrail.insight.targets import Aim
+from vitrail.insight.trace import Trace, trace
+from vitrail.network.encoder import Block
+from vitrail.network.modes import evaluating
+from vitrail.network.vit import ViT
+
+
+class Answer(NamedTuple):
+    """Logits (n, K) and embedding (n, D) of some pictures."""
+
+    logits: Tensor
+    embedding: Tensor
+
+
+@contextmanager
+def frozen(model: ViT) -> Iterator[None]:
+    """In evaluation, and without gradients of weights, which no explanation needs; left as it was."""
+    free = [each for each in model.parameters() if each.requires_grad]
+    with evaluating(model):
+        for each in free:
+            each.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for each in free:
+                each.requires_grad_(True)
+
+
+def vector_of(pooled: Tensor) -> Tensor:
+    """One embedding a picture; of a cls and a distillation token, or of all tokens, their mean."""
+    return pooled.mean(dim=1) if pooled.ndim == 3 else pooled
+
+
+def answer(model: ViT, pixels: Tensor) -> Answer:
+    """What the network says, with gradients where the caller has them on."""
+    pooled = model.embed(pixels)
+    logits = model.head(pooled)
+    return Answer(logits.float(), vector_of(pooled).float())
+
+
+def asked(model: ViT, pixels: Tensor) -> Answer:
+    """What the network says, in evaluation and without gradients."""
+    with frozen(model), torch.no_grad():
+        return answer(model, pixels)
+
+
+def traced(model: ViT, pixels: Tensor, blocks: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Trace:
+    """A trace without gradients."""
+    keep_tokens(model)
+    with frozen(model), torch.no_grad():
+        return trace(model, pixels, hidden=False, blocks=blocks, rows=rows)
+
+
+class Gradients(NamedTuple):
+    """Values inside a network, the gradients there, and what the pool reads (B, T)."""
+
+    values: list[Tensor]
+    gradients: list[Tensor]
+    pool_weights: Tensor
+
+
+def attention_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> Gradients:
+    """Every block's attention, and the gradient of each picture's aim there."""
+    keep_tokens(model)
+    with frozen(model), torch.enable_grad():
+        found = trace(model, _on_graph(pixels), hidden=False)
+        return _gradients(found, list(found.attention), aims)
+
+
+def tokens_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim], block: int) -> Gradients:
+    """The tokens as a block's attention receives them, after its norm, and the gradient there."""
+    keep_tokens(model)
+    kept: list[Tensor] = []
+    norm = cast(Block, model.encoder.blocks[block]).norm1
+    with frozen(model), torch.enable_grad():
+        watch = norm.register_forward_hook(lambda module, given, made: kept.append(made))
+        try:
+            found = trace(model, _on_graph(pixels), attention=False, hidden=False)
+        finally:
+            watch.remove()
+        return _gradients(found, kept, aims)
+
+
+def _on_graph(pixels: Tensor) -> Tensor:
+    """No gradient is taken at them: they only put the network on the graph, whose weights are frozen."""
+    return pixels.detach().requires_grad_(True)
+
+
+def _gradients(found: Trace, inside: list[Tensor], aims: Sequence[Aim]) -> Gradients:
+    slopes = torch.autograd.grad(total(aims, found.logits, found.pooled), inside, allow_unused=True)
+    kept = [torch.zeros_like(of) if each is None else each for each, of in zip(slopes, inside, strict=True)]
+    return Gradients(
+        [each.detach().float() for each in inside], [each.float() for each in kept], found.pool_weights.detach().float()
+    )
+
+
+def total(aims: Sequence[Aim], logits: Tensor, pooled: Tensor) -> Tensor:
+    """The sum of all pictures' aims: each has gradients of its own, since pictures do not meet in a network."""
+    embedding = vector_of(pooled)
+    each = [aim.of(logits[row : row + 1], embedding[row : row + 1]) for row, aim in enumerate(aims)]
+    return torch.cat(each).sum()
+
+
+def keep_tokens(model: ViT) -> None:
+    """Refuse a network whose tokens do not stay in their places."""
+    if model.config.merge_per_block:
+        raise InputError(
+            f"this network merges {model.config.merge_per_block} tokens a block, so its attention is not of patches: "
+            "load it with override={'merge_per_block': 0}, or use method 'occlusion' or 'integrated-gradients'"
+        )
