@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation import Comparison, Evaluation, compare, evaluate
     from vitrail.images import Preprocess
     from vitrail.inference import Prediction, embed, predict
-    from vitrail.insight import Trace, prune_heads, trace
+    from vitrail.insight import Explanation, Trace, explain, prune_heads, trace
     from vitrail.network.config import ViTConfig
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
@@ -25,6 +25,7 @@ _HOMES = {
     "Checkpoint": "vitrail.checkpoint",
     "Comparison": "vitrail.evaluation",
     "Evaluation": "vitrail.evaluation",
+    "Explanation": "vitrail.insight",
     "ParityReport": "vitrail.weights",
     "Prediction": "vitrail.inference",
     "Preprocess": "vitrail.images",
@@ -41,6 +42,7 @@ _HOMES = {
     "create": "vitrail.network.presets",
     "embed": "vitrail.inference",
     "evaluate": "vitrail.evaluation",
+    "explain": "vitrail.insight",
     "load": "vitrail.weights",
     "predict": "vitrail.inference",
     "prune_heads": "vitrail.insight",
@@ -53,6 +55,7 @@ __all__ = [
     "Checkpoint",
     "Comparison",
     "Evaluation",
+    "Explanation",
     "ParityReport",
     "Prediction",
     "Preprocess",
@@ -69,6 +72,7 @@ __all__ = [
     "create",
     "embed",
     "evaluate",
+    "explain",
     "load",
     "predict",
     "prune_heads",

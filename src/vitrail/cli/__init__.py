@@ -9,7 +9,7 @@ import traceback
 
 import typer
 
-from vitrail.cli import judging, learning, looking, touring, using  # noqa: F401  (each joins its verbs to the application)
+from vitrail.cli import judging, learning, looking, seeing, touring, using  # noqa: F401  (each joins its verbs)
 from vitrail.cli.app import app
 from vitrail.cli.terminal import ReaderGone, complain
 from vitrail.cli.using import TARGETS

@@ -2,6 +2,7 @@
 
 from vitrail.insight.explain import explain, explain_pixels
 from vitrail.insight.explanation import Explanation
+from vitrail.insight.importance import Importance, importance
 from vitrail.insight.methods import (
     METHODS,
     Attention,
@@ -14,7 +15,8 @@ from vitrail.insight.methods import (
     Relevance,
     Rollout,
 )
-from vitrail.insight.pruning import prune_heads
+from vitrail.insight.pruning import prune_channels, prune_heads
+from vitrail.insight.slimming import Pruned, prune
 from vitrail.insight.targets import Likeness, Versus
 from vitrail.insight.trace import Trace, trace
 
@@ -25,16 +27,21 @@ __all__ = [
     "Explanation",
     "GradCam",
     "GradientRollout",
+    "Importance",
     "IntegratedGradients",
     "Likeness",
     "Method",
     "Occlusion",
+    "Pruned",
     "Relevance",
     "Rollout",
     "Trace",
     "Versus",
     "explain",
     "explain_pixels",
+    "importance",
+    "prune",
+    "prune_channels",
     "prune_heads",
     "trace",
 ]

@@ -40,10 +40,13 @@ class Explanation:
         return not self.warnings
 
     def picture(self) -> Image.Image:
-        """The heat map over the picture, in the picture's own size; what the network did not see is dimmed."""
+        """The heat map over the picture, in the picture's own size; what the network did not see is dimmed.
+
+        Patches with outlying tokens are crossed out and drawn as those around them, since they would outshine all else.
+        """
         if self.image is None or self.box is None:
             raise InputError("this explanation is of pixels, not of a picture: draw .map, or use vitrail.explain")
-        return heat_over(self.image, self.map, self.box)
+        return heat_over(self.image, self.map, self.box, self.outliers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the heat map over the picture."""

@@ -46,19 +46,51 @@ def overlay(image: Image.Image, values: Array, smooth: bool = True) -> Image.Ima
     return _lit(image, np.clip(enlarged(normalised(values), image.size, smooth), 0, 1))
 
 
-def heat_over(image: Image.Image, values: Array, box: tuple[float, float, float, float]) -> Image.Image:
-    """The same where the map is of a part of the image, or of a frame around it: box (left, top, right, bottom)."""
+def heat_over(
+    image: Image.Image, values: Array, box: tuple[float, float, float, float], without: Array | None = None
+) -> Image.Image:
+    """The same where the map is of a part of the image, or of a frame around it: box (left, top, right, bottom).
+
+    Patches `without` a say take the mean of those around them, and a small cross says so.
+    """
     left, top, right, bottom = (round(each) for each in box)
-    heat = np.clip(enlarged(normalised(values), (max(1, right - left), max(1, bottom - top))), 0, 1)
+    calm = values if without is None else smoothed(values, without)
+    heat = np.clip(enlarged(normalised(calm), (max(1, right - left), max(1, bottom - top))), 0, 1)
     whole = np.zeros((image.height, image.width))
     x, y, to_x, to_y = max(left, 0), max(top, 0), min(right, image.width), min(bottom, image.height)
     whole[y:to_y, x:to_x] = heat[y - top : to_y - top, x - left : to_x - left]
     lit = _lit(image, whole)
+    if without is not None:
+        high, wide = (bottom - top) / values.shape[0], (right - left) / values.shape[1]
+        for row, column in np.argwhere(without):
+            _cross(lit, left + (column + 0.5) * wide, top + (row + 0.5) * high, min(high, wide) / 5)
     if (x, y, to_x, to_y) == (0, 0, image.width, image.height):
         return lit
     unseen = Image.fromarray((np.asarray(lit) * 0.45).astype(np.uint8))
     unseen.paste(lit.crop((x, y, to_x, to_y)), (x, y))
     return marked(unseen, (x, y, to_x - 1, to_y - 1), PAPER, thin=True)
+
+
+def smoothed(values: Array, without: Array) -> Array:
+    """Values (h, w) whose marked ones are the mean of the unmarked around them."""
+    if without.all():
+        return np.zeros(values.shape)
+    found = values.astype(np.float64).copy()
+    kept = np.where(without, np.nan, found)
+    for row, column in np.argwhere(without):
+        for reach in range(1, max(values.shape)):
+            near = kept[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1]
+            if not np.isnan(near).all():
+                found[row, column] = np.nanmean(near)
+                break
+    return found
+
+
+def _cross(image: Image.Image, x: float, y: float, arm: float) -> None:
+    draw = ImageDraw.Draw(image)
+    for colour, width in ((INK, 3), (PAPER, 1)):
+        draw.line((x - arm, y - arm, x + arm, y + arm), colour, width)
+        draw.line((x - arm, y + arm, x + arm, y - arm), colour, width)
 
 
 def _lit(image: Image.Image, heat: Array) -> Image.Image:
@@ -99,8 +131,9 @@ def sheet(
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     gap: int = 6,
+    notes: Sequence[str] = (),
 ) -> Image.Image:
-    """Rows of equal tiles under a title, with names for rows and columns where given."""
+    """Rows of equal tiles under a title, with names for rows and columns where given, and notes at the foot."""
     width, height = tiles[0][0].size
     large, small = font(20), font(14)
     left = 16 + (round(max(small.getlength(name) for name in rows)) + 12 if rows else 0)
@@ -109,8 +142,12 @@ def sheet(
     page = Image.new(
         "RGB",
         (
-            max(left + count * (width + gap) + 16, round(large.getlength(title)) + 32),
-            top + len(tiles) * (height + gap) + 10,
+            max(
+                left + count * (width + gap) + 16,
+                round(large.getlength(title)) + 32,
+                *(round(small.getlength(note)) + 32 for note in notes),
+            ),
+            top + len(tiles) * (height + gap) + 10 + (20 * len(notes) + 8 if notes else 0),
         ),
         PAPER,
     )
@@ -124,6 +161,8 @@ def sheet(
             draw.text((left - 10, y + height / 2), rows[row], FAINT, small, anchor="rm")
         for column, image in enumerate(images):
             page.paste(image, (left + column * (width + gap), y))
+    for number, note in enumerate(notes):
+        draw.text((16, top + len(tiles) * (height + gap) + 8 + 20 * number), note, INK, small)
     return page
 
 

@@ -1,4 +1,4 @@
-"""prune_heads: a model and heads to cut -> a smaller model that computes what masking them did."""
+"""prune_heads, prune_channels: a model and parts to cut -> a smaller model that computes what masking them did."""
 
 from __future__ import annotations
 
@@ -30,6 +30,51 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
         left = [old.heads_of(block).index(head) for head in kept[block]]
         if len(left) < len(old.heads_of(block)):
             _cut(state, block, left, old)
+    return _rebuilt(model, config, state)
+
+
+def prune_channels(model: ViT, channels: Mapping[int, Iterable[int]]) -> ViT:
+    """Cut channels out of the MLPs: {block: channels}, as many of every block, so that the config keeps one MLP width.
+
+    What a channel carried is gone, as if it were always 0.
+    """
+    instance("model", model, ViT, error=InputError)
+    old = model.config
+    cut = _channels_to_cut(old, channels)
+    state = model.state_dict()
+    for block, numbers in cut.items():
+        left = [channel for channel in range(old.mlp_width) if channel not in numbers]
+        prefix = f"encoder.blocks.{block}.mlp."
+        parts = 2 if old.mlp == "swiglu" else 1
+        for name in ("up.weight", "up.bias"):
+            value = state[prefix + name]
+            state[prefix + name] = value.unflatten(0, (parts, -1))[:, left].flatten(0, 1)
+        state[prefix + "down.weight"] = state[prefix + "down.weight"][:, left]
+    width = old.mlp_width - len(next(iter(cut.values()), ()))
+    return _rebuilt(model, replace(old, mlp_width=width), state)
+
+
+def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
+    """The same number of channels of every block, or an error that says what is wrong."""
+    if config.pool == "map":
+        raise InputError("attention pooling has an MLP of the same width: its channels cannot be cut, heads can")
+    if not isinstance(channels, Mapping):
+        raise InputError(f"channels to prune: expected {{block: [channels]}}, got {channels!r:.80}")
+    cut = {int(block): set(numbers) for block, numbers in channels.items()}
+    for block, numbers in cut.items():
+        whole("block to prune", block, 0, config.depth - 1, error=InputError)
+        for number in numbers:
+            whole(f"channel to prune from block {block}", number, 0, config.mlp_width - 1, error=InputError)
+    counts = {len(cut.get(block, ())) for block in range(config.depth)}
+    if len(counts) > 1:
+        raise InputError(f"channels to prune: expected as many of every block, got from {min(counts)} to {max(counts)}")
+    if counts == {config.mlp_width}:
+        raise InputError(f"pruning all {config.mlp_width} channels would leave the MLPs empty: keep at least one")
+    return cut
+
+
+def _rebuilt(model: ViT, config: ViTConfig, state: Mapping[str, Tensor]) -> ViT:
+    """A network of another config with these tensors, that is otherwise as the model is."""
     with torch.device("meta"):
         smaller = ViT(config)
     smaller.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)

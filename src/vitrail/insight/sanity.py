@@ -26,11 +26,11 @@ def shuffled(model: ViT, seed: int = 0) -> ViT:
 
 
 def rank_correlation(a: Array, b: Array) -> float:
-    """Spearman's: 1 where two maps put the patches in the same order; 1 too where either is flat and orders none."""
+    """Spearman's: 1 where two maps put the patches in the same order, 0 where a flat one puts them in none."""
     ranks = [_ranks(each.ravel()) for each in (a, b)]
     spread = [float(each.std()) for each in ranks]
     if min(spread) == 0:
-        return 1.0
+        return 1.0 if max(spread) == 0 else 0.0
     return float(((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())).mean() / (spread[0] * spread[1]))
 
 

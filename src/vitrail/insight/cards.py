@@ -1,0 +1,103 @@
+"""Explanations as pictures: a card of one picture by several methods, all heads of all blocks, a film of the blocks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.errors import InputError
+from vitrail.images import Source, decode
+from vitrail.insight.explanation import Explanation
+from vitrail.insight.figures import attention_sheet, looks, reader
+from vitrail.insight.pictures import heat_over, marked, sheet
+from vitrail.insight.recording import keep_tokens, traced
+from vitrail.insight.trace import Trace
+
+TILE = 300  # the longer side of a tile of a card
+FRAME = 480  # of a film
+SECONDS = 0.7
+
+
+def card(explanations: Sequence[Explanation]) -> Image.Image:
+    """A picture beside its maps by several methods, with what the maps are worth."""
+    if not explanations or explanations[0].image is None:
+        raise InputError("a card needs explanations of one picture, made by vitrail.explain")
+    first = explanations[0]
+    tiles = [fitted(each, TILE) for each in (explanations[0].image, *(each.picture() for each in explanations))]
+    notes = []
+    for each in explanations:
+        notes.append(words_of(each))
+        for why in each.warnings:
+            notes += textwrap.wrap(f"not to be relied on: {why}", 110, initial_indent="    ", subsequent_indent="    ")
+    title = (
+        f"{first.target}: {100 * first.value:.1f} %" if 0 <= first.value <= 1 else f"{first.target}: {first.value:.3f}"
+    )
+    return sheet(
+        [tiles],
+        f"{first.target}: {value}",
+        columns=["the picture", *(each.method for each in explanations)],
+        notes=notes,
+    )
+
+
+def words_of(explanation: Explanation) -> str:
+    """What a map is worth, in one line."""
+    scores = explanation.scores
+    if scores is None:
+        return f"{explanation.method}: not checked"
+    return (
+        f"{explanation.method}: deletion {scores.deletion:.3f} (random {scores.random_deletion:.3f}, "
+        f"centre {scores.centre_deletion:.3f}), insertion {scores.insertion:.3f} (random "
+        f"{scores.random_insertion:.3f}, centre {scores.centre_insertion:.3f}), gain {scores.gain:+.3f}"
+    )
+
+
+def heads_sheet(checkpoint: Checkpoint, picture: Source, query: int | None = None) -> Image.Image:
+    """Where every head of every block looks: from the pool, or from a patch by its number."""
+    found, seen = _looked(checkpoint, picture)
+    config, grid = checkpoint.model.config, checkpoint.model.config.grid_for(checkpoint.preprocess.size)
+    if query is None:
+        return attention_sheet(found, config, grid, seen)
+    row, column = divmod(query, grid[1])
+    h, w = seen.height / grid[0], seen.width / grid[1]
+    framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
+    return attention_sheet(found, config, grid, framed, config.prefix + query)
+
+
+def film(checkpoint: Checkpoint, picture: Source) -> list[Image.Image]:
+    """A frame a block: where it looks, the mean of its heads, over the picture."""
+    found, _ = _looked(checkpoint, picture)
+    config = checkpoint.model.config
+    grid = config.grid_for(checkpoint.preprocess.size)
+    image = fitted(decode(picture), FRAME)
+    box = checkpoint.preprocess.box(image.height, image.width)
+    frames = []
+    for block in range(config.depth):
+        heat = looks(found, block, config.prefix, grid).mean(dim=0).numpy()
+        frames.append(sheet([[heat_over(image, heat, box)]], f"Where {reader(config)}, block {block}"))
+    return frames
+
+
+def save_film(frames: Sequence[Image.Image], path: str) -> None:
+    """An animated GIF that begins anew when it ends."""
+    first, *rest = [each.quantize(256, dither=Image.Dither.NONE) for each in frames]
+    first.save(path, save_all=True, append_images=rest, duration=round(1000 * SECONDS), loop=0)
+
+
+def fitted(image: Image.Image, side: int) -> Image.Image:
+    """An image whose longer side has so many pixels."""
+    ratio = side / max(image.size)
+    size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
+    return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+
+
+def _looked(checkpoint: Checkpoint, picture: Source) -> tuple[Trace, Image.Image]:
+    """A whole trace of one picture, and what the network saw of it."""
+    model = checkpoint.model
+    keep_tokens(model)
+    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
+    return traced(model, pixels), checkpoint.preprocess.view(picture)
