@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from vitrail.cli.terminal import (
     AsJson,
     LeaveOut,
     Override,
+    busy,
     left_table,
     print_json,
     say,
@@ -26,6 +28,9 @@ from vitrail.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Provenance
+    from vitrail.images import Source
+    from vitrail.insight.importance import Batches
+    from vitrail.insight.portrait import Portrait
     from vitrail.network.config import ViTConfig
     from vitrail.network.cost import Step
 
@@ -70,6 +75,9 @@ def inspect(
     what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights of any known family, or a preset.")],
     size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
+    figures: Annotated[Path | None, typer.Option(help="A folder for figures of the model and a page.")] = None,
+    images: Annotated[list[Path] | None, typer.Option(help="Pictures that the figures look at.")] = None,
+    data: Annotated[str, typer.Option(help="Labelled pictures, for the importance of heads.")] = "",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -77,10 +85,14 @@ def inspect(
     """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
     from vitrail.network.cost import estimate, shape_walk
 
+    if figures is None and (images or data):
+        raise InputError("--images and --data are looked at for figures: name a folder for them with --figures")
+
     config, about, used, provenance = _described(what, override, leave_out)
     image_size = size_pair(size) if size else used
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
+    drawn = _drawn(what, figures, images or [], data, override, leave_out) if figures is not None else None
     if as_json:
         steps = [{"name": s.name, "shape": list(s.shape), "parameters": s.parameters} for s in walk]
         numbers = cost._asdict() | {"flops": cost.flops}
@@ -94,6 +106,7 @@ def inspect(
                 "settings": [each._asdict() for each in provenance.settings] if provenance else [],
                 "mapping": [each._asdict() for each in provenance.mapping] if provenance and tensors else [],
                 "config": config.to_dict(),
+                "figures": [str(each) for each in drawn.files] if drawn else [],
             }
         )
         return
@@ -113,6 +126,10 @@ def inspect(
         for row in provenance.mapping:
             table.add_row(row.ours or "-", " + ".join(row.theirs), " x ".join(map(str, row.shape)), row.how)
         show(table)
+    if drawn is not None:
+        for each in drawn.left_out:
+            say(f"not drawn         {each}")
+        say(f"figures           {drawn.page}")
 
 
 @app.command()
@@ -128,6 +145,30 @@ def doctor(as_json: AsJson = False) -> None:
         say(section)
         for name, value in values.items():
             say(f"  {name:<16} {value}")
+
+
+def _drawn(
+    what: str, to: Path, images: list[Path], data: str, override: list[str] | None, leave_out: list[str] | None
+) -> Portrait:
+    """The figures of a checkpoint; a preset has nothing to show yet."""
+    from vitrail.evaluation import data_for
+    from vitrail.inference import find_images
+    from vitrail.insight.portrait import PICTURES, portrait
+    from vitrail.insight.slimming import batches_of
+    from vitrail.network.presets import PRESETS
+    from vitrail.weights import load
+
+    if what in PRESETS:
+        raise InputError(f"{what} is a preset, without weights: --figures needs a checkpoint")
+    loaded = load(what, override=settings_of(override), leave_out=leave_out or ())
+    pictures: Sequence[Source] = find_images(images) if images else ()
+    labelled: Batches = ()
+    if data:
+        dataset = data_for(what, data, loaded.classes)
+        labelled = batches_of(loaded, dataset)
+        pictures = pictures or dataset.images[:: max(1, len(dataset) // PICTURES)][:PICTURES]
+    with busy("drawing figures"):
+        return portrait(loaded, to, pictures, labelled, Path(what).name)
 
 
 def _described(

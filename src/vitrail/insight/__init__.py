@@ -1,6 +1,6 @@
 """A look inside: what a network computed on the way, why it answers as it does, and which heads it can do without."""
 
-from vitrail.insight.explain import explain, explain_pixels
+from vitrail.insight.explaining import explain, explain_pixels
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.importance import Importance, importance
 from vitrail.insight.methods import (
@@ -18,7 +18,7 @@ from vitrail.insight.methods import (
 from vitrail.insight.pruning import prune_channels, prune_heads
 from vitrail.insight.slimming import Pruned, prune
 from vitrail.insight.targets import Likeness, Versus
-from vitrail.insight.trace import Trace, trace
+from vitrail.insight.tracing import Trace, trace
 
 __all__ = [
     "METHODS",

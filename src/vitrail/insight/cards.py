@@ -15,7 +15,7 @@ from vitrail.insight.explanation import Explanation
 from vitrail.insight.figures import attention_sheet, looks, reader
 from vitrail.insight.pictures import heat_over, marked, sheet
 from vitrail.insight.recording import keep_tokens, traced
-from vitrail.insight.trace import Trace
+from vitrail.insight.tracing import Trace
 
 TILE = 300  # the longer side of a tile of a card
 FRAME = 480  # of a film
@@ -33,9 +33,7 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
         notes.append(words_of(each))
         for why in each.warnings:
             notes += textwrap.wrap(f"not to be relied on: {why}", 110, initial_indent="    ", subsequent_indent="    ")
-    title = (
-        f"{first.target}: {100 * first.value:.1f} %" if 0 <= first.value <= 1 else f"{first.target}: {first.value:.3f}"
-    )
+    value = f"{100 * first.value:.1f} %" if 0 <= first.value <= 1 else f"{first.value:.3f}"
     return sheet(
         [tiles],
         f"{first.target}: {value}",

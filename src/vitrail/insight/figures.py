@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.insight.pictures import PAPER, coloured, normalised, overlay, sheet
-from vitrail.insight.trace import Trace
+from vitrail.insight.tracing import Trace
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.errors import InputError
 from vitrail.insight.targets import Aim
-from vitrail.insight.trace import Trace, trace
+from vitrail.insight.tracing import Trace, trace
 from vitrail.network.encoder import Block
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT

@@ -106,7 +106,7 @@ def prune(
     dataset = opened(data, (checkpoint,), split)
     judged_by, judges = chosen(dataset, split)
     ranked_by, rankers = _rankers(dataset, judged_by)
-    batches = _batches(checkpoint, rankers, batch, seed)
+    batches = batches_of(checkpoint, rankers, batch, seed)
     tell(f"ranking heads on {sum(len(each) for each, _ in batches)} pictures ({ranked_by})")
     found = importance(checkpoint.model, batches, way, channels)
     order = ranked(checkpoint.model, found.heads)
@@ -190,7 +190,7 @@ def _rankers(dataset: Dataset, judged_by: str) -> tuple[str, Dataset]:
     )
 
 
-def _batches(checkpoint: Checkpoint, data: Dataset, batch: int, seed: int) -> Batches:
+def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int = 0) -> Batches:
     """Pixels and targets of some pictures, drawn at random."""
     part = fitted(data, checkpoint)
     rows = np.sort(np.random.default_rng(seed).permutation(len(part))[:PICTURES])

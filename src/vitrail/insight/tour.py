@@ -21,18 +21,11 @@ from vitrail.insight.figures import (
     reader,
     sincos_heat_map,
 )
+from vitrail.insight.pages import Figure, write_page
 from vitrail.insight.pictures import PAPER, Array, bars, marked, overlay, panes, sheet
-from vitrail.insight.trace import Trace, trace
+from vitrail.insight.tracing import Trace, trace
 from vitrail.network.cost import Step, shape_walk
 from vitrail.network.modes import evaluating
-
-
-class Figure(NamedTuple):
-    """A picture of the tour, and what one sees on it."""
-
-    name: str
-    caption: str
-    image: Image.Image
 
 
 class Tour(NamedTuple):
@@ -60,12 +53,9 @@ def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "picture.png"]
     image.save(files[0], optimize=True)
-    for figure in figures:
-        files.append(out / f"{figure.name}.png")
-        figure.image.save(files[-1], optimize=True)
-    page = out / "index.html"
-    page.write_text(_page(figures, walk, prediction), encoding="utf-8")
-    return Tour(prediction, walk, files, page)
+    answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
+    files += write_page(out, "A picture through a vision transformer", answer, figures, _walk(walk))
+    return Tour(prediction, walk, files, out / "index.html")
 
 
 def draw_figures(
@@ -151,28 +141,11 @@ def _beside(*images: Image.Image) -> Image.Image:
     return page
 
 
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#201e26;background:#fcfbf8;max-width:1000px;margin:2rem auto;
-padding:0 1rem}img{max-width:100%;height:auto}figure{margin:2.5rem 0}figcaption{color:#5c5866}
-table{border-collapse:collapse}td,th{padding:.15rem .9rem .15rem 0;text-align:left}td+td{font-family:monospace}"""
-
-
-def _page(figures: list[Figure], walk: list[Step], prediction: Prediction) -> str:
-    """One page that shows the tour; the pictures lie beside it."""
+def _walk(walk: list[Step]) -> str:
+    """The shape walk as a table of the page."""
     steps = "".join(
         f"<tr><td>{html.escape(step.name)}</td><td>{' x '.join(map(str, step.shape))}</td>"
         f"<td>{step.parameters:,}</td></tr>"
         for step in walk
     )
-    shown = "".join(
-        f'<figure><img src="{each.name}.png" alt="{html.escape(each.caption)}">'
-        f"<figcaption>{html.escape(each.caption)}</figcaption></figure>"
-        for each in figures
-    )
-    answer = html.escape(f"{prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Vitrail: a tour</title>'
-        f"<style>{_STYLE}</style><h1>A picture through a vision transformer</h1><p>The answer: <b>{answer}</b>.</p>"
-        f"{shown}<h2>The shape walk</h2>"
-        f"<table><tr><th>station</th><th>shape</th><th>parameters</th></tr>{steps}</table>"
-        "</html>\n"
-    )
+    return f"<h2>The shape walk</h2><table><tr><th>station</th><th>shape</th><th>parameters</th></tr>{steps}</table>"

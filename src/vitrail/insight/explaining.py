@@ -22,7 +22,7 @@ from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion
 from vitrail.insight.recording import Answer, asked, frozen
 from vitrail.insight.sanity import outlying, shuffled
 from vitrail.insight.targets import Target, aim_at
-from vitrail.insight.trace import trace
+from vitrail.insight.tracing import trace
 from vitrail.network.vit import ViT
 
 PIECES = 14  # that a side is cut into where the network's own grid is not known

@@ -1,0 +1,68 @@
+"""Numbers behind the figures of a model: attention distance, norms of tokens, patch features as colours."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.errors import InputError
+from vitrail.insight.covering import Array
+from vitrail.insight.recording import frozen, traced
+from vitrail.insight.tracing import trace
+from vitrail.network.vit import ViT
+
+
+def patch_distances(grid: tuple[int, int], cell: tuple[int, int]) -> Tensor:
+    """Pixels between the centres of every two patches: (N, N)."""
+    rows, columns = torch.meshgrid(torch.arange(grid[0]) * cell[0], torch.arange(grid[1]) * cell[1], indexing="ij")
+    places = torch.stack((rows.flatten(), columns.flatten()), dim=1).double()  # (N, 2)
+    found: Tensor = (places[:, None] - places[None]).norm(dim=-1)
+    return found
+
+
+def attention_distance(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
+    """How far the patches look, in pixels, the mean over pictures and patches: (B, A, T, T) -> (A,).
+
+    Only what goes from patch to patch counts, each patch's rows made to sum to 1 again.
+    """
+    among = weights[:, :, prefix:, prefix:].double()
+    among = among / among.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+    return (among * distances).sum(dim=-1).mean(dim=(0, 2))
+
+
+def attention_distances(model: ViT, pixels: Tensor) -> Array:
+    """Of every block and head by its original number (depth, heads); NaN where a head is gone. A block at a time."""
+    config = model.config
+    distances = patch_distances(model.grid_of(pixels), config.cell)
+    found = np.full((config.depth, config.heads), np.nan)
+    for block in range(config.depth):
+        [weights] = traced(model, pixels, [block]).attention
+        found[block, list(config.heads_of(block))] = attention_distance(weights, distances, config.prefix).numpy()
+    return found
+
+
+def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:
+    """Norms of the prefix tokens and of the patches after the last block, of all pictures in a row."""
+    with frozen(model), torch.no_grad():
+        norms = trace(model, pixels, attention=False).hidden[-1].float().norm(dim=-1)  # (B, T)
+    prefix = model.config.prefix
+    return norms[:, :prefix].flatten().numpy(), norms[:, prefix:].flatten().numpy()
+
+
+def principal_colours(patches: Tensor) -> Array:
+    """Patch features of several pictures (B, N, D) as colours (B, N, 3), 0 to 1: their first three directions.
+
+    The directions are of all pictures together, so that the same colour means the same thing on each.
+    """
+    b, n, width = patches.shape
+    if min(b * n, width) < 3:
+        raise InputError(f"colours need at least 3 patches of width 3, got {b * n} of width {width}")
+    flat = patches.detach().double().flatten(0, 1)
+    centred = flat - flat.mean(dim=0)
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    sign = torch.sign(directions[:3].sum(dim=1, keepdim=True))  # else the sign of a direction is chance
+    values = centred @ (directions[:3] * torch.where(sign == 0, 1.0, sign)).T  # (B*N, 3)
+    low, high = values.quantile(0.01, dim=0), values.quantile(0.99, dim=0)
+    colours: Array = ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1).view(b, n, 3).numpy()
+    return colours
