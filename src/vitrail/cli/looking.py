@@ -166,7 +166,7 @@ def _drawn(
     if data:
         dataset = data_for(what, data, loaded.classes)
         labelled = batches_of(loaded, dataset)
-        pictures = pictures or dataset.images[:: max(1, len(dataset) // PICTURES)][:PICTURES]
+        pictures = pictures or list(dataset.images[:: max(1, len(dataset) // PICTURES)][:PICTURES])
     with busy("drawing figures"):
         return portrait(loaded, to, pictures, labelled, Path(what).name)
 
