@@ -12,6 +12,7 @@ BOTH = {"distillation_token": True, "pool": "cls+distillation"}
 POOLS: dict[str, dict[str, Any]] = {
     "cls": {},
     "mean": {"pool": "mean"},
+    "mean, norm after": {"pool": "mean", "final_norm": "pooled"},
     "mean, no prefix": {"pool": "mean", "cls_token": False},
     "map": {"pool": "map"},
     "cls+distillation": BOTH,

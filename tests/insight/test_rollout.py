@@ -125,7 +125,6 @@ def test_the_map_changes_with_the_class(pixels: Tensor) -> None:
     np.testing.assert_array_equal(maps(model, pixels, "rollout", 0)[0], maps(model, pixels, "rollout", 1)[0])
 
 
-@pytest.mark.row("E44")
 @pytest.mark.parametrize("method", [Rollout("max", 0.0), Rollout("mean", 0.5), GradientRollout(0.0)])
 def test_e44_rows_are_made_to_sum_to_one(pixels: Tensor, method: Any) -> None:
     """Dividing by the sums laid along the wrong side gives another map: the trap that the fixed version avoids."""
@@ -147,7 +146,6 @@ def test_e44_rows_are_made_to_sum_to_one(pixels: Tensor, method: Any) -> None:
     np.testing.assert_allclose(found.ravel(), rolled(fused, start)[1:], atol=1e-6)
 
 
-@pytest.mark.row("E45")
 def test_e45_every_block_is_weighted_by_its_own_gradient(pixels: Tensor) -> None:
     model = build()
     attention, slopes, start = weights_and_gradients(model, pixels[:1], 3)
@@ -160,7 +158,6 @@ def test_e45_every_block_is_weighted_by_its_own_gradient(pixels: Tensor) -> None
     assert np.abs(found.ravel() - rolled(fused(slopes[::-1]), start)[1:]).max() > 1e-4
 
 
-@pytest.mark.row("E46")
 def test_e46_maps_under_the_fused_kernel_twice_and_for_the_whole_batch(pixels: Tensor) -> None:
     """Nothing empty, nothing left over from the call before, every picture of a batch, any aspect, any prefix."""
     model = build(registers=2)
