@@ -1,0 +1,238 @@
+"""Importance of heads and channels against one picture at a time; channels cut; pruning end to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import vitrail
+from insight.small import build
+from vitrail.data import read_data
+from vitrail.errors import InputError
+from vitrail.insight import explain, importance, prune, prune_channels, prune_heads, trace
+from vitrail.insight.slimming import faster, ranked
+from vitrail.network.cost import estimate
+
+
+@pytest.fixture
+def batches() -> list[tuple[Tensor, Tensor]]:
+    dice = torch.Generator().manual_seed(3)
+    return [(torch.randn(4, 3, 8, 12, generator=dice), torch.randint(5, (4,), generator=dice)) for _ in range(2)]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pruned": {"kept_heads": ((0, 2), (1,), (0, 1, 3))},
+    "swiglu, registers": {"mlp": "swiglu", "activation": "silu", "registers": 2, "pool": "mean"},
+    "parallel": {"parallel": True, "pool": "map"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_gradient_is_the_mean_slope_of_a_gate(batches: list[tuple[Tensor, Tensor]], kind: str) -> None:
+    model = build(**KINDS[kind])
+    config = model.config
+    expected = np.zeros((config.depth, config.heads))
+    for pixels, targets in batches:
+        for row in range(len(pixels)):
+            mask = torch.ones(config.depth, config.heads, requires_grad=True)
+            loss = F.cross_entropy(model(pixels[row : row + 1], head_mask=mask), targets[row : row + 1])
+            [slope] = torch.autograd.grad(loss, mask)
+            expected += slope.abs().double().numpy() / 8
+    found = importance(model, batches)
+    for block in range(config.depth):
+        for head in range(config.heads):
+            if head in config.heads_of(block):
+                assert found.heads[block, head] == pytest.approx(expected[block, head], rel=1e-3, abs=1e-6)
+            else:
+                assert np.isnan(found.heads[block, head])
+    assert found.pictures == 8
+    assert found.channels.shape == (3, 0)
+
+
+@pytest.mark.parametrize("kind", ["plain", "swiglu, registers"])
+def test_channels_by_gradient(batches: list[tuple[Tensor, Tensor]], kind: str) -> None:
+    model = build(**KINDS[kind])
+    found = importance(model, batches, channels=True).channels
+    assert found.shape == (3, 24)
+    for block, channel in ((0, 3), (2, 17)):
+        total = 0.0
+        for pixels, targets in batches:
+            for row in range(len(pixels)):
+                gate = torch.ones(24, requires_grad=True)
+                watch = model.encoder.blocks[block].mlp.down.register_forward_pre_hook(
+                    lambda _, given, gate=gate: (given[0] * gate,)
+                )
+                loss = F.cross_entropy(model(pixels[row : row + 1]), targets[row : row + 1])
+                watch.remove()
+                total += abs(float(torch.autograd.grad(loss, gate)[0][channel])) / 8
+        assert found[block, channel] == pytest.approx(total, rel=1e-3, abs=1e-6)
+
+
+def test_by_ablation_is_what_the_loss_rises(batches: list[tuple[Tensor, Tensor]]) -> None:
+    model = build(**KINDS["pruned"])
+    found = importance(model, batches, "ablation").heads
+
+    def loss(without: tuple[int, int] | None) -> float:
+        mask = torch.ones(3, 4)
+        if without is not None:
+            mask[without] = 0
+        with torch.no_grad():
+            each = [F.cross_entropy(model(pixels, mask), targets, reduction="sum") for pixels, targets in batches]
+        return float(sum(each)) / 8
+
+    for block in range(3):
+        for head in model.config.heads_of(block):
+            assert found[block, head] == pytest.approx(loss((block, head)) - loss(None), abs=1e-5)
+
+
+def test_several_labels_have_importance_too(batches: list[tuple[Tensor, Tensor]]) -> None:
+    model = build()
+    several = [(pixels, F.one_hot(targets, 5).float()) for pixels, targets in batches]
+    assert np.isfinite(importance(model, several).heads).all()
+
+
+def test_mistakes_are_named(batches: list[tuple[Tensor, Tensor]]) -> None:
+    with pytest.raises(InputError, match="there are none"):
+        importance(build(), [])
+    with pytest.raises(InputError, match="no classes"):
+        importance(build(classes=0), batches)
+    with pytest.raises(vitrail.VitrailError, match="way 'taylor' is unknown"):
+        importance(build(), batches, "taylor")
+
+
+@pytest.mark.parametrize("kind", ["plain", "swiglu, registers"])
+def test_a_cut_channel_is_a_silent_channel(batches: list[tuple[Tensor, Tensor]], kind: str) -> None:
+    model = build(**KINDS[kind])
+    cut = {block: [block, 5, 23 - block] for block in range(3)}
+    smaller = prune_channels(model, cut)
+    assert smaller.config == replace(model.config, mlp_width=21)
+    for block, channels in cut.items():
+        gate = torch.ones(24)
+        gate[channels] = 0
+        model.encoder.blocks[block].mlp.down.register_forward_pre_hook(lambda _, given, gate=gate: (given[0] * gate,))
+    pixels = batches[0][0]
+    for one, other in zip(trace(smaller, pixels).hidden, trace(model, pixels).hidden, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_channels_that_cannot_go_are_named() -> None:
+    model = build()
+    for cut, said in (
+        ({0: [1]}, "as many of every block, got from 0 to 1"),
+        ({block: range(24) for block in range(3)}, "leave the MLPs empty"),
+        ({block: [24] for block in range(3)}, "channel to prune from block 0"),
+        ({3: [1]}, "block to prune"),
+        ([1], "expected {block"),
+    ):
+        with pytest.raises(InputError, match=said):
+            prune_channels(model, cut)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="attention pooling"):
+        prune_channels(build(pool="map"), {block: [1] for block in range(3)})
+
+
+@pytest.mark.row("000.15", "000.10")
+def test_cut_equals_masked_on_every_block(batches: list[tuple[Tensor, Tensor]]) -> None:
+    model, pixels = build(), batches[0][0]
+    gone = {0: [1], 1: [0, 2, 3], 2: [2]}
+    mask = torch.ones(3, 4)
+    for block, heads in gone.items():
+        mask[block, heads] = 0
+    cut, masked = trace(prune_heads(model, gone), pixels), trace(model, pixels, head_mask=mask)
+    for one, other in zip(cut.hidden, masked.hidden, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cut.logits, masked.logits, atol=1e-6, rtol=1e-6)
+
+
+def test_the_best_head_of_a_block_always_stays() -> None:
+    model = build()
+    heads = np.array([[1.0, 2, 3, 4], [1e-6, 4e-6, 2e-6, 3e-6], [5.0, 5.0, 5.0, 6.0]])
+    order = ranked(model, heads)
+    assert len(order) == 9
+    assert {(0, 3), (1, 1), (2, 3)}.isdisjoint(order)
+    scaled = heads / np.sqrt((heads**2).sum(axis=1, keepdims=True))
+    values = [scaled[each] for each in order]
+    assert values == sorted(values)
+
+
+@pytest.fixture(scope="module")
+def pruned() -> Any:
+    return prune(vitrail.load("vitrail:fashion"), "vitrail:fashion", keep=0.7)
+
+
+def test_thirty_percent_of_the_heads_of_the_built_in_network(pruned: Any, tmp_path: Path) -> None:
+    old = vitrail.load("vitrail:fashion")
+    assert sum(len(each) for each in pruned.heads.values()) == round(0.3 * 16)
+    assert pruned.split == "test"
+    assert pruned.ranked_by == "train"
+    smaller = pruned.checkpoint.model.config
+    assert sum(len(smaller.heads_of(block)) for block in range(4)) == 16 - round(0.3 * 16)
+    for measured, config in ((pruned.before, old.model.config), (pruned.cut, smaller)):
+        cost = estimate(config)
+        assert (measured.parameters, measured.multiply_adds) == (cost.parameters, cost.multiply_adds)
+    cut = round(0.3 * 16)
+    width, tokens = smaller.width, smaller.tokens
+    per_head = 4 * tokens * width * smaller.per_head + 2 * tokens * tokens * smaller.per_head
+    assert pruned.before.multiply_adds - pruned.cut.multiply_adds == cut * per_head
+    assert pruned.cut.accuracy.value > pruned.before.accuracy.value - 0.03
+    path = tmp_path / "small.safetensors"
+    vitrail.save(pruned.checkpoint, path)
+    again = vitrail.load(path)
+    data = read_data("vitrail:fashion").part("test")
+    found = vitrail.evaluate(again, data, split="all", resamples=0)
+    assert found.scores["top1"].value == pruned.after.accuracy.value
+    picture = data.images[3]
+    [said] = vitrail.predict(again, [picture])
+    assert explain(again, picture, "relevance").target == said.labels[0]
+    seen = trace(again.model, torch.from_numpy(again.preprocess(picture))[None])
+    assert [each.shape[1] for each in seen.attention] == [len(smaller.heads_of(block)) for block in range(4)]
+
+
+def test_a_budget_is_kept_on_the_pictures_it_was_set_on() -> None:
+    loaded = vitrail.load("vitrail:fashion")
+    told: list[str] = []
+    tight = prune(loaded, "vitrail:fashion", max_drop=0.0, tell=told.append)
+    loose = prune(loaded, "vitrail:fashion", max_drop=5.0)
+    few, many = (sum(len(each) for each in found.heads.values()) for found in (tight, loose))
+    assert few < many
+    assert any("can go within 0 points" in each for each in told)
+
+
+def test_tuning_wins_back_what_cutting_lost() -> None:
+    loaded = vitrail.load("vitrail:fashion")
+    data = read_data("vitrail:fashion")
+    labels = np.array([each.labels[0] for each in data.samples])
+    train = np.array([each.split == "train" for each in data.samples])
+    rows = [np.flatnonzero((labels == name) & train)[:60] for name in data.classes]
+    rows += [np.flatnonzero((labels == name) & ~train)[:30] for name in data.classes]
+    few = data.select(np.sort(np.concatenate(rows)))
+    found = prune(loaded, few, keep=0.25, channels=True, tune=3)
+    assert found.channels == round(loaded.model.config.mlp_width * 12 / 16)
+    assert found.after.accuracy.value > found.cut.accuracy.value
+    assert found.after.parameters == found.cut.parameters < 0.6 * found.before.parameters
+    plain = found.to_dict()
+    assert plain["after"]["accuracy"]["value"] == found.after.accuracy.value
+
+
+def test_what_prune_cannot_do_is_named(tmp_path: Path) -> None:
+    loaded = vitrail.load("vitrail:fashion")
+    with pytest.raises(InputError, match="keep=0.7 .* or max_drop=0.5"):
+        prune(loaded, "vitrail:fashion")
+    with pytest.raises(InputError, match="one of them"):
+        prune(loaded, "vitrail:fashion", keep=0.5, max_drop=1)
+    with pytest.raises(vitrail.VitrailError, match="keep: expected a number from 0"):
+        prune(loaded, "vitrail:fashion", keep=1.5)
+    with pytest.raises(InputError, match="not ranked on the pictures that judge them"):
+        prune(loaded, read_data("vitrail:fashion").part("test"), keep=0.5)
+
+
+def test_speed_is_a_ratio_of_both() -> None:
+    model = build()
+    assert 0.05 < faster(model, model, torch.randn(2, 3, 8, 12)) < 20
