@@ -54,6 +54,7 @@ PUBLIC = [
     "Checkpoint",
     "Comparison",
     "Evaluation",
+    "Explanation",
     "ParityReport",
     "Prediction",
     "Preprocess",
@@ -70,6 +71,7 @@ PUBLIC = [
     "create",
     "embed",
     "evaluate",
+    "explain",
     "load",
     "predict",
     "prune_heads",
@@ -79,7 +81,7 @@ PUBLIC = [
 ]
 VERBS = [
     *("audit", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("inspect", "models", "predict", "rerun", "train"),
+    *("explain", "inspect", "models", "predict", "prune", "rerun", "train"),
 ]
 
 NOT_IN_NETWORK = {
