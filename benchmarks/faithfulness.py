@@ -28,7 +28,7 @@ from rich.table import Table
 import vitrail
 from vitrail.insight.drawing import draw
 from vitrail.insight.faithfulness import scores_of
-from vitrail.insight.methods import METHODS, Best, GradientRollout, Rollout, named
+from vitrail.insight.methods import METHODS, Best, GradientRollout, IntegratedGradients, Rollout, named
 from vitrail.insight.recording import asked
 from vitrail.insight.targets import aim_at
 
@@ -40,7 +40,8 @@ PHOTOS = (  # of scikit-image: photographs of things
 )
 VARIANTS = {
     "rollout, nothing discarded": Rollout(discard=0.0),
-    "gradient-rollout, 0.9 discarded": GradientRollout(discard=0.9),
+    "gradient-rollout, nothing discarded": GradientRollout(discard=0.0),
+    "integrated-gradients": IntegratedGradients(steps=64),  # the sum need not be exact for the order of patches
 }
 
 

@@ -5,6 +5,12 @@
 The paper: ResNets win on middle-sized sets, ViT with more data. Both get the same number of steps of the same batch,
 and are judged by the full test set. The transformer is plain (patches of 4, no convolutions), so that the question is
 the paper's; `ours` is Vitrail's default with its few convolutions.
+
+command   OMP_NUM_THREADS=1 python recipes/data_size.py --data vitrail:fashion-full --steps 400 --seeds 1 --out results
+time      1,437 s on one busy core
+memory    0.77 GB
+score     of 10,000 test pictures, from 600 to 60,000 training ones: ViT 76.4 to 80.6 %, ours 80.9 to 84.8, CNN 82.3 to
+          86.6: the CNN stays ahead, for 400 steps of 64 pictures see most of the larger sets less than once
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@
 
 Positions are resampled to the larger grid. LearnOpenCV's text says that larger test pictures hurt, and gives no number;
 the paper fine-tunes at the larger size, which helps. Here the network only sees the size it was trained at.
+
+command   OMP_NUM_THREADS=1 python recipes/larger.py --steps 600 --seeds 3 --out results
+time      665 s on one busy core
+memory    0.58 GB
+score     83.4 % at the 28 pixels it was trained at; 79.0 at 32, 76.7 at 44, 66.6 at 56; 77.5 at 24, 72.8 at 20
 """
 
 from __future__ import annotations

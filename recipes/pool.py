@@ -4,6 +4,11 @@
 
 The paper's Fig. 9: the token at 8e-4 and the mean at 3e-4 are equal, the mean at 8e-4 is poor. Here AdamW trains a
 small network of plain patches on 6,000 small pictures; small-data numbers, named as such.
+
+command   OMP_NUM_THREADS=1 python recipes/pool.py --steps 400 --seeds 3 --out results
+time      1,760 s on one busy core
+memory    0.56 GB
+score     cls 70.6 % at 8e-4 and 65.0 at 3e-4, mean 68.4 and 61.5: so few steps want the higher rate for both
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@
 
 The paper scales from 8 layers, D 1024, MLP 2048, patch 32: depth helps most, width least, smaller patches help without
 more parameters. Here everything is a 16th of that, on 6,000 small pictures with plain patches, at equal steps.
+
+command   OMP_NUM_THREADS=1 python recipes/shapes.py --steps 600 --seeds 1 --out results
+time      283 s on one busy core
+memory    0.44 GB
+score     82.4 % in the middle; 84.5 with twice the depth, 85.1 with twice the width, 82.0 with twice the MLP, and, at
+          so few steps, 85.6 with the largest patches and 80.8 with the smallest
 """
 
 from __future__ import annotations

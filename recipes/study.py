@@ -135,6 +135,10 @@ def draw_lines(axes: Any, rows: Sequence[Scored]) -> None:
         axes.legend()
     if max(each.at for each in rows) > 10 * min(each.at for each in rows):
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+    if len(lines) == len(rows):
+        axes.margins(x=0.14, y=0.1)  # room for the names
     at = sorted({each.at for each in rows})
     if len(at) < 8:
         axes.set_xticks(at, [f"{each:,.0f}" for each in at], minor=False)

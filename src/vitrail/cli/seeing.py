@@ -38,8 +38,8 @@ def explain(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="attention, rollout, gradient-rollout, relevance, grad-cam, integrated-gradients, occlusion, best, "
-            "or all; may be given several times. Usual: relevance."
+            help="attention, rollout, gradient-rollout, relevance, grad-cam, integrated-gradients, occlusion, flow, "
+            "best, or all; may be given several times. Usual: relevance."
         ),
     ] = None,
     target: Annotated[str, typer.Option(metavar="CLASS", help="A class by name or number; usual: the answer.")] = "",

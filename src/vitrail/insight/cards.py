@@ -32,7 +32,7 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
     for each in explanations:
         notes.append(words_of(each))
         for why in each.warnings:
-            notes += textwrap.wrap(f"not to be relied on: {why}", 110, initial_indent="    ", subsequent_indent="    ")
+            notes += textwrap.wrap(f"not to be relied on: {why}", 150, initial_indent="    ", subsequent_indent="    ")
     value = f"{100 * first.value:.1f} %" if 0 <= first.value <= 1 else f"{first.value:.3f}"
     return sheet(
         [tiles],

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from vitrail.errors import InputError
 from vitrail.insight.covering import Array, occlusion_map
+from vitrail.insight.flow import flow_map
 from vitrail.insight.gradients import RIGHT, grad_cam_map, integrated_gradients, patch_sums
 from vitrail.insight.methods import (
     Attention,
+    Flow,
     GradCam,
     GradientRollout,
     IntegratedGradients,
@@ -53,6 +55,8 @@ def draw(model: ViT, pixels: Tensor, method: Method, aims: Sequence[Aim]) -> lis
         maps = relevance_map(model, pixels, method, aims)
     elif isinstance(method, GradCam):
         maps = grad_cam_map(model, pixels, method, aims)
+    elif isinstance(method, Flow):
+        maps = flow_map(model, pixels, method)
     else:
         raise InputError(f"method {method.name!r} draws no map of its own")
     return [Drawn(each.numpy()) for each in maps]

@@ -86,7 +86,7 @@ def _doubts(candidate: Candidate, scores: Scores | None) -> list[str]:
     count = 0 if candidate.outliers is None else int((candidate.outliers & strong).sum())
     if count:
         found.append(
-            f"{count} of the patches marked most ha{'ve tokens' if count > 1 else 's a token'} far larger than the "
-            "others: attention goes there for what the network keeps in them, not for what they show"
+            f"{count} of the patches marked most (crossed out) {'have tokens' if count > 1 else 'has a token'} far "
+            "larger than the others: attention goes there for what the network keeps in them, not for what they show"
         )
     return found

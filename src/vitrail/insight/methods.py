@@ -62,6 +62,19 @@ class Rollout(Method):
 
 
 @dataclass(frozen=True)
+class Flow(Method):
+    """The most that attention lets through from each patch to the pool (Abnar and Zuidema 2020): slow."""
+
+    name: ClassVar[str] = "flow"
+    fusion: str = "mean"
+    discard: float = 0.9
+
+    def __post_init__(self) -> None:
+        choice("fusion", self.fusion, FUSIONS)
+        number("discard", self.discard, 0.0, 1.0, below=True)
+
+
+@dataclass(frozen=True)
 class GradientRollout(Method):
     """Rollout of attention times its gradient: what speaks for the target."""
 
@@ -142,6 +155,7 @@ METHODS: Final[dict[str, type[Method]]] = {
         GradCam,
         IntegratedGradients,
         Occlusion,
+        Flow,
         Best,
     )
 }

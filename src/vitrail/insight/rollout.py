@@ -91,9 +91,14 @@ def roll(fused: Sequence[Tensor], start: Tensor) -> Tensor:
     """start @ A_L @ … @ A_1, where A = (fused + I) with rows that sum to 1."""
     row = start
     for each in reversed(fused):
-        kept = each + torch.eye(each.shape[-1])
-        row = torch.einsum("bt,bts->bs", row, kept / kept.sum(dim=-1, keepdim=True))
+        row = torch.einsum("bt,bts->bs", row, with_residual(each))
     return row
+
+
+def with_residual(fused: Tensor) -> Tensor:
+    """Each token's own way around attention added, and every row made to sum to 1."""
+    kept = fused + torch.eye(fused.shape[-1])
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def to_grid(row: Tensor, prefix: int, grid: tuple[int, int]) -> Tensor:

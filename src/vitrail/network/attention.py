@@ -185,11 +185,12 @@ class Attention(nn.Module):
         def picked(x: Tensor) -> Tensor:
             return x[..., list(rows), :] if rows and x.shape[-2] > 1 else x
 
-        logits: Tensor = (picked(q) * self.head_width**-0.5) @ k.transpose(-2, -1)
+        every, q = q, picked(q)
+        logits: Tensor = (q * self.head_width**-0.5) @ k.transpose(-2, -1)
         if bias is not None:
             logits = logits + picked(bias)
         if self.causal:
-            logits = logits.masked_fill(picked(unseen(q, k)), float("-inf"))
+            logits = logits.masked_fill(picked(unseen(every, k)), float("-inf"))
         if self.line and place is not None:
             logits = logits.masked_fill(picked(off_line(place, self.line, q.device)), float("-inf"))
         return logits.softmax(dim=-1)
