@@ -58,11 +58,13 @@ def demo(
             say(f"\nnow a training from nothing: 6,000 pictures of clothes, {epochs:g} times each")
         run = _train(to, epochs)
         answers = _try(run, to)
-        found |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers]}
+        why = _explain(run, to, answers[0].path)
+        found |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers], "explained": str(why)}
         if not as_json:
             report_run(run, False)
             for each in answers:
                 say(f"{each.path}: {each.labels[0]} {100 * each.probabilities[0]:.1f} %" if each.labels else each.path)
+            say(f"where the first answer comes from: {why}")
     if as_json:
         print_json(found)
 
@@ -96,3 +98,15 @@ def _try(run: Run, to: Path) -> list[Prediction]:
         paths.append(folder / f"{number + 1}-{sample.labels[0].replace('/', ' or ')}.png")
         Image.fromarray(np.asarray(test.images[number])).save(paths[-1])
     return predict(load(run.folder), paths, top=1)
+
+
+def _explain(run: Run, to: Path, picture: str) -> Path:
+    """A card of one picture: where the trained network's answer comes from, by three methods."""
+    from vitrail.insight import explain
+    from vitrail.insight.cards import card
+    from vitrail.weights import load
+
+    loaded = load(run.folder)
+    path = to / "explained.png"
+    card([explain(loaded, picture, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
+    return path
