@@ -3,7 +3,12 @@
     python recipes/positions.py --out results
 
 The paper's Table 8 (B/16, ImageNet 5-shot): none 61.4, 1-D 64.2, 2-D 64.0, relative 64.0 %. Here it is a small network
-on 6,000 small pictures, which is another question: the table is named as such and not set beside the paper's.
+on 6,000 small pictures; small-data numbers, named as such.
+
+command   OMP_NUM_THREADS=1 python recipes/positions.py --steps 400 --seeds 3 --out results
+time      3,094 s on one busy core
+memory    0.59 GB
+score     none 77.1 %; 1-D 81.1, 2-D 81.1, relative 79.1, rotary 81.7; sines and cosines 82.6 (1-D) and 82.1 (2-D)
 """
 
 from __future__ import annotations
