@@ -28,12 +28,13 @@ VERBS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: igno
 
 # What the network and the house around it must show.
 NEEDED = [
-    *(f"000.{number:02}" for number in range(1, 31) if number not in (26, 28, 29)),
-    *(f"001.{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 9)),
+    *(f"000.{number:02}" for number in range(1, 31) if number != 26),
+    *(f"001.{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 9, 15)),
     *(f"002.{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 9, 10)),
     *(f"003.{number:02}" for number in (*range(1, 16), 19)),
     *(f"004.{number:02}" for number in (*range(1, 11), *range(12, 16))),
-    *("P.1", "P.2", "P.3", "P.4", "P.5", "P.10"),
+    *("P.1", "P.2", "P.3", "P.4", "P.5", "P.8", "P.9", "P.10"),
+    *("VE.1", "VE.2", "VE.3", "VE.4", "4.DINO"),
     *("4.REG", "4.ROPE", "4.GAP", "4.REP", "4.SIN"),
 ]
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import vitrail
 from insight.small import build
-from vitrail.data import read_data
+from vitrail.data import Dataset, read_data
 from vitrail.errors import InputError
 from vitrail.insight import explain, importance, prune, prune_channels, prune_heads, trace
 from vitrail.insight.slimming import faster, ranked
@@ -167,6 +167,17 @@ def pruned() -> Any:
     return prune(vitrail.load("vitrail:fashion"), "vitrail:fashion", keep=0.7)
 
 
+@pytest.fixture(scope="module")
+def few() -> Dataset:
+    """60 training and 30 test pictures of each class."""
+    data = read_data("vitrail:fashion")
+    labels = np.array([each.labels[0] for each in data.samples])
+    train = np.array([each.split == "train" for each in data.samples])
+    rows = [np.flatnonzero((labels == name) & train)[:60] for name in data.classes]
+    rows += [np.flatnonzero((labels == name) & ~train)[:30] for name in data.classes]
+    return data.select(np.sort(np.concatenate(rows)))
+
+
 def test_thirty_percent_of_the_heads_of_the_built_in_network(pruned: Any, tmp_path: Path) -> None:
     old = vitrail.load("vitrail:fashion")
     assert sum(len(each) for each in pruned.heads.values()) == round(0.3 * 16)
@@ -195,24 +206,18 @@ def test_thirty_percent_of_the_heads_of_the_built_in_network(pruned: Any, tmp_pa
     assert [each.shape[1] for each in seen.attention] == [len(smaller.heads_of(block)) for block in range(4)]
 
 
-def test_a_budget_is_kept_on_the_pictures_it_was_set_on() -> None:
+def test_a_budget_is_kept_on_the_pictures_it_was_set_on(few: Dataset) -> None:
     loaded = vitrail.load("vitrail:fashion")
     told: list[str] = []
-    tight = prune(loaded, "vitrail:fashion", max_drop=0.0, tell=told.append)
-    loose = prune(loaded, "vitrail:fashion", max_drop=5.0)
+    tight = prune(loaded, few, max_drop=0.0, tell=told.append)
+    loose = prune(loaded, few, max_drop=5.0)
     few, many = (sum(len(each) for each in found.heads.values()) for found in (tight, loose))
     assert few < many
     assert any("can go within 0 points" in each for each in told)
 
 
-def test_tuning_wins_back_what_cutting_lost() -> None:
+def test_tuning_wins_back_what_cutting_lost(few: Dataset) -> None:
     loaded = vitrail.load("vitrail:fashion")
-    data = read_data("vitrail:fashion")
-    labels = np.array([each.labels[0] for each in data.samples])
-    train = np.array([each.split == "train" for each in data.samples])
-    rows = [np.flatnonzero((labels == name) & train)[:60] for name in data.classes]
-    rows += [np.flatnonzero((labels == name) & ~train)[:30] for name in data.classes]
-    few = data.select(np.sort(np.concatenate(rows)))
     found = prune(loaded, few, keep=0.25, channels=True, tune=3)
     assert found.channels == round(loaded.model.config.mlp_width * 12 / 16)
     assert found.after.accuracy.value > found.cut.accuracy.value

@@ -20,6 +20,7 @@ from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation import Score, evaluate
 from vitrail.evaluation.evaluate import Data, chosen, fitted, opened
+from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.insight.covering import Array
 from vitrail.insight.importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
@@ -239,11 +240,10 @@ def _right(model: ViT, batches: Batches) -> float:
 
 
 def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> Measured:
-    found = evaluate(checkpoint, judges, split="all", batch=batch)
+    one = checkpoint.task == "one"  # its accuracy has an interval without a bootstrap
+    found = evaluate(checkpoint, judges, split="all", batch=batch, resamples=0 if one else RESAMPLES)
     cost = estimate(checkpoint.model.config, checkpoint.preprocess.size)
-    return Measured(
-        found.scores["top1" if checkpoint.task == "one" else "mean_ap"], cost.parameters, cost.multiply_adds
-    )
+    return Measured(found.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
 
 
 def _tuned(checkpoint: Checkpoint, data: Dataset, epochs: float, seed: int) -> Checkpoint:
