@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ def test_every_method_for_every_pool(picture: Image.Image, method: str, kind: st
     assert found.picture().size == (60, 40)
 
 
-def test_the_target_is_the_answer_unless_named(picture: Image.Image) -> None:
-    loaded = checkpoint(build())
+@pytest.mark.parametrize("temperature", [None, 2.5])
+def test_the_target_is_the_answer_unless_named(picture: Image.Image, temperature: float | None) -> None:
+    loaded = replace(checkpoint(build()), temperature=temperature)
     [said] = vitrail.predict(loaded, [picture], top=1)
     found = explain(loaded, picture, "relevance")
     assert found.target == said.labels[0]

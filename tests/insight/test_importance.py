@@ -193,6 +193,10 @@ def test_thirty_percent_of_the_heads_of_the_built_in_network(pruned: Any, tmp_pa
     per_head = 4 * tokens * width * smaller.per_head + 2 * tokens * tokens * smaller.per_head
     assert pruned.before.multiply_adds - pruned.cut.multiply_adds == cut * per_head
     assert pruned.cut.accuracy.value > pruned.before.accuracy.value - 0.03
+    about = pruned.checkpoint.provenance
+    assert about.metrics == {"test_top1": pruned.after.accuracy.value}  # none of the whole network's
+    assert about.notes.endswith("pruned")
+    assert (old.temperature is None, pruned.checkpoint.temperature) == (False, None)
     path = tmp_path / "small.safetensors"
     vitrail.save(pruned.checkpoint, path)
     again = vitrail.load(path)
@@ -234,6 +238,8 @@ def test_what_prune_cannot_do_is_named(tmp_path: Path) -> None:
         prune(loaded, "vitrail:fashion", keep=0.5, max_drop=1)
     with pytest.raises(vitrail.VitrailError, match="keep: expected a number from 0"):
         prune(loaded, "vitrail:fashion", keep=1.5)
+    with pytest.raises(InputError, match="not ranked on the pictures that judge them"):
+        prune(loaded, "vitrail:fashion", keep=0.5, split="all")
     with pytest.raises(InputError, match="not ranked on the pictures that judge them"):
         prune(loaded, read_data("vitrail:fashion").part("test"), keep=0.5)
 

@@ -97,5 +97,5 @@ def _looked(checkpoint: Checkpoint, picture: Source) -> tuple[Trace, Image.Image
     """A whole trace of one picture, and what the network saw of it."""
     model = checkpoint.model
     keep_tokens(model)
-    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
+    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()))
     return traced(model, pixels), checkpoint.preprocess.view(picture)

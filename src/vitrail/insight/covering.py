@@ -21,14 +21,15 @@ def covered(pixels: Tensor, hidden: Tensor) -> Tensor:
     """A picture (C, H, W) with some patches hidden, once for each mask (n, h, w): (n, C, H, W)."""
     c, height, width = pixels.shape
     h, w = hidden.shape[1:]
-    mask = hidden.repeat_interleave(height // h, dim=1).repeat_interleave(width // w, dim=2)[:, None]  # (n, 1, H, W)
+    cells = hidden.to(pixels.device)[:, None]  # (n, 1, h, w)
+    mask = cells.repeat_interleave(height // h, dim=2).repeat_interleave(width // w, dim=3)  # (n, 1, H, W)
     return torch.where(mask, pixels.mean(dim=(1, 2)).view(1, c, 1, 1), pixels[None])
 
 
 def levels(ask: Ask, pixels: Tensor, masks: Tensor, scalar: Scalar, batch: int = 16) -> Tensor:
     """The aim's value for a picture under each mask (n, h, w) of hidden patches: (n,)."""
     found = [scalar(*ask(covered(pixels, part))) for part in masks.split(batch)]
-    return torch.cat(found).double()
+    return torch.cat(found).double().cpu()
 
 
 def occlusion_map(ask: Ask, pixels: Tensor, grid: tuple[int, int], method: Occlusion, scalar: Scalar) -> Tensor:

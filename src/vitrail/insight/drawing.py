@@ -59,14 +59,14 @@ def draw(model: ViT, pixels: Tensor, method: Method, aims: Sequence[Aim]) -> lis
         maps = flow_map(model, pixels, method)
     else:
         raise InputError(f"method {method.name!r} draws no map of its own")
-    return [Drawn(each.numpy()) for each in maps]
+    return [Drawn(each.cpu().numpy()) for each in maps]
 
 
 def _integrated(model: ViT, pixels: Tensor, method: IntegratedGradients, aim: Aim) -> Drawn:
     found = integrated_gradients(model, pixels, method, aim)
     late = f"after {found.steps} steps the attributions still miss the difference of outputs by {found.error:.1%}"
     return Drawn(
-        patch_sums(found.pixels, model.config.cell).numpy(),
-        found.pixels.sum(dim=0).numpy(),
+        patch_sums(found.pixels, model.config.cell).cpu().numpy(),
+        found.pixels.sum(dim=0).cpu().numpy(),
         late if found.error > RIGHT else "",
     )

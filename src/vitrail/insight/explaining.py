@@ -45,9 +45,19 @@ def explain(
     """
     pixels = torch.from_numpy(checkpoint.preprocess(picture))[None]
     if isinstance(checkpoint, Checkpoint):
-        model, about = checkpoint.model, {"classes": checkpoint.classes, "task": checkpoint.task}
-        pixels = pixels.to(next(model.parameters()).dtype)
-        [found] = explain_pixels(model, pixels, method, target, check=check, seed=seed, **about)  # type: ignore[arg-type]
+        model = checkpoint.model
+        pixels = pixels.to(next(model.parameters()))
+        [found] = explain_pixels(
+            model,
+            pixels,
+            method,
+            target,
+            check=check,
+            seed=seed,
+            classes=checkpoint.classes,
+            task=checkpoint.task,
+            temperature=checkpoint.temperature,
+        )
     else:
         found = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
     image = decode(picture)
@@ -64,6 +74,7 @@ def explain_pixels(
     seed: int = 0,
     classes: Sequence[str] = (),
     task: str = "one",
+    temperature: float | None = None,
 ) -> list[Explanation]:
     """The same for a batch of pixels (B, C, H, W): one explanation a picture."""
     instance("model", model, ViT, error=InputError)
@@ -73,7 +84,7 @@ def explain_pixels(
         raise InputError("expected at least one picture, got none")
     _check_target(model, target)
     said = asked(model, pixels)
-    aims = [aim_at(target, each, classes, task) for each in said.logits]
+    aims = [aim_at(target, each, classes, task, temperature) for each in said.logits]
     methods = [named(each) for each in method.among] if isinstance(method, Best) else [method]
     drawn = [draw(model, pixels, each, aims) for each in methods]
     without: list[list[Drawn]] = []
@@ -114,7 +125,7 @@ def _outliers(model: ViT, pixels: Tensor) -> Array:
     with frozen(model), torch.no_grad():
         hidden = trace(model, pixels, attention=False).hidden
     late = [outlying(each, model.config.prefix) for each in hidden[len(hidden) // 2 :]]
-    found: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).numpy()
+    found: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()
     return found
 
 
@@ -133,7 +144,7 @@ def _from_outside(
         return Answer(torch.from_numpy(logits), torch.from_numpy(embedding))
 
     said = ask(pixels[None])
-    aim = aim_at(target, said.logits[0], runtime.classes, runtime.task)
+    aim = aim_at(target, said.logits[0], runtime.classes, runtime.task, runtime.temperature)
     grid = (_pieces(pixels.shape[1]), _pieces(pixels.shape[2]))
     drawn = Drawn(occlusion_map(ask, pixels, grid, method, aim.of).numpy())
     return judged(ask, pixels, [Candidate(method, drawn)], aim, float(aim.level(*said)), check, seed)

@@ -30,7 +30,7 @@ def flow_map(model: ViT, pixels: Tensor, method: Flow) -> Tensor:
         for each in found.attention
     ]
     maps = [
-        patch_flows([each[row].numpy() for each in steps], found.pool_weights[row].float().numpy(), prefix)
+        patch_flows([each[row].cpu().numpy() for each in steps], found.pool_weights[row].float().cpu().numpy(), prefix)
         for row in range(len(pixels))
     ]
     return torch.from_numpy(np.stack(maps)).reshape(-1, *model.grid_of(pixels)).float()

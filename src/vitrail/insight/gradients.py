@@ -68,7 +68,7 @@ def _integrate(model: ViT, pixels: Tensor, start: Tensor, aim: Aim, steps: int, 
     gathered = torch.zeros_like(pixels, dtype=torch.float64)
     for first in range(0, steps, batch):
         at = torch.tensor((places[first : first + batch] + 1) / 2).to(pixels)
-        share = torch.tensor(shares[first : first + batch] / 2)
+        share = torch.tensor(shares[first : first + batch] / 2, device=pixels.device)
         with frozen(model), torch.enable_grad():
             points = (start + at[:, None, None, None] * way).requires_grad_(True)
             found = answer(model, points)

@@ -97,7 +97,7 @@ def roll(fused: Sequence[Tensor], start: Tensor) -> Tensor:
 
 def with_residual(fused: Tensor) -> Tensor:
     """Each token's own way around attention added, and every row made to sum to 1."""
-    kept = fused + torch.eye(fused.shape[-1])
+    kept = fused + torch.eye(fused.shape[-1], device=fused.device)
     return kept / kept.sum(dim=-1, keepdim=True)
 
 

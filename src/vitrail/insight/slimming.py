@@ -19,7 +19,7 @@ from vitrail.checks import instance, number
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation import Score, evaluate
-from vitrail.evaluation.evaluate import Data, chosen, fitted, opened
+from vitrail.evaluation.evaluate import ALL, Data, chosen, fitted, opened
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.insight.covering import Array
 from vitrail.insight.importance import Batches, Importance, importance
@@ -123,12 +123,15 @@ def prune(
         limit = _right(checkpoint.model, batches) - (max_drop or 0.0) / 100
         count = _most(len(order), lambda count: _right(smaller(count), batches) >= limit)
         tell(f"{count} of the heads can go within {max_drop:g} points on the pictures that they were ranked on")
-    slim = replace(checkpoint, model=smaller(count))
+    slim = _uncalibrated(replace(checkpoint, model=smaller(count)))
+    if checkpoint.temperature is not None and not tune:
+        tell("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
     cut = after = _measure(slim, judges, batch)
     if tune:
         tell(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
         slim = _tuned(slim, dataset, tune, seed)
         after = _measure(slim, judges, batch)
+    slim = _described(slim, checkpoint, after, judged_by, tune)
     gone: dict[int, list[int]] = {}
     for block, head in order[:count]:
         gone.setdefault(block, []).append(head)
@@ -183,7 +186,7 @@ def faster(old: ViT, new: ViT, pixels: Tensor) -> float:
 def _rankers(dataset: Dataset, judged_by: str) -> tuple[str, Dataset]:
     """Pictures to rank by: other ones than those judged by, where there are."""
     for split in ("val", "train"):
-        if split != judged_by and split in dataset.splits:
+        if judged_by not in (split, ALL) and split in dataset.splits:
             return split, dataset.part(split)
     raise InputError(
         f"{dataset.source} has no training or validation pictures beside those that accuracy is measured on: parts are "
@@ -258,5 +261,16 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, epochs: float, seed: int) -> C
         run = train(
             data, start=checkpoint, recipe=recipe, epochs=epochs, seed=seed, out=place, check=False, report=False
         )
-        tuned = load(run.best)
-    return replace(tuned, provenance=replace(checkpoint.provenance, notes="pruned, then tuned"))
+        return load(run.best)
+
+
+def _uncalibrated(checkpoint: Checkpoint) -> Checkpoint:
+    return replace(checkpoint, temperature=None, thresholds=None, reject=None)
+
+
+def _described(slim: Checkpoint, whole: Checkpoint, after: Measured, split: str, tune: float) -> Checkpoint:
+    """With the origin of the whole network, and no number of it that is no longer true."""
+    name = "top1" if slim.task == "one" else "mean_ap"
+    notes = "; ".join(filter(None, (whole.provenance.notes, "pruned and tuned" if tune else "pruned")))
+    about = replace(whole.provenance, notes=notes, metrics={f"{split}_{name}": after.accuracy.value}, mapping=())
+    return replace(slim, provenance=about)

@@ -45,8 +45,14 @@ class Aim:
     level: Scalar  # the same as faithfulness counts it: a probability where there is one
 
 
-def aim_at(target: Target, logits: Tensor, classes: Sequence[str] = (), task: str = "one") -> Aim:
-    """The aim for a picture of these logits (K,); classes are the names, where there are names."""
+def aim_at(
+    target: Target, logits: Tensor, classes: Sequence[str] = (), task: str = "one", temperature: float | None = None
+) -> Aim:
+    """The aim for a picture of these logits (K,); classes are the names, where there are names.
+
+    Levels are probabilities as `predict` gives them, calibrated where a temperature was fitted.
+    """
+    heat = 1.0 if temperature is None else temperature
     if isinstance(target, Likeness):
         return _like(target)
     if callable(target):
@@ -56,11 +62,11 @@ def aim_at(target: Target, logits: Tensor, classes: Sequence[str] = (), task: st
         if a == b:
             raise InputError(f"target: expected two classes that differ, got {shown(target.a)} twice")
         words = f"{_named(a, classes)} rather than {_named(b, classes)}"
-        return Aim(words, lambda z, _: z[:, a] - z[:, b], lambda z, _: torch.sigmoid(z[:, a] - z[:, b]))
+        return Aim(words, lambda z, _: z[:, a] - z[:, b], lambda z, _: torch.sigmoid((z[:, a] - z[:, b]) / heat))
     number = int(logits.argmax()) if target is None else _number(target, logits, classes)
 
     def level(z: Tensor, _: Tensor) -> Tensor:
-        return (z.softmax(dim=1) if task == "one" else z.sigmoid())[:, number]
+        return ((z / heat).softmax(dim=1) if task == "one" else (z / heat).sigmoid())[:, number]
 
     return Aim(_named(number, classes), lambda z, _: z[:, number], level)
 
