@@ -148,7 +148,15 @@ class Preprocess:
         """
         if self._ordinary:
             return self._frame(decode(source, "L" if self.channels == 1 else "RGB"), self._bars())
-        seen = self.array(source)[:, :, : 3 if self.channels >= 3 else 1]
+        return self._drawn(self.array(source))
+
+    def whole(self, source: Source) -> Image.Image:
+        """The same of the whole picture in its own size: what `box` is a part of."""
+        return decode(source) if self._ordinary else self._drawn(decode_bands(source, self.channels, self.range))
+
+    def _drawn(self, values: Array) -> Image.Image:
+        """Numbers (H, W, C) in the units of the file as an 8-bit picture."""
+        seen = np.asarray(values[:, :, : 3 if self.channels >= 3 else 1], np.float32)
         shown = np.clip(np.rint(seen * np.float32(255 / self.range)), 0, 255).astype(np.uint8)
         return Image.fromarray(shown if shown.shape[2] == 3 else shown[:, :, 0])
 

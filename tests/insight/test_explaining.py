@@ -241,3 +241,61 @@ def test_a_folder_that_cannot_be_is_told(picture: Image.Image, tmp_path: Path) -
         found.save(tmp_path / "file" / "map.png")
     with pytest.raises(InputError, match="cannot write"):
         found.save(tmp_path / "map.nothing")
+
+
+def test_bands_and_wide_ranges_are_explained(tmp_path: Path) -> None:
+    """What only bands can hold is drawn from its first bands, whatever its numbers are."""
+    dice = np.random.default_rng(0)
+    for channels, kind, span in ((5, np.uint16, 10_000.0), (1, np.uint16, 4_095.0), (3, np.float32, 2.0)):
+        values = (dice.random((20, 30, channels)) * span).astype(kind)
+        np.save(tmp_path / "bands.npy", values)
+        model = build(channels=channels)
+        loaded = vitrail.Checkpoint(
+            model, vitrail.Preprocess(size=(8, 12), crop=1.0, channels=channels, range=span), NAMES
+        )
+        found = explain(loaded, tmp_path / "bands.npy", "relevance")
+        assert found.picture().size == (30, 20)
+        light = np.asarray(loaded.preprocess.whole(tmp_path / "bands.npy").convert("L"), np.float64)
+        assert 60 < light.mean() < 200
+
+
+@pytest.mark.parametrize("size", [(1, 200), (200, 1), (2, 1), (1, 1)])
+def test_tiny_pictures_are_drawn(size: tuple[int, int]) -> None:
+    loaded = vitrail.Checkpoint(build(), vitrail.Preprocess(size=(8, 12), crop=0.9), NAMES)
+    assert explain(loaded, Image.new("RGB", size, (9, 99, 200)), "rollout", check=False).picture().size == size
+
+
+def test_a_grey_network_is_drawn(tmp_path: Path) -> None:
+    from vitrail.insight.cards import heads_sheet
+    from vitrail.insight.tour import tour
+
+    loaded = vitrail.load("vitrail:fashion")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 40), dtype=np.uint8))
+    assert heads_sheet(loaded, picture, 4).mode == "RGB"
+    with pytest.raises(InputError, match="query: expected a whole number from 0 to 15"):
+        heads_sheet(loaded, picture, -1)
+    open_answer = replace(loaded, reject=1.0)
+    assert "left open" in tour(open_answer, picture, tmp_path).page.read_text()
+
+
+def test_more_mistakes_are_named(picture: Image.Image, pixels: Tensor) -> None:
+    for target in (Versus(0, 1), None, 3):
+        with pytest.raises(InputError, match="no classes to explain"):
+            explain_pixels(build(classes=0), pixels, target=target)
+    with pytest.raises(InputError, match="expected 5 names"):
+        explain_pixels(build(), pixels, classes=("a", "b"))
+    with pytest.raises(vitrail.VitrailError, match="task 'many' is unknown"):
+        explain_pixels(build(), pixels, task="many")
+    with pytest.raises(vitrail.VitrailError, match="temperature"):
+        explain_pixels(build(), pixels, temperature=0.0)
+    with pytest.raises(InputError, match="seed"):
+        explain_pixels(build(), pixels, seed=-1)
+    with pytest.raises(InputError, match="has no gradient"):
+        explain_pixels(build(), pixels, "relevance", lambda z, _: (z.argmax(1) == 3).float())
+    with pytest.raises(InputError, match="expected a checkpoint"):
+        explain("vitrail:fashion", picture)  # type: ignore[arg-type]
+    loaded = checkpoint(build())
+    like = Likeness(vitrail.embed(loaded, [picture])[0])
+    found = explain(loaded, picture, "occlusion", like, check=False)
+    assert (found.probability, found.value) == (False, pytest.approx(1, abs=1e-5))
+    assert explain(loaded, picture, "rollout", np.int64(3), check=False).target == "dog"  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def test_curves_by_hand(pixels: Tensor) -> None:
     np.testing.assert_allclose(found.deletion, deletion, atol=1e-6)
     np.testing.assert_allclose(found.insertion, insertion, atol=1e-6)
     steps = sum((a + b) / 2 / 6 for a, b in pairwise(deletion))
-    assert area(found.deletion) == pytest.approx(steps)
+    assert area(found.shares, found.deletion) == pytest.approx(steps)
 
 
 def bright(place: int) -> tuple[Ask, Aim]:
@@ -179,3 +179,24 @@ def test_what_is_not_checked_says_so(pixels: Tensor) -> None:
     assert one.shuffled is None
     assert one.outliers is None
     assert one.to_dict()["scores"] is None
+
+
+def test_steps_of_unequal_width_count_by_their_width() -> None:
+    """Sixteen patches in twelve steps: some steps take two patches."""
+    pixels = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))
+    ask, aim = bright(0)
+    [found] = curves(ask, pixels, (4, 4), [np.arange(16)], aim)
+    steps = np.diff(found.shares)
+    assert steps.min() == pytest.approx(1 / 16)
+    assert steps.max() == pytest.approx(2 / 16)
+    assert area(found.shares, [1.0 - each for each in found.shares]) == pytest.approx(0.5)
+
+
+def test_an_outlier_on_a_map_of_zeros_is_not_marked() -> None:
+    ask, aim = bright(0)
+    values, marks = np.zeros((4, 4)), np.zeros((4, 4), bool)
+    values[0, 0] = 1.0
+    marks[3, 3] = True
+    pixels = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))
+    found = judged(ask, pixels, [Candidate(Relevance(), Drawn(values), None, marks)], aim, 0.5)
+    assert not any("far larger" in each for each in found.warnings)

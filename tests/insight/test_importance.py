@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import vitrail
 from insight.small import build
+from vitrail import training
 from vitrail.data import Dataset, read_data
 from vitrail.errors import InputError
 from vitrail.insight import explain, importance, prune, prune_channels, prune_heads, trace
@@ -247,3 +248,58 @@ def test_what_prune_cannot_do_is_named(tmp_path: Path) -> None:
 def test_speed_is_a_ratio_of_both() -> None:
     model = build()
     assert 0.05 < faster(model, model, torch.randn(2, 3, 8, 12)) < 20
+
+
+def test_pictures_that_judge_are_never_tuned_on(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsplit pictures judge where there is no test; training must not see them."""
+    loaded = vitrail.load("vitrail:fashion")
+    samples = tuple(each._replace(split="" if each.split == "test" else each.split) for each in few.samples)
+    seen: list[Any] = []
+    true = training.train
+
+    def train(data: Any, **options: Any) -> Any:
+        seen.append(data)
+        return true(data, **options)
+
+    monkeypatch.setattr(training, "train", train)
+    found = prune(loaded, replace(few, samples=samples), keep=0.5, tune=0.2)
+    assert found.split == "unsplit"
+    assert {each.split for each in seen[0].samples} == {"train"}
+
+
+def test_cutting_nothing_changes_nothing(few: Dataset) -> None:
+    loaded = vitrail.load("vitrail:fashion")
+    found = prune(loaded, few, keep=1.0)
+    assert found.checkpoint.temperature == loaded.temperature
+    assert found.checkpoint.provenance == loaded.provenance
+
+
+def test_several_labels_are_pruned_by_mean_average_precision(few: Dataset) -> None:
+    loaded = replace(vitrail.load("vitrail:fashion"), task="several", temperature=None, reject=None)
+    found = prune(loaded, replace(few, task="several"), max_drop=1.0)
+    assert 0.5 < found.before.accuracy.value <= 1
+    assert "test_mean_ap" in found.checkpoint.provenance.metrics or not found.heads
+
+
+def test_more_mistakes_of_importance_and_pruning(batches: list[tuple[Tensor, Tensor]], few: Dataset) -> None:
+    model = build()
+    with pytest.raises(InputError, match="classes from 0 to 4"):
+        importance(model, [(batches[0][0], torch.full((4,), 7))])
+    with pytest.raises(InputError, match="pass its .model"):
+        importance(vitrail.load("vitrail:fashion"), batches)  # type: ignore[arg-type]
+    for cut in ({"a": [1]}, {0.5: [1]}, {0: 3}):
+        with pytest.raises(InputError):
+            prune_channels(model, cut)  # type: ignore[arg-type]
+    for wrong in ({"seed": -1}, {"batch": 0}):
+        with pytest.raises(InputError):
+            prune(vitrail.load("vitrail:fashion"), few, keep=0.5, **wrong)  # type: ignore[arg-type]
+
+
+def test_an_mlp_in_pieces_gives_the_same_importance(batches: list[tuple[Tensor, Tensor]]) -> None:
+    model = build()
+    whole = importance(model, batches, channels=True)
+    model.encoder.mlp_chunk = 3
+    pieces = importance(model, batches, channels=True)
+    np.testing.assert_allclose(pieces.heads, whole.heads, atol=1e-6)
+    np.testing.assert_allclose(pieces.channels, whole.channels, atol=1e-6)
+    assert model.encoder.mlp_chunk == 3

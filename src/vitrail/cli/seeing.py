@@ -62,7 +62,7 @@ def explain(
     from vitrail.inference import find_images
     from vitrail.insight import Versus
     from vitrail.insight import explain as run
-    from vitrail.insight.cards import words_of
+    from vitrail.insight.cards import value_of, words_of
 
     methods = _methods(method or ["relevance"], settings_of(option))
     if versus and not target:
@@ -82,7 +82,8 @@ def explain(
                 continue
             finally:
                 done(1)
-            files = _draw(loaded, path, _name(path, names), found, to, heads, film)
+            drawn = dict(zip((each.name for each in methods), found, strict=True))
+            files = _draw(loaded, path, _name(path, names), drawn, to, heads, film)
             rows.append(
                 {
                     "path": str(path),
@@ -92,7 +93,7 @@ def explain(
             )
             if as_json:
                 continue
-            say(f"{path}: {found[0].target} {100 * found[0].value:.1f} %")
+            say(f"{path}: {found[0].target} {value_of(found[0])}")
             for each in found:
                 say(f"  {words_of(each)}")
                 for why in each.warnings:
@@ -146,13 +147,15 @@ def prune(
     table = table_of("", "before", "cut", *(["tuned"] if tune else []), "change")
     states = [found.before, found.cut, *([found.after] if tune else [])]
     values = {
-        "accuracy, %": [100 * each.accuracy.value for each in states],
+        "accuracy, %" if loaded.task == "one" else "mean average precision, %": [
+            100 * each.accuracy.value for each in states
+        ],
         "parameters, M": [each.parameters / 1e6 for each in states],
         "GFLOPs": [2 * each.multiply_adds / 1e9 for each in states],
     }
     for name, row in values.items():
         last = row[-1] - row[0]
-        change = f"{last:+.2f} points" if "accuracy" in name else f"{100 * last / row[0]:+.1f} %"
+        change = f"{last:+.2f} points" if name.endswith("%") else f"{100 * last / row[0]:+.1f} %"
         table.add_row(name, *(f"{value:.4g}" for value in row), change)
     show(table)
     say(f"speed             {found.speed:.2f} times, measured in turn")
@@ -174,7 +177,9 @@ def _methods(names: list[str], options: dict[str, Any]) -> list[Method]:
     from vitrail.insight import METHODS
     from vitrail.insight.methods import named
 
-    wanted = [name for name in METHODS if name != "best"] if names == ["all"] else names
+    wanted = list(dict.fromkeys(names))
+    if "all" in wanted:
+        wanted = [name for name in METHODS if name != "best" or name in wanted]
     kinds = [type(named(name)) for name in wanted]
     known = {each.name for kind in kinds for each in fields(kind)}  # type: ignore[arg-type]
     for name in options:
@@ -186,8 +191,7 @@ def _methods(names: list[str], options: dict[str, Any]) -> list[Method]:
     made = []
     for kind in kinds:
         own = {each.name: options[each.name] for each in fields(kind) if each.name in options}  # type: ignore[arg-type]
-        if isinstance(own.get("query"), list):
-            own["query"] = tuple(own["query"])
+        own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
         made.append(kind(**own))
     return made
 
@@ -202,18 +206,18 @@ def _name(path: Path, names: set[str]) -> str:
 
 
 def _draw(
-    checkpoint: Checkpoint, path: Path, name: str, found: list[Explanation], to: Path, heads: bool, film: bool
+    checkpoint: Checkpoint, path: Path, name: str, found: dict[str, Explanation], to: Path, heads: bool, film: bool
 ) -> list[Path]:
     """A heat map a method, the card of all of them, and what else was asked for."""
     from vitrail.insight import cards
 
     files = []
-    for each in found:
-        files.append(to / f"{name}-{each.method.split(' ')[0]}.png")
+    for method, each in found.items():
+        files.append(to / f"{name}-{method}.png")
         each.save(files[-1])
     try:
         files.append(to / f"{name}-card.png")
-        cards.card(found).save(files[-1])
+        cards.card(list(found.values())).save(files[-1])
         if heads:
             files.append(to / f"{name}-heads.png")
             cards.heads_sheet(checkpoint, path).save(files[-1])

@@ -29,7 +29,10 @@ def data_for(checkpoint: Place, data: Place = "", classes: Sequence[str] | None 
         if not data:
             raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the pictures")
         return read_data(data, classes=classes)
-    options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
+    try:
+        options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'config.json'} is damaged, so the run's pictures are not known: {error}") from None
     own = not data or place_of(data) == place_of(options["data"])
     source, pattern = (data or options["data"]), (options["pattern"] if own else None)
     dataset = read_data(source, pattern=pattern, classes=classes)
@@ -76,6 +79,8 @@ def _digest(image: Any) -> str:
 
 def run_of(checkpoint: Place) -> Path | None:
     """The run's folder that a checkpoint lies in, if it does."""
+    if os.fspath(checkpoint).startswith(("vitrail:", "hf:")):
+        return None
     path = Path(checkpoint)
     folder = path if path.is_dir() else path.parent
     return folder if (folder / "config.json").is_file() and (folder / "data.json").is_file() else None

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
+from vitrail.checks import whole
 from vitrail.errors import InputError
-from vitrail.images import Source, decode
+from vitrail.images import Source
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.figures import attention_sheet, looks, reader
 from vitrail.insight.pictures import heat_over, marked, sheet
@@ -33,13 +34,17 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
         notes.append(words_of(each))
         for why in each.warnings:
             notes += textwrap.wrap(f"not to be relied on: {why}", 150, initial_indent="    ", subsequent_indent="    ")
-    value = f"{100 * first.value:.1f} %" if 0 <= first.value <= 1 else f"{first.value:.3f}"
     return sheet(
         [tiles],
-        f"{first.target}: {value}",
+        f"{first.target}: {value_of(first)}",
         columns=["the picture", *(each.method for each in explanations)],
         notes=notes,
     )
+
+
+def value_of(explanation: Explanation) -> str:
+    """What the network gives the target, in words."""
+    return f"{100 * explanation.value:.1f} %" if explanation.probability else f"{explanation.value:.3f}"
 
 
 def words_of(explanation: Explanation) -> str:
@@ -60,6 +65,7 @@ def heads_sheet(checkpoint: Checkpoint, picture: Source, query: int | None = Non
     config, grid = checkpoint.model.config, checkpoint.model.config.grid_for(checkpoint.preprocess.size)
     if query is None:
         return attention_sheet(found, config, grid, seen)
+    whole("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
     row, column = divmod(query, grid[1])
     h, w = seen.height / grid[0], seen.width / grid[1]
     framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
@@ -71,7 +77,7 @@ def film(checkpoint: Checkpoint, picture: Source) -> list[Image.Image]:
     found, _ = _looked(checkpoint, picture)
     config = checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
-    image = fitted(decode(picture), FRAME)
+    image = fitted(checkpoint.preprocess.whole(picture), FRAME)
     box = checkpoint.preprocess.box(image.height, image.width)
     frames = []
     for block in range(config.depth):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import instance
+from vitrail.checks import choice, instance, number, whole
 from vitrail.errors import InputError
-from vitrail.images import Source, decode
+from vitrail.images import Source
 from vitrail.inference import Runtime
 from vitrail.insight.covering import Array, occlusion_map
 from vitrail.insight.drawing import Drawn, draw
@@ -21,7 +21,7 @@ from vitrail.insight.judging import Candidate, judged
 from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion, named
 from vitrail.insight.recording import Answer, asked, frozen
 from vitrail.insight.sanity import outlying, shuffled
-from vitrail.insight.targets import Target, aim_at
+from vitrail.insight.targets import Likeness, Target, aim_at
 from vitrail.insight.tracing import trace
 from vitrail.network.vit import ViT
 
@@ -43,6 +43,8 @@ def explain(
     fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
     occlusion alone.
     """
+    if not hasattr(checkpoint, "run") or not hasattr(checkpoint, "preprocess"):
+        raise InputError(f"expected a checkpoint or another runtime, got {type(checkpoint).__name__}: see vitrail.load")
     pixels = torch.from_numpy(checkpoint.preprocess(picture))[None]
     if isinstance(checkpoint, Checkpoint):
         model = checkpoint.model
@@ -60,7 +62,7 @@ def explain(
         )
     else:
         found = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
-    image = decode(picture)
+    image = checkpoint.preprocess.whole(picture)
     return replace(found, image=image, box=checkpoint.preprocess.box(image.height, image.width))
 
 
@@ -82,7 +84,9 @@ def explain_pixels(
     model.grid_of(pixels)
     if not len(pixels):
         raise InputError("expected at least one picture, got none")
-    _check_target(model, target)
+    if model.config.pool == "none":
+        raise InputError("this network has no pool, so it has no one answer to explain: trace shows its attention")
+    _check(model.config.classes, target, classes, task, temperature, seed)
     said = asked(model, pixels)
     aims = [aim_at(target, each, classes, task, temperature) for each in said.logits]
     methods = [named(each) for each in method.among] if isinstance(method, Best) else [method]
@@ -108,10 +112,15 @@ def explain_pixels(
     return found
 
 
-def _check_target(model: ViT, target: Target) -> None:
-    if model.config.pool == "none":
-        raise InputError("this network has no pool, so it has no one answer to explain: trace shows its attention")
-    if not model.config.classes and (target is None or isinstance(target, int | str)):
+def _check(count: int, target: Target, classes: Sequence[str], task: str, temperature: float | None, seed: int) -> None:
+    """Refuse what cannot be meant, before any work."""
+    whole("seed", seed, 0, 2**62, error=InputError)
+    choice("task", task, ("one", "several"))
+    if temperature is not None:
+        number("temperature", temperature, 1e-6, 1e6)
+    if classes and len(classes) != count:
+        raise InputError(f"classes: expected {count} names, as the network has classes, got {len(classes)}")
+    if not count and not (isinstance(target, Likeness) or callable(target)):
         raise InputError("this network has no classes to explain: pass target=Likeness(embedding), or a function")
 
 
@@ -143,6 +152,7 @@ def _from_outside(
         logits, embedding = runtime.run(batch.numpy())
         return Answer(torch.from_numpy(logits), torch.from_numpy(embedding))
 
+    _check(len(runtime.classes), target, runtime.classes, runtime.task, runtime.temperature, seed)
     said = ask(pixels[None])
     aim = aim_at(target, said.logits[0], runtime.classes, runtime.task, runtime.temperature)
     grid = (_pieces(pixels.shape[1]), _pieces(pixels.shape[2]))

@@ -24,7 +24,8 @@ class Explanation:
     map: Array  # (h, w), a value a patch: the higher, the more it speaks for the target
     method: str
     target: str
-    value: float  # what the network gives the target: a probability where there is one
+    value: float  # what the network gives the target
+    probability: bool  # whether that is a probability
     scores: Scores | None = None  # deletion and insertion, beside chance; None where not asked for
     curves: Curves | None = None
     shuffled: float | None = None  # rank correlation with the map of shuffled weights; None where not asked for
@@ -64,6 +65,7 @@ class Explanation:
             "method": self.method,
             "target": self.target,
             "value": self.value,
+            "probability": self.probability,
             "map": [[float(value) for value in row] for row in self.map],
             "scores": None if self.scores is None else self.scores._asdict() | {"gain": self.scores.gain},
             "shuffled": self.shuffled,

@@ -19,6 +19,7 @@ ORDERS = 3  # random orders, of which the mean counts
 class Curves(NamedTuple):
     """The aim's value while patches go away, or come, in an order: from the whole or the empty picture to the other."""
 
+    shares: tuple[float, ...]  # of the patches that are gone, or have come
     deletion: tuple[float, ...]
     insertion: tuple[float, ...]
 
@@ -75,17 +76,19 @@ def curves(ask: Ask, pixels: Tensor, grid: tuple[int, int], orders: Sequence[Arr
             masks += [gone, ~gone]
     values = levels(ask, pixels, torch.from_numpy(np.stack(masks).reshape(-1, *grid)), aim.level).tolist()
     full, empty = values[:2]
+    shares = tuple(stop / patches for stop in stops)
     found = []
     for number in range(len(orders)):
         first = 2 + 2 * len(inner) * number
         part = values[first : first + 2 * len(inner)]
-        found.append(Curves((full, *part[0::2], empty), (empty, *part[1::2], full)))
+        found.append(Curves(shares, (full, *part[0::2], empty), (empty, *part[1::2], full)))
     return found
 
 
-def area(curve: Sequence[float]) -> float:
+def area(shares: Sequence[float], curve: Sequence[float]) -> float:
     """Under a curve over 0 to 1, by trapezoids."""
-    return float(np.trapezoid(np.asarray(curve), dx=1 / (len(curve) - 1)))
+    heights, places = np.asarray(curve), np.asarray(shares)
+    return float(((heights[1:] + heights[:-1]) / 2 * np.diff(places)).sum())
 
 
 def scores_of(
@@ -95,7 +98,7 @@ def scores_of(
     grid = maps[0].shape
     chance = random_orders(ORDERS, maps[0].size, seed)
     found = curves(ask, pixels, grid, [*map(order_of, maps), *chance, centre_first(grid)], aim)
-    areas = np.array([[area(each.deletion), area(each.insertion)] for each in found])
+    areas = np.array([[area(each.shares, each.deletion), area(each.shares, each.insertion)] for each in found])
     random, centre = areas[len(maps) : -1].mean(axis=0), areas[-1]
     scores = [Scores(*map(float, (*areas[row], *random, *centre))) for row in range(len(maps))]
     return scores, found[: len(maps)]

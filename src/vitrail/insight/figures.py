@@ -60,18 +60,19 @@ def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> 
     return sheet(tiles, "Positions: how alike each patch's is to all others", gap=3)
 
 
-def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5) -> Image.Image:
+def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5, moco: bool = False) -> Image.Image:
     """The fixed sine-cosine table in its four parts: a row for every patch, a column for every value."""
-    table = (sincos_2d(grid, width).numpy() + 1) / 2
+    table = (sincos_2d(grid, width, moco).numpy() + 1) / 2
     quarters = [coloured(part) for part in np.split(table, 4, axis=1)]
     tiles = [each.resize((each.width * cell, each.height * cell), Image.Resampling.NEAREST) for each in quarters]
     names = ("sin of column", "cos of column", "sin of row", "cos of row")
     return sheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
 
 
-def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9) -> Image.Image:
-    """The principal components of the patch kernel, strongest first."""
+def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> Image.Image:
+    """The principal components of the patch kernel, strongest first; `order` of the colours the network receives."""
     kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
+    kernel = kernel.flip(1) if order == "BGR" else kernel
     _, _, directions = torch.linalg.svd(kernel.flatten(1) - kernel.flatten(1).mean(dim=0), full_matrices=False)
     parts = directions[:count].reshape(-1, *kernel.shape[1:])
     tiles = []

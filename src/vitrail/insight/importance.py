@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import choice
+from vitrail.checks import choice, instance
 from vitrail.errors import InputError
 from vitrail.insight.covering import Array
 from vitrail.insight.recording import frozen
@@ -40,11 +40,19 @@ def importance(
     A gate multiplies what a head gathered, or what a channel holds, and stands at 1: the product with the gradient is
     how much the loss would change without it, to first order. By ablation: how much the loss rises with a head masked.
     """
+    instance("model", model, ViT, error=InputError)
     choice("way", way, WAYS)
     if not batches:
         raise InputError("importance is measured on pictures, and there are none")
     if not model.config.classes:
         raise InputError("importance is measured on the answers, and this network has no classes")
+    for _, targets in batches:
+        if (
+            targets.ndim == 1
+            and len(targets)
+            and not 0 <= int(targets.min()) <= int(targets.max()) < model.config.classes
+        ):
+            raise InputError(f"targets: expected classes from 0 to {model.config.classes - 1}")
     by_gradient = way == "gradient"
     heads, inner = (
         _by_gradient(model, batches, done if by_gradient else None) if by_gradient or channels else (None, None)
@@ -58,6 +66,7 @@ def importance(
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss of every picture, (B,)."""
+    logits = logits.float()
     if targets.ndim == 2:
         return F.binary_cross_entropy_with_logits(logits, targets.to(logits), reduction="none").mean(dim=1)
     return F.cross_entropy(logits, targets, reduction="none")
@@ -95,12 +104,14 @@ def _watched(model: ViT) -> Iterator[list[list[Tensor]]]:
     """What goes into the last layer of every block's attention (B, T, A*d) and MLP (B, T, M), kept for gradients."""
     kept: list[list[Tensor]] = [[] for _ in model.encoder.blocks]
     watches = []
+    chunk, model.encoder.mlp_chunk = model.encoder.mlp_chunk, 0  # a block's MLP in one piece
     for place, block in enumerate(model.encoder.blocks):
         for layer in (cast(Block, block).attention.out, cast(Block, block).mlp.down):
             watches.append(layer.register_forward_pre_hook(_keep(kept[place])))
     try:
         yield kept
     finally:
+        model.encoder.mlp_chunk = chunk
         for each in watches:
             each.remove()
 
@@ -130,4 +141,4 @@ def mean_loss(model: ViT, batches: Batches, head_mask: Tensor | None = None) -> 
     """Over all pictures, with some heads masked."""
     with frozen(model), torch.no_grad():
         each = [losses(model(pixels, head_mask), targets) for pixels, targets in batches]
-    return float(torch.cat(each).mean())
+    return float(torch.cat(each).double().mean())

@@ -50,6 +50,7 @@ def judged(
         method=chosen.method.words,
         target=aim.words,
         value=value,
+        probability=aim.probability,
         scores=score,
         curves=curves[best] if curves else None,
         shuffled=chosen.likeness,
@@ -82,7 +83,7 @@ def _doubts(candidate: Candidate, scores: Scores | None) -> list[str]:
     if scores is not None and scores.gain <= 0:
         found.append("covering what the map marks changes the answer no more than covering at random")
     values = candidate.drawn.map
-    strong = values >= np.quantile(values, 1 - STRONG)
+    strong = (values >= np.quantile(values, 1 - STRONG)) & (values > values.min())
     count = 0 if candidate.outliers is None else int((candidate.outliers & strong).sum())
     if count:
         found.append(

@@ -108,6 +108,7 @@ class IntegratedGradients(Method):
     """Gradients at the pixels, gathered on the way from an empty picture (Sundararajan et al. 2017)."""
 
     name: ClassVar[str] = "integrated-gradients"
+    inside: ClassVar[bool] = False
     steps: int = 0  # points on the way; 0: as many as it takes for the sum to be right within 1 %
     batch: int = 8
 

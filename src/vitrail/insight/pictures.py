@@ -53,10 +53,11 @@ def heat_over(
 
     Patches `without` a say take the mean of those around them, and a small cross says so.
     """
-    left, top, right, bottom = (round(each) for each in box)
+    left, top = min(round(box[0]), image.width - 1), min(round(box[1]), image.height - 1)
+    right, bottom = max(round(box[2]), left + 1), max(round(box[3]), top + 1)
     calm = values if without is None else smoothed(values, without)
-    heat = np.clip(enlarged(normalised(calm), (max(1, right - left), max(1, bottom - top))), 0, 1)
-    whole = np.zeros((image.height, image.width))
+    heat = np.clip(enlarged(normalised(calm), (right - left, bottom - top)), 0, 1)
+    whole = np.zeros((image.height, image.width), np.float32)
     x, y, to_x, to_y = max(left, 0), max(top, 0), min(right, image.width), min(bottom, image.height)
     whole[y:to_y, x:to_x] = heat[y - top : to_y - top, x - left : to_x - left]
     lit = _lit(image, whole)
@@ -95,11 +96,12 @@ def _cross(image: Image.Image, x: float, y: float, arm: float) -> None:
 
 def _lit(image: Image.Image, heat: Array) -> Image.Image:
     """An image under a heat map of its own size, values 0..1."""
-    base = np.asarray(image.convert("RGB"), dtype=np.float64)
+    base = np.asarray(image.convert("RGB"), dtype=np.float32)
+    heat = heat.astype(np.float32)
     grey = base.mean(axis=-1, keepdims=True)
     dimmed = (0.5 * base + 0.5 * grey) * 0.55
     share = (0.75 * heat)[..., None]
-    mixed = dimmed * (1 - share) + np.asarray(coloured(heat), dtype=np.float64) * share
+    mixed = dimmed * (1 - share) + np.asarray(coloured(heat), dtype=np.float32) * share
     lit = mixed + base * (0.35 * heat[..., None])
     return Image.fromarray(np.clip(lit, 0, 255).round().astype(np.uint8))
 
@@ -120,7 +122,7 @@ def marked(
     image: Image.Image, box: tuple[float, float, float, float], colour: tuple[int, int, int], thin: bool = False
 ) -> Image.Image:
     """An image with a frame around a box (left, top, right, bottom)."""
-    image = image.copy()
+    image = image.convert("RGB") if image.mode != "RGB" else image.copy()
     ImageDraw.Draw(image).rectangle(box, outline=colour, width=1 if thin else max(2, image.width // 90))
     return image
 
@@ -169,7 +171,7 @@ def sheet(
 def bars(names: Sequence[str], values: Sequence[float], title: str, width: int = 460) -> Image.Image:
     """A bar for every name, values 0..1."""
     large, small = font(20), font(15)
-    left = 24 + round(max(small.getlength(name) for name in names))
+    left = 24 + round(max((small.getlength(name) for name in names), default=0))
     page = Image.new("RGB", (width, 60 + 32 * len(names)), PAPER)
     draw = ImageDraw.Draw(page)
     draw.text((16, 16), title, INK, large)

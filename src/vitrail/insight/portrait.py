@@ -53,7 +53,9 @@ def portrait(
     figures = figures_of_weights(checkpoint)
     if config.stem is not None:
         left_out.append("patch filters: the patches of this network are of what its stem gives, not of pixels")
-    if config.merge_per_block:
+    if own and (config.channels not in (1, 3) or checkpoint.preprocess.range != 255):
+        left_out.append("attention distance, token norms and colours: name pictures of these bands with --images")
+    elif config.merge_per_block:
         left_out.append("attention distance, token norms and colours: this network merges tokens")
     else:
         figures += figures_of_pictures(checkpoint, sources, whose)
@@ -89,13 +91,15 @@ def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
         )
     if config.positions.kind.startswith("sincos-2d"):
         caption = "The fixed table itself: a row for each patch, a column for each of its values."
-        figures.append(Figure("sincos", caption, sincos_heat_map(grid, config.width)))
+        figures.append(
+            Figure("sincos", caption, sincos_heat_map(grid, config.width, moco=config.positions.kind.endswith("moco")))
+        )
     if config.stem is None:
         caption = (
             "What a patch is measured by: the principal components of the first layer's filters, the strongest first. "
             "Smooth waves and colours say that it was trained long enough; noise, that it was not."
         )
-        figures.append(Figure("filters", caption, patch_filters(model, 28)))
+        figures.append(Figure("filters", caption, patch_filters(model, 28, order=checkpoint.preprocess.order)))
     return figures
 
 

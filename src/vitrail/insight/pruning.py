@@ -60,9 +60,13 @@ def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -
         raise InputError("attention pooling has an MLP of the same width: its channels cannot be cut, heads can")
     if not isinstance(channels, Mapping):
         raise InputError(f"channels to prune: expected {{block: [channels]}}, got {channels!r:.80}")
-    cut = {int(block): set(numbers) for block, numbers in channels.items()}
-    for block, numbers in cut.items():
+    cut: dict[int, set[int]] = {}
+    for block, given in channels.items():
         whole("block to prune", block, 0, config.depth - 1, error=InputError)
+        if not isinstance(given, Iterable):
+            raise InputError(f"channels of block {block}: expected a list of numbers, got {given!r:.80}")
+        cut[block] = set(given)
+    for block, numbers in cut.items():
         for number in numbers:
             whole(f"channel to prune from block {block}", number, 0, config.mlp_width - 1, error=InputError)
     counts = {len(cut.get(block, ())) for block in range(config.depth)}

@@ -110,7 +110,10 @@ def total(aims: Sequence[Aim], logits: Tensor, pooled: Tensor) -> Tensor:
     """The sum of all pictures' aims: each has gradients of its own, since pictures do not meet in a network."""
     embedding = vector_of(pooled)
     each = [aim.of(logits[row : row + 1], embedding[row : row + 1]) for row, aim in enumerate(aims)]
-    return torch.cat(each).sum()
+    value = torch.cat(each).sum()
+    if not value.requires_grad:
+        raise InputError("target: this function of the output has no gradient: use method 'occlusion', or a smooth one")
+    return value
 
 
 def keep_tokens(model: ViT) -> None:

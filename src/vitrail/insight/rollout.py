@@ -65,8 +65,11 @@ def relevance_map(model: ViT, pixels: Tensor, method: Relevance, aims: Sequence[
     for weights, slope in zip(reversed(found.values), reversed(found.gradients), strict=True):
         positive = (weights * slope).clamp(min=0).mean(dim=1)  # (B, T, T)
         row = row + torch.einsum("bt,bts->bs", row, positive)
-    # What the pool reads of a patch without any attention is the same for all: it says nothing of where.
-    return to_grid(row - found.pool_weights, model.config.prefix, model.grid_of(pixels))
+    if (
+        model.config.pool != "map"
+    ):  # what a mean reads of a patch by itself is the same for all: it says nothing of where
+        row = row - found.pool_weights
+    return to_grid(row, model.config.prefix, model.grid_of(pixels))
 
 
 def fuse(weights: Tensor, fusion: str) -> Tensor:

@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import instance, number
+from vitrail.checks import instance, number, whole
 from vitrail.data.samples import Dataset
-from vitrail.errors import InputError
+from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import Score, evaluate
 from vitrail.evaluation.evaluate import ALL, Data, chosen, fitted, opened
 from vitrail.evaluation.intervals import RESAMPLES
+from vitrail.evaluation.metrics import mean_average_precision
 from vitrail.insight.covering import Array
 from vitrail.insight.importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
@@ -104,13 +106,15 @@ def prune(
     if max_drop is not None:
         number("max_drop", max_drop, 0.0, 100.0)
     number("tune", tune, 0.0, 1000.0)
+    whole("batch", batch, error=InputError)
+    whole("seed", seed, 0, 2**62, error=InputError)
     dataset = opened(data, (checkpoint,), split)
     judged_by, judges = chosen(dataset, split)
     ranked_by, rankers = _rankers(dataset, judged_by)
     batches = batches_of(checkpoint, rankers, batch, seed)
     tell(f"ranking heads on {sum(len(each) for each, _ in batches)} pictures ({ranked_by})")
     found = importance(checkpoint.model, batches, way, channels)
-    order = ranked(checkpoint.model, found.heads)
+    order = ranked(checkpoint.model, found.heads, scale=way == "gradient")
 
     def smaller(count: int) -> ViT:
         return _without(checkpoint.model, order, count, found.channels)
@@ -123,15 +127,18 @@ def prune(
         limit = _right(checkpoint.model, batches) - (max_drop or 0.0) / 100
         count = _most(len(order), lambda count: _right(smaller(count), batches) >= limit)
         tell(f"{count} of the heads can go within {max_drop:g} points on the pictures that they were ranked on")
-    slim = _uncalibrated(replace(checkpoint, model=smaller(count)))
-    if checkpoint.temperature is not None and not tune:
-        tell("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
+    slim = checkpoint
+    if count:
+        slim = replace(checkpoint, model=smaller(count), temperature=None, thresholds=None, reject=None)
+        if (checkpoint.temperature, checkpoint.thresholds, checkpoint.reject) != (None, None, None) and not tune:
+            tell("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
     cut = after = _measure(slim, judges, batch)
     if tune:
         tell(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
-        slim = _tuned(slim, dataset, tune, seed)
+        slim = _tuned(slim, dataset, judged_by, tune, seed)
         after = _measure(slim, judges, batch)
-    slim = _described(slim, checkpoint, after, judged_by, tune)
+    if count or tune:
+        slim = _described(slim, checkpoint, after, judged_by, tune)
     gone: dict[int, list[int]] = {}
     for block, head in order[:count]:
         gone.setdefault(block, []).append(head)
@@ -149,12 +156,13 @@ def prune(
     )
 
 
-def ranked(model: ViT, heads: Array) -> list[tuple[int, int]]:
+def ranked(model: ViT, heads: Array, scale: bool = True) -> list[tuple[int, int]]:
     """Heads as (block, head) that may go, the least important first; the best of every block is not among them.
 
-    Each block's scores are divided by their length, since gradients grow from block to block (Michel et al. 2019).
+    With `scale` each block's scores are divided by their length, since gradients grow from block to block (Michel et
+    al. 2019).
     """
-    scaled = heads / np.maximum(np.sqrt(np.nansum(heads**2, axis=1, keepdims=True)), 1e-30)
+    scaled = heads if not scale else heads / np.maximum(np.sqrt(np.nansum(heads**2, axis=1, keepdims=True)), 1e-30)
     best = {block: int(np.nanargmax(heads[block])) for block in range(len(heads))}
     left = [
         (float(scaled[block, head]), block, head)
@@ -202,9 +210,15 @@ def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int
     kind = next(checkpoint.model.parameters()).dtype
     found = []
     for first in range(0, len(rows), batch):
-        sources = [part.images[row] for row in rows[first : first + batch]]
-        pixels = torch.from_numpy(checkpoint.preprocess.batch(sources)).to(kind)
-        found.append((pixels, targets[first : first + batch]))
+        pixels, kept = [], []
+        for place in range(first, min(first + batch, len(rows))):
+            with suppress(ImageError):  # as `evaluate` does, which tells of them
+                pixels.append(checkpoint.preprocess(part.images[rows[place]]))
+                kept.append(place)
+        if pixels:
+            found.append((torch.from_numpy(np.stack(pixels)).to(kind), targets[kept]))
+    if not found:
+        raise InputError(f"{part.source}: none of {len(rows)} pictures can be read")
     return found
 
 
@@ -231,15 +245,13 @@ def _most(highest: int, holds: Callable[[int], bool]) -> int:
 
 
 def _right(model: ViT, batches: Batches) -> float:
-    """The share of right answers; of several labels, of labels."""
+    """The share of right answers; of several labels, mean average precision."""
     with frozen(model), torch.inference_mode():
-        found = [
-            model(pixels).argmax(dim=1) == targets
-            if targets.ndim == 1
-            else ((model(pixels) > 0) == (targets > 0.5)).float().mean(dim=1)
-            for pixels, targets in batches
-        ]
-    return float(torch.cat(found).double().mean())
+        logits = torch.cat([model(pixels) for pixels, _ in batches]).float().numpy()
+    targets = torch.cat([each for _, each in batches]).numpy()
+    if targets.ndim == 1:
+        return float((logits.argmax(axis=1) == targets).mean())
+    return mean_average_precision(logits, targets > 0.5)
 
 
 def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> Measured:
@@ -249,8 +261,12 @@ def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> Measured:
     return Measured(found.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
 
 
-def _tuned(checkpoint: Checkpoint, data: Dataset, epochs: float, seed: int) -> Checkpoint:
-    """Trained on, in a folder that goes away; what is kept of it are the weights, temperature and thresholds."""
+def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float, seed: int) -> Checkpoint:
+    """Trained on, in a folder that goes away, by pictures that do not judge it; calibrated anew by others of them."""
+    splits = ("train",) if judged_by == "val" else ("train", "val")
+    data = data.select([row for row, each in enumerate(data.samples) if each.split in splits])
+    if not any(each.split == "train" for each in data.samples):
+        raise InputError(f"{data.source} has no training pictures to tune on: leave tune out")
     from vitrail.training import RECIPES, train
     from vitrail.weights import load
 
@@ -259,13 +275,17 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, epochs: float, seed: int) -> C
         recipe = replace(RECIPES["scratch"].recipe, lr=RECIPES["scratch"].recipe.lr * 0.3)
     with tempfile.TemporaryDirectory() as place:
         run = train(
-            data, start=checkpoint, recipe=recipe, epochs=epochs, seed=seed, out=place, check=False, report=False
+            data,
+            start=checkpoint,
+            recipe=recipe,
+            epochs=epochs,
+            seed=seed,
+            out=place,
+            test=0.0,
+            check=False,
+            report=False,
         )
         return load(run.best)
-
-
-def _uncalibrated(checkpoint: Checkpoint) -> Checkpoint:
-    return replace(checkpoint, temperature=None, thresholds=None, reject=None)
 
 
 def _described(slim: Checkpoint, whole: Checkpoint, after: Measured, split: str, tune: float) -> Checkpoint:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,7 +29,7 @@ class Versus:
 class Likeness:
     """Why a picture is like another: cosine similarity to that one's embedding (D,)."""
 
-    to: Tensor
+    to: Tensor | np.ndarray[Any, Any]
     words: str = "likeness to another picture"
 
 
@@ -43,6 +44,7 @@ class Aim:
     words: str
     of: Scalar  # what is explained
     level: Scalar  # the same as faithfulness counts it: a probability where there is one
+    probability: bool = True
 
 
 def aim_at(
@@ -56,7 +58,7 @@ def aim_at(
     if isinstance(target, Likeness):
         return _like(target)
     if callable(target):
-        return Aim(getattr(target, "__name__", "a function of the output"), _checked(target), _checked(target))
+        return Aim(getattr(target, "__name__", "a function of the output"), _checked(target), _checked(target), False)
     if isinstance(target, Versus):
         a, b = (_number(each, logits, classes) for each in (target.a, target.b))
         if a == b:
@@ -72,18 +74,19 @@ def aim_at(
 
 
 def _like(target: Likeness) -> Aim:
-    if not isinstance(target.to, Tensor) or target.to.ndim != 1:
+    other = torch.from_numpy(target.to) if isinstance(target.to, np.ndarray) else target.to
+    if not isinstance(other, Tensor) or other.ndim != 1:
         raise InputError(f"Likeness: expected an embedding (D,), got {shown(target.to)}: vitrail.embed gives (n, D)")
 
     def likeness(_: Tensor, embedding: Tensor) -> Tensor:
-        if embedding.shape[1:] != target.to.shape:
+        if embedding.shape[1:] != other.shape:
             raise InputError(
                 f"Likeness: expected an embedding of width {tuple(embedding.shape[1:])}, as the network's, "
-                f"got {tuple(target.to.shape)}"
+                f"got {tuple(other.shape)}"
             )
-        return F.cosine_similarity(embedding, target.to.to(embedding)[None], dim=1)
+        return F.cosine_similarity(embedding, other.to(embedding)[None], dim=1)
 
-    return Aim(target.words, likeness, likeness)
+    return Aim(target.words, likeness, likeness, False)
 
 
 def _checked(scalar: Scalar) -> Scalar:
@@ -103,7 +106,7 @@ def _number(target: Class, logits: Tensor, classes: Sequence[str]) -> int:
     if isinstance(target, str) and target in classes:
         return list(classes).index(target)
     numeral = isinstance(target, str) and target.isdecimal()
-    if numeral or (isinstance(target, int) and not isinstance(target, bool)):
+    if numeral or (isinstance(target, int | np.integer) and not isinstance(target, bool)):
         if 0 <= int(target) < count:
             return int(target)
         raise InputError(f"target: expected a class from 0 to {count - 1}, got {shown(target)}")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
-from vitrail.images import Source, decode
+from vitrail.images import Source
 from vitrail.inference import Prediction, predict
 from vitrail.insight.figures import (
     attention_sheet,
@@ -42,7 +42,7 @@ def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     model = checkpoint.model
     if model.config.merge_per_block:
         raise InputError("the tour shows every patch, and this network merges them: set merge_per_block=0")
-    image = decode(picture)
+    image = checkpoint.preprocess.whole(picture)
     seen = checkpoint.preprocess.view(picture)
     with evaluating(model), torch.no_grad():
         pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
@@ -53,7 +53,9 @@ def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "picture.png"]
     image.save(files[0], optimize=True)
-    answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
+    answer = "The answer is left open: nothing is sure enough."
+    if prediction.labels:
+        answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
     files += write_page(out, "A picture through a vision transformer", answer, figures, _walk(walk))
     return Tour(prediction, walk, files, out / "index.html")
 
