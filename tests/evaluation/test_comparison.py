@@ -18,6 +18,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.evaluation import compare, evaluation_of
 from vitrail.evaluation.comparison import comparison_of, difference, mcnemar
+from vitrail.evaluation.writing import shorter
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
 
@@ -186,3 +187,17 @@ def test_what_cannot_be_compared(data: Dataset) -> None:
         comparison_of(a, evaluation_of(np.eye(3), np.arange(3), list("uvw"), resamples=0))
     with pytest.raises(InputError, match="in another order"):
         comparison_of(a, evaluation_of(np.eye(3), np.arange(3), list("xzy"), resamples=0))
+
+
+@pytest.mark.parametrize(
+    "paths, expected",
+    [
+        (("runs/a-1", "runs/a-2"), ("a-1", "a-2")),
+        (("/one/runs/a-1", "/two/runs/a-1"), ("one/runs/a-1", "two/runs/a-1")),
+        (("vitrail:fashion", "runs/best.safetensors"), ("vitrail:fashion", "best.safetensors")),
+        (("a", "a"), ("a", "a")),
+        (("a", "b/a"), ("a", "b/a")),
+    ],
+)
+def test_names_on_the_page_are_as_short_as_tells_them_apart(paths: tuple[str, str], expected: tuple[str, str]) -> None:
+    assert shorter(*paths) == expected

@@ -44,7 +44,7 @@ padding:14px 16px}}
 .tile:nth-child(4n+4){{border-left-color:var(--amber)}}
 .tile>b{{display:block;font:600 32px/1.15 "Iowan Old Style","Palatino Linotype",Palatino,Georgia,"Liberation Serif",
 serif}}
-.tile>span{{display:block;font-weight:600;margin:2px 0 4px}}
+.tile>span{{display:block;font-weight:600;margin:2px 0 4px;overflow-wrap:anywhere}}
 .tile>small{{display:block;color:var(--soft);font-size:14px;line-height:1.45}}
 .facts{{display:grid;grid-template-columns:repeat(auto-fill,minmax(250px,1fr));gap:10px 26px;margin:14px 0}}
 .facts div{{border-top:1px solid var(--line);padding-top:6px;min-width:0}}
@@ -116,7 +116,7 @@ footer .inner{{padding-top:14px;padding-bottom:30px}}
 .inner{{padding:0 16px}}
 nav ul{{flex-wrap:nowrap;overflow-x:auto;margin:0 -16px;padding:0 16px 14px}}
 nav a{{white-space:nowrap}}
-.tiles{{grid-template-columns:1fr 1fr}}
+.tiles{{grid-template-columns:minmax(0,1fr) minmax(0,1fr)}}
 .tile{{padding:10px 12px}}
 .tile>b{{font-size:26px}}
 .gallery,.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(104px,1fr));gap:8px}}

@@ -45,8 +45,18 @@ def write_comparison(
 ) -> list[Path]:
     """comparison.html and comparison.json."""
     picture = pictures_of(found.a, runtime.preprocess, dataset)
-    page = comparison_page(found, picture, names, command)
+    page = comparison_page(found, picture, shorter(*names), command)
     return _write(folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"})
+
+
+def shorter(first: str, second: str) -> tuple[str, str]:
+    """Two paths by their last parts: as few as tell them apart."""
+    parts = [Path(each).parts for each in (first, second)]
+    for count in range(1, min(map(len, parts)) + 1):
+        one, other = (str(Path(*each[-count:])) for each in parts)
+        if one != other:
+            return one, other
+    return first, second
 
 
 def pictures_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Any:
