@@ -87,7 +87,7 @@ def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
             "A network that knows where its patches are shows a bright spot that moves from tile to tile."
         )
         figures.append(
-            Figure("positions", caption, position_similarity(table, grid, min(40, max(5, 900 // grid[1] ** 2))))
+            Figure("positions", caption, position_similarity(table, grid, min(40, max(1, 980 // grid[1] ** 2))))
         )
     if config.positions.kind.startswith("sincos-2d"):
         caption = "The fixed table itself: a row for each patch, a column for each of its values."
