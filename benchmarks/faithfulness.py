@@ -55,7 +55,7 @@ def photos(count: int) -> list[Path]:
     return found[:count]
 
 
-def measure(checkpoint: vitrail.Checkpoint, paths: list[Path], batch: int) -> dict[str, Any]:
+def measure(checkpoint: vitrail.Checkpoint, paths: list[Path]) -> dict[str, Any]:
     """Deletion and insertion (photos, 2) of every method, of random orders and of the centre."""
     methods = {name: named(name) for name in METHODS if name != Best.name} | VARIANTS
     rows: dict[str, list[list[float]]] = {}
@@ -83,11 +83,10 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--checkpoint", default=str(FIXTURES / "vit_tiny_patch16_224_in1k.safetensors"))
     options.add_argument("--photos", type=int, default=52)
-    options.add_argument("--batch", type=int, default=16)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     paths = photos(chosen.photos)
-    found = measure(vitrail.load(chosen.checkpoint), paths, chosen.batch)
+    found = measure(vitrail.load(chosen.checkpoint), paths)
     gains = {name: values[:, 1] - values[:, 0] for name, values in found.items()}
     table = {
         name: {
