@@ -40,6 +40,7 @@ LINE = (
 )
 PART_OF = {  # a room of several files
     "checks": "errors",
+    "about": "images",
     "bands": "images",
     "decoding": "images",
     "tiff": "images",

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -22,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.about import About
 from vitrail.checks import instance, listed, shown
-from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
+from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
@@ -45,7 +44,6 @@ from vitrail.stored import (
 
 FORMAT: Final = 2
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
-TASKS: Final = ("one", "several")  # labels an image may have
 DECODER: Final = "decoder."  # before the names of its tensors in the file
 EXTRAS: Final = "extras."
 FITTED: Final = ("classes", "task", "temperature", "thresholds", "reject")
@@ -133,33 +131,23 @@ class Checkpoint:
         for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
             instance(name, getattr(self, name), kind, error=CheckpointError)
         count = self.model.config.classes
-        classes = self.classes
-        for name in ("classes", "thresholds"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not (value is None or isinstance(value, Iterable)):
-                raise CheckpointError(f"{name}: expected a list, got {value!r:.80}")
-        if not classes and count:
-            classes = tuple(str(number) for number in range(count))
-        object.__setattr__(self, "classes", tuple(classes))
-        if self.thresholds is not None:
-            object.__setattr__(self, "thresholds", tuple(self.thresholds))
-        if self.task not in TASKS:
-            raise CheckpointError(f"task {self.task!r} is unknown: {nearest(str(self.task), TASKS)}")
-        self._validate_classes()
+        given: Any = self.classes
+        if not isinstance(given, str) and isinstance(given, Iterable):
+            classes = tuple(given) or tuple(str(number) for number in range(count))
+            if len(classes) != count:
+                raise CheckpointError(f"expected {count} class names, as the head has, got {len(classes)}")
+            object.__setattr__(self, "classes", classes)
+        about = self.about
+        object.__setattr__(self, "classes", about.classes)
+        object.__setattr__(self, "thresholds", about.thresholds)
         self._validate_pixels()
-        self._validate_numbers()
         self._validate_decoder()
         self._validate_extras()
 
-    def _validate_classes(self) -> None:
-        count = self.model.config.classes
-        if len(self.classes) != count:
-            raise CheckpointError(f"expected {count} class names, as the head has, got {len(self.classes)}")
-        if any(not isinstance(name, str) or not name for name in self.classes):
-            raise CheckpointError("class names must be text, and none may be empty")
-        twice = [name for name, times in Counter(self.classes).items() if times > 1]
-        if twice:
-            raise CheckpointError(f"class names must differ, got twice: {', '.join(twice[:5])}")
+    @property
+    def about(self) -> About:
+        """All but the network: how pictures become pixels, and logits answers."""
+        return About(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
 
     def _validate_pixels(self) -> None:
         config, size = self.model.config, self.preprocess.size
@@ -170,16 +158,6 @@ class Checkpoint:
         config.grid_for(size)
         if config.fixed_size and size != config.image_size:
             raise CheckpointError(f"the network takes only {config.image_size}, the preprocessing gives {size}")
-
-    def _validate_numbers(self) -> None:
-        count = self.model.config.classes
-        if self.temperature is not None and not (_finite(self.temperature) and self.temperature > 0):
-            raise CheckpointError(f"temperature: expected a positive number, got {self.temperature!r}")
-        if self.thresholds is not None and len(self.thresholds) != count:
-            raise CheckpointError(f"thresholds: expected {count}, got {len(self.thresholds)}")
-        for name, value in (("reject", self.reject), *(("thresholds", each) for each in self.thresholds or ())):
-            if value is not None and not (_finite(value) and 0 <= value <= 1):
-                raise CheckpointError(f"{name}: expected a number from 0 to 1, got {value!r}")
 
     def _validate_decoder(self) -> None:
         if self.decoder is None:
@@ -220,12 +198,7 @@ class Checkpoint:
             "format": FORMAT,
             "config": self.model.config.to_dict(),
             "decoder": None if self.decoder is None else self.decoder.config.to_dict(),
-            "preprocess": self.preprocess.to_dict(),
-            "classes": list(self.classes),
-            "task": self.task,
-            "temperature": self.temperature,
-            "thresholds": None if self.thresholds is None else list(self.thresholds),
-            "reject": self.reject,
+            **self.about.to_dict(),
             "provenance": self.provenance.to_dict(),
         }
 
@@ -417,7 +390,3 @@ def _row(name: str, kind: type[Row], plain: Any) -> Row:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= each <= "\udfff" for each in text)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
