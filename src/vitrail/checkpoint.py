@@ -182,15 +182,7 @@ class Checkpoint:
             got = getattr(pixels, "dtype", type(pixels).__name__)
             raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
         parameter = next(self.model.parameters())
-        with evaluating(self.model), torch.inference_mode():  # a network in training would answer by chance
-            tensor = torch.from_numpy(pixels).to(parameter.device, parameter.dtype)
-            embedding = self.model.embed(tensor)
-            logits = self.model.head(embedding)
-        if embedding.ndim == 3:
-            if self.model.config.pool == "none":
-                raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
-            embedding = embedding.mean(dim=1)  # of the cls and the distillation token
-        return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
+        return answers(self.model, torch.from_numpy(pixels).to(parameter.device, parameter.dtype))
 
     def describe(self) -> dict[str, Any]:
         """All but the tensors, as plain values for JSON."""
@@ -206,6 +198,18 @@ class Checkpoint:
         """Every tensor under the name it has in the file: the network's own, `decoder.` and `extras.`."""
         decoder = {} if self.decoder is None else self.decoder.state_dict(prefix=DECODER)
         return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
+
+
+def answers(model: ViT, pixels: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays."""
+    with evaluating(model), torch.inference_mode():  # a network in training would answer by chance
+        embedding = model.embed(pixels)
+        logits = model.head(embedding)
+    if embedding.ndim == 3:
+        if model.config.pool == "none":
+            raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
+        embedding = embedding.mean(dim=1)  # of the cls and the distillation token
+    return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
 
 
 def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:

@@ -90,9 +90,10 @@ class Attention(nn.Module):
         place: Place | None = None,
         rotation: Rotation | None = None,
         head_mask: Tensor | None = None,
+        onto: Tensor | None = None,
     ) -> Tensor:
         """Tokens after attention, by the fused kernel."""
-        return self.attend(x, context, place=place, rotation=rotation, head_mask=head_mask).output
+        return self.attend(x, context, place=place, rotation=rotation, head_mask=head_mask, onto=onto).output
 
     def attend(
         self,
@@ -104,10 +105,12 @@ class Attention(nn.Module):
         head_mask: Tensor | None = None,
         explicit: bool = False,
         rows: Sequence[int] = (),
+        onto: Tensor | None = None,
     ) -> Attended:
         """The same, with the keys, and with the exact weights where `explicit`.
 
-        Those of a few tokens alone, named by `rows`, are computed beside the fused kernel, which stays.
+        Those of a few tokens alone, named by `rows`, are computed beside the fused kernel, which stays. A packed `out`
+        can add what it gives `onto` other tokens.
         """
         if self.line and place is None:
             raise InputError(f"attention along a {self.line} needs to know the grid: give place")
@@ -134,7 +137,7 @@ class Attention(nn.Module):
         if head_mask is not None:  # scaling what a head gathered is scaling its rows of weights
             gathered = gathered * head_mask.view(-1, 1, 1)
         gathered = gathered.transpose(1, 2).flatten(2)  # (B, T, A*d)
-        output = self.out(gathered)
+        output = self.out(gathered) if onto is None else self.out(gathered, onto)
         output = F.dropout(output, self.dropout, self.training) if self.dropout else output
         return Attended(output, keys, weights)
 

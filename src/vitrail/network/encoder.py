@@ -107,6 +107,7 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
         super().__init__()
         self.merged = config.merge_per_block
+        self.joins = False  # whether the last layers of both branches add to the tokens themselves: packed ones can
         self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
         self.norm1 = build_norm(config)
         self.attention = Attention.of_block(config, index, causal)
@@ -133,22 +134,24 @@ class Block(nn.Module):
     ) -> Passed:
         """Tokens after the block; `explicit` also gives the attention weights, of all tokens or of `rows` alone."""
         normed = self.norm1(x)
+        onto = x if self.joins else None
         weights = None
         if explicit or self.merged:
             attended = self.attention.attend(
-                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit, rows=rows
+                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit, rows=rows, onto=onto
             )
             branch, weights = attended.output, attended.weights
         else:
-            branch = self.attention(normed, place=place, rotation=rotation, head_mask=head_mask)
-        x = x + self._branch(branch, self.scale1)
+            branch = self.attention(normed, place=place, rotation=rotation, head_mask=head_mask, onto=onto)
+        x = branch if self.joins else x + self._branch(branch, self.scale1)
         if self.norm2 is None:  # side by side
-            x = x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
+            x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
         if self.merged:
             keys = attended.keys if head_mask is None else attended.keys * head_mask.view(-1, 1, 1)
             x, place = merge(x, place, keys.mean(dim=1), self.merged)  # a silenced head has no say
         if self.norm2 is not None:
-            x = x + self._branch(self._mlp(self.norm2(x), mlp_chunk), self.scale2)
+            normed = self.norm2(x)
+            x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
         return Passed(x, place, weights)
 
     def _branch(self, x: Tensor, scale: LayerScale | None) -> Tensor:

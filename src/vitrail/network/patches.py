@@ -52,6 +52,8 @@ def channels_first(pixels: Tensor) -> Tensor:
 class PatchEmbed(nn.Module):
     """Project every patch: slice, flatten, linear. Equals a convolution whose stride is its size, and is faster."""
 
+    takes_bytes = False  # a packed one normalises 8-bit pixels itself
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.channels = config.stem.channels if config.stem else config.channels

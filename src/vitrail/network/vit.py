@@ -126,12 +126,12 @@ class ViT(nn.Module):
             elif pixels.ndim == 3 and pixels.shape[0] == config.channels:
                 hint = "; for one image use pixels[None]"
             raise InputError(f"expected pixels (B, {config.channels}, H, W), got {tuple(pixels.shape)}{hint}")
-        if not pixels.is_floating_point():
+        if not pixels.is_floating_point() and not (self.patches.takes_bytes and pixels.dtype == torch.uint8):
             raise InputError(
                 f"expected float pixels, got {pixels.dtype}: images go through Preprocess, which scales and normalises"
             )
-        weights = self.patches.projection.weight.dtype
-        if pixels.dtype != weights and not torch.is_autocast_enabled(pixels.device.type):
+        weights = next(self.parameters()).dtype
+        if pixels.is_floating_point() and pixels.dtype != weights and not torch.is_autocast_enabled(pixels.device.type):
             raise InputError(f"expected {weights} pixels, as the weights are, got {pixels.dtype}: pixels.to({weights})")
         size = (pixels.shape[2], pixels.shape[3])
         if config.fixed_size and size != config.image_size:

@@ -1,0 +1,50 @@
+"""A network -> the same function with fewer steps: LayerScale goes into weights, two biases into one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.network.encoder import Block
+from vitrail.network.vit import ViT, on_meta
+
+
+def shared(model: ViT) -> ViT:
+    """Another network on the very same tensors."""
+    other = on_meta(model.config)
+    other.load_state_dict(model.state_dict(), assign=True)
+    other.encoder.like(model.encoder)
+    return other
+
+
+def fold(model: ViT) -> ViT:
+    """The folded network; what needs no change is shared with the one given."""
+    config = model.config
+    simpler = replace(config, layer_scale=None, qkv_bias="all" if config.qkv_bias == "no-key" else config.qkv_bias)
+    folded = on_meta(simpler)
+    tensors = model.state_dict()
+    with torch.no_grad():
+        for number, each in enumerate(model.encoder.blocks):
+            tensors.update(_of_block(cast(Block, each), f"encoder.blocks.{number}"))
+    folded.load_state_dict({name: tensors[name] for name in folded.state_dict()}, assign=True)
+    folded.encoder.like(model.encoder)
+    return folded
+
+
+def _of_block(block: Block, name: str) -> dict[str, Tensor]:
+    """The tensors that change."""
+    changed: dict[str, Tensor] = {}
+    for scale, linear, place in (
+        (block.scale1, block.attention.out, f"{name}.attention.out"),
+        (block.scale2, block.mlp.down, f"{name}.mlp.down"),
+    ):
+        if scale is not None:
+            changed[f"{place}.weight"] = nn.Parameter(linear.weight * scale.gamma[:, None])
+            changed[f"{place}.bias"] = nn.Parameter(linear.bias * scale.gamma)
+    query, value = block.attention.query_bias, block.attention.value_bias
+    if query is not None and value is not None:
+        changed[f"{name}.attention.qkv.bias"] = nn.Parameter(torch.cat((query, torch.zeros_like(query), value)))
+    return changed

@@ -1,0 +1,134 @@
+"""Pictures dealt out to calibrate, to choose and to report; and what a runtime loses against the eager network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.checks import listed
+from vitrail.data.samples import Dataset, Sample
+from vitrail.errors import InputError
+from vitrail.evaluation.comparison import comparison_of
+from vitrail.evaluation.evaluate import Data, evaluate, fitted, opened
+from vitrail.evaluation.results import Evaluation, Score
+from vitrail.images import Source
+from vitrail.inference import Runtime, predict
+from vitrail.inference.predict import Done
+
+FEWEST = 8  # pictures to calibrate on
+CALIBRATE = 256  # pictures that ranges are taken from, at most
+CHOOSE = 2000  # pictures that a choice is judged by, at most
+
+
+class Dealt(NamedTuple):
+    """Three lots of pictures; where the data has no test pictures, those that chose also report."""
+
+    calibration: Dataset
+    choosing: Dataset
+    reporting: Dataset
+    words: str  # which pictures did what
+
+
+class Judged(NamedTuple):
+    """A runtime on pictures: right answers, what it lost against the network it was made from, and agreement."""
+
+    accuracy: Score
+    drop: Score  # points lost, below zero where it gained
+    agreement: float  # share of pictures with the same answer
+    pictures: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "accuracy": self.accuracy._asdict(),
+            "drop": self.drop._asdict(),
+            "agreement": self.agreement,
+            "pictures": self.pictures,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Compares any runtime with the one that all of them are made from, picture by picture."""
+
+    baseline: Evaluation
+    pictures: Dataset
+    batch: int = 32
+
+    @classmethod
+    def by(cls, runtime: Runtime, pictures: Dataset, batch: int = 32, done: Done | None = None) -> Judge:
+        """Answers of the runtime itself, to compare others with."""
+        return cls(evaluate(runtime, pictures, split="all", batch=batch, resamples=0, done=done), pictures, batch)
+
+    def __call__(self, runtime: Runtime, done: Done | None = None) -> Judged:
+        return self.of(evaluate(runtime, self.pictures, split="all", batch=self.batch, resamples=0, done=done))
+
+    def of(self, found: Evaluation) -> Judged:
+        """The verdict on answers that are there already."""
+        both = comparison_of(self.baseline, found)
+        drop = Score(*(100 * each for each in both.difference))
+        count = len(both.a)
+        name = "top1" if found.task == "one" else "exact"
+        return Judged(found.scores[name], drop, 1 - len(both.differing) / count, count)
+
+
+def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
+    """Training pictures calibrate, validation pictures choose, test pictures report, as far as the data has them."""
+    dataset = fitted(opened(data, (runtime,), "all"), runtime)
+    if not len(dataset):
+        raise InputError(f"{dataset.source} has no pictures to calibrate on")
+    dice = np.random.default_rng(seed)
+    splits = dataset.splits
+    if "train" in splits and len(splits) > 1:
+        calibration = dataset.part("train")
+        choosing = dataset.part("val" if "val" in splits else "test")
+        reporting = dataset.part("test" if "test" in splits else "val")
+        words = f"calibrated on train, chosen by {'val' if 'val' in splits else 'test'}, reported on " + (
+            "test" if "test" in splits else "val"
+        )
+    else:
+        order = dice.permutation(len(dataset))
+        first = max(min(CALIBRATE, len(order) // 4), min(FEWEST, len(order) // 2))
+        calibration = dataset.select(np.sort(order[:first]))
+        choosing = reporting = dataset.select(np.sort(order[first:]))
+        words = f"{first} pictures calibrated, the other {len(order) - first} chose and report"
+    calibration = _some(calibration, CALIBRATE, dice)
+    _check(calibration)
+    same = choosing is reporting or "test" not in splits or "val" not in splits
+    choosing = _some(choosing, CHOOSE, dice)
+    return Dealt(calibration, choosing, choosing if same else _some(reporting, 5 * CHOOSE, dice), words)
+
+
+def self_labelled(runtime: Runtime, images: Sequence[Source]) -> Dataset:
+    """Pictures without labels, with the answers of the network itself for labels: accuracy is then agreement."""
+    if not len(images):
+        raise InputError("no pictures to calibrate on")
+    found = predict(runtime, images, top=1)
+    samples = tuple(Sample(each.path, each.labels[:1]) for each in found)
+    if any(not each.labels for each in samples):
+        raise InputError("the checkpoint leaves some pictures without an answer (thresholds or reject): give labels")
+    return Dataset("the network's own answers", samples, list(images), runtime.classes)  # type: ignore[arg-type]
+
+
+def _some(data: Dataset, most: int, dice: np.random.Generator) -> Dataset:
+    if len(data) <= most:
+        return data
+    return data.select(np.sort(dice.permutation(len(data))[:most]))
+
+
+def _check(calibration: Dataset) -> None:
+    """Pictures that would give ranges of too little."""
+    if len(calibration) < FEWEST:
+        raise InputError(
+            f"{calibration.source} has {len(calibration)} pictures to calibrate on, expected at least {FEWEST}: "
+            "ranges taken from so few would be too narrow"
+        )
+    shown = sorted({label for each in calibration.samples for label in each.labels})
+    if len(shown) == 1 and len(calibration.classes) > 1:
+        raise InputError(
+            f"{calibration.source}: all pictures to calibrate on are of one class ({listed(shown)}), of "
+            f"{len(calibration.classes)}: give pictures of the other classes too, or the ranges will not hold for them"
+        )

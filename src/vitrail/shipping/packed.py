@@ -1,0 +1,134 @@
+"""The packed runtime: a checkpoint -> the same answers, faster, by plain torch on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.about import Described
+from vitrail.checkpoint import Checkpoint, answers
+from vitrail.checks import instance
+from vitrail.errors import InputError, VitrailError
+from vitrail.network.modes import evaluating
+from vitrail.network.vit import ViT
+from vitrail.shipping.kernels import has_bf16_units, probe
+from vitrail.shipping.layers import ByteLinear, PackedLinear
+from vitrail.shipping.packing import Plan, pack, packable
+
+Array = np.ndarray[Any, Any]
+
+WITHIN = {"fp32": 1e-4, "bf16": 0.1}  # of the largest logit: further from eager, the network is not used
+
+
+class Packed(Described):
+    """A network packed for this machine. `model` is a ViT, so that `vitrail.trace` and explanations work on it.
+
+    `notes` says what could not be done as asked: kernels that this torch or this processor lacks.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
+        """Packs, and compares with the eager network on random pixels before anything is answered."""
+        instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+        device = next(checkpoint.model.parameters()).device
+        if device.type != "cpu":
+            raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
+        self.about = checkpoint.about
+        self.provenance = checkpoint.provenance
+        plan, self.notes = possible(Plan() if plan is None else plan)
+        self.plan = plan
+        self.model: ViT
+        self.difference = 0.0  # from eager, of the largest logit, on random pixels
+        if plan is None:
+            self.model = checkpoint.model.eval()
+            return
+        self.model = pack(checkpoint.model, plan, checkpoint.preprocess)
+        self.difference = self._compare(checkpoint.model, plan)
+
+    def _compare(self, eager: ViT, plan: Plan) -> float:
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(2, eager.config.channels, *self.preprocess.size, generator=generator)
+        with torch.inference_mode(), evaluating(eager):
+            kind = next(eager.parameters()).dtype
+            expected = eager(pixels.to(kind)).float()
+            found = self.model(pixels.to(plan.kind)).float()
+        difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+        if not plan.int8 and not difference <= WITHIN[plan.precision]:
+            raise VitrailError(
+                f"the packed network differs from the eager one by {difference:.2g} of the largest logit, expected at "
+                f"most {WITHIN[plan.precision]:g}: use the eager runtime, and report this processor and torch version"
+            )
+        if not np.isfinite(difference):
+            raise VitrailError("the packed network gives NaN on random pixels: use the eager runtime")
+        return difference
+
+    @property
+    def precision(self) -> str:
+        """What most of the work is done in."""
+        if self.plan is None:
+            return "eager"
+        return "int8" if self.plan.int8 else self.plan.precision
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays."""
+        if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
+            got = getattr(pixels, "dtype", type(pixels).__name__)
+            raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
+        return answers(self.model, torch.from_numpy(pixels).to(next(self.model.parameters()).dtype))
+
+    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+        """The same of 8-bit values (B, H, W, C), as `preprocess.bytes` gives them; normalised on the way."""
+        if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim != 4:
+            got = getattr(values, "dtype", type(values).__name__)
+            raise InputError(f"expected 8-bit values (B, H, W, C), got {got} {getattr(values, 'shape', '')}")
+        if not self.model.patches.takes_bytes:
+            return self.run(self.preprocess.normalise(values))
+        return answers(self.model, torch.from_numpy(values).permute(0, 3, 1, 2))
+
+
+def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
+    """The plan as far as this torch and processor go, and what was changed; None: not packed at all."""
+    notes: list[str] = []
+    int8, precision = dict(plan.int8), plan.precision
+    for name in ("int8",) if int8 else ():
+        found = probe(name)
+        if not found.works:
+            notes.append(f"int8 is not available ({found.why}): {precision} is used instead")
+            int8 = {}
+    if precision == "bf16":
+        found = probe("bf16")
+        if not found.works:
+            notes.append(f"packed bf16 is not available ({found.why}): fp32 is used instead")
+            precision = "fp32"
+        elif not has_bf16_units():
+            notes.append("this processor has no bf16 units: bf16 halves the memory here, but is slower than fp32")
+    if precision == "fp32":
+        found = probe("fp32")
+        if not found.works:
+            notes.append(f"packed layers are not available ({found.why}): the network runs eager")
+            return None, tuple(notes)
+    return Plan(precision, int8), tuple(notes)
+
+
+def uniform(model: ViT, precision: str, ranges: dict[str, tuple[float, float]] | None = None) -> Plan:
+    """A plan of one precision for all layers; int8 needs the ranges that calibration found."""
+    if precision != "int8":
+        return Plan(precision)
+    missing = [name for name in packable(model) if name not in (ranges or {})]
+    if missing:
+        raise InputError(f"int8 needs a range for every layer, {len(missing)} are missing: calibrate on pictures first")
+    return Plan("bf16" if has_bf16_units() else "fp32", ranges or {})
+
+
+def weight_bytes(model: ViT) -> int:
+    """Memory that the weights of a network take, packed or not."""
+    own = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+    return own + sum(_layer_bytes(each) for each in model.modules() if isinstance(each, PackedLinear | ByteLinear))
+
+
+def _layer_bytes(layer: PackedLinear | ByteLinear) -> int:
+    width = 1 if isinstance(layer, ByteLinear) else layer.kind.itemsize
+    per_output = 8 if isinstance(layer, ByteLinear) else 0  # a step and a zero
+    bias = 0 if layer.bias is None else layer.bias.nbytes
+    return layer.out_features * (layer.in_features * width + per_output) + bias

@@ -1,0 +1,119 @@
+"""A network and a plan -> the same network, its linear layers packed for this machine; its forward stays its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.checks import choice, listed
+from vitrail.errors import ConfigError, InputError
+from vitrail.images import Preprocess
+from vitrail.network.encoder import Block, Mlp, SwiGLU
+from vitrail.network.vit import ViT
+from vitrail.shipping.folding import fold
+from vitrail.shipping.kernels import FUSED, Bytes, Scale
+from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, PackedPatches
+
+PRECISIONS = ("fp32", "bf16")
+Range = tuple[float, float]  # low and high of what a layer receives
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which precision each layer has: int8 where a range is named, and one other for all else."""
+
+    precision: str = "fp32"
+    int8: Mapping[str, Range] = field(default_factory=dict)  # layer -> range of what it receives
+
+    def __post_init__(self) -> None:
+        choice("precision", self.precision, PRECISIONS)
+        ranges = {}
+        for name, (low, high) in self.int8.items():
+            if not (np.isfinite(low) and np.isfinite(high) and low < high):
+                raise ConfigError(f"int8: the range of {name} must rise from low to high, got {low} to {high}")
+            ranges[str(name)] = (float(low), float(high))
+        object.__setattr__(self, "int8", ranges)
+
+    @property
+    def kind(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+
+def packable(model: ViT) -> list[str]:
+    """The layers that can be int8, in the order that tokens meet them."""
+    return [
+        f"encoder.blocks.{number}.{part}"
+        for number in range(model.config.depth)
+        for part in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
+    ]
+
+
+def pack(
+    model: ViT, plan: Plan, preprocess: Preprocess | None = None, weights: Mapping[str, Bytes] | None = None
+) -> ViT:
+    """The packed network; the one given stays as it is. With `preprocess` it takes 8-bit pixels too.
+
+    Weights that are bytes already, of int8 layers, may come beside the network.
+    """
+    unknown = set(plan.int8).difference(packable(model))
+    if unknown:
+        raise InputError(f"int8: no such layers: {listed(sorted(unknown), ', ')}")
+    with torch.no_grad():
+        packed = fold(model)
+        rows = packed.config.prefix + int(np.prod(packed.config.grid))
+        for number, block in enumerate(packed.encoder.blocks):
+            _pack_block(cast(Block, block), f"encoder.blocks.{number}", plan, rows, weights or {})
+        _pack_patches(packed, plan, preprocess, rows)
+    return packed.to(plan.kind).eval().requires_grad_(False)
+
+
+def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:
+    attention, mlp = block.attention, block.mlp
+    activation = mlp.activation if isinstance(mlp, Mlp) else ""
+    fused = activation if activation in FUSED else ""
+
+    def layer(part: str, linear: nn.Linear, activation: str = "") -> nn.Module:
+        place = f"{name}.{part}"
+        if place not in plan.int8:
+            return PackedLinear(linear.weight, linear.bias, activation, rows, plan.kind)
+        scale = Scale.of_range(*plan.int8[place])
+        weight = weights[place] if place in weights else Bytes.of(linear.weight)
+        return ByteLinear(weight, linear.bias, scale, activation, rows, plan.kind)
+
+    # Of other classes than those they replace, which is why they are set by name.
+    setattr(attention, "qkv", layer("attention.qkv", attention.qkv))  # noqa: B010
+    setattr(attention, "out", layer("attention.out", attention.out))  # noqa: B010
+    up, down = layer("mlp.up", mlp.up, fused), layer("mlp.down", mlp.down)
+    setattr(block, "mlp", PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))  # noqa: B010
+    block.joins = True
+
+
+def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: int) -> None:
+    patches = model.patches
+    linear = patches.projection
+    projection = PackedLinear(linear.weight, linear.bias, rows=rows, kind=plan.kind)
+    raw = None
+    plain = model.stem is None and patches.norm_before is None and patches.norm_after is None
+    if plain and preprocess is not None and preprocess.ordinary:
+        raw = PackedLinear(*_of_bytes(linear, preprocess), rows=rows, kind=plan.kind)
+    setattr(model, "patches", PackedPatches(patches, projection, raw, plan.kind))  # noqa: B010
+
+
+def _of_bytes(linear: nn.Linear, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
+    """The projection of 8-bit values: (v / 255 - mean) / std goes into weight and bias."""
+    weight = linear.weight.double().reshape(linear.out_features, preprocess.channels, -1)  # (D, C, P*P)
+    mean, std = (torch.tensor(each, dtype=torch.float64)[None, :, None] for each in (preprocess.mean, preprocess.std))
+    bias = linear.bias.double() if linear.bias is not None else torch.zeros(linear.out_features, dtype=torch.float64)
+    shift = (weight * (mean / std)).sum(dim=(1, 2))
+    return (weight / (preprocess.range * std)).flatten(1).float(), (bias - shift).float()
+
+
+def layers_of(model: ViT) -> Iterator[tuple[str, nn.Linear]]:
+    """The layers that can be int8 of a network that is not packed."""
+    for name in packable(model):
+        yield name, cast(nn.Linear, model.get_submodule(name))

@@ -1,0 +1,196 @@
+"""quantise: a checkpoint, pictures and a budget -> the same network in int8 or bf16, as far as accuracy allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import choice, instance, number, whole
+from vitrail.data.samples import Dataset
+from vitrail.errors import ImageError, InputError
+from vitrail.evaluation.evaluate import Data
+from vitrail.shipping.calibration import Sensitive, calibrate, sensitivity
+from vitrail.shipping.judging import Dealt, Judge, Judged, deal
+from vitrail.shipping.kernels import has_bf16_units, probe
+from vitrail.shipping.packed import Packed, weight_bytes
+from vitrail.shipping.packing import Plan, Range
+from vitrail.shipping.smoothing import smooth
+from vitrail.shipping.timing import latencies
+
+RANKED_ON = 16  # pictures that layers are ranked on
+Tell = Callable[[str], None]
+
+
+class Measured(NamedTuple):
+    """What a runtime is worth: answers, time and memory."""
+
+    judged: Judged
+    milliseconds: float  # one picture, batch 1, the two in turn
+    weights: int  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """The quantised runtime beside the eager network that it was made from."""
+
+    runtime: Packed
+    checkpoint: Checkpoint  # with evened weights: what the runtime was packed from
+    before: Measured
+    after: Measured
+    kept: tuple[Sensitive, ...]  # layers left in higher precision, the most harmful first
+    words: str  # which pictures did what
+    notes: tuple[str, ...]
+
+    @property
+    def speed(self) -> float:
+        """How many times faster one picture is."""
+        return self.before.milliseconds / self.after.milliseconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        states = {
+            name: {**each.judged.to_dict(), "milliseconds": each.milliseconds, "weight_bytes": each.weights}
+            for name, each in (("before", self.before), ("after", self.after))
+        }
+        return {
+            **states,
+            "precision": self.runtime.precision,
+            "int8_layers": len(self.runtime.plan.int8) if self.runtime.plan else 0,
+            "kept": [each._asdict() for each in self.kept],
+            "speed": self.speed,
+            "pictures": self.words,
+            "notes": list(self.notes),
+        }
+
+
+def quantise(
+    checkpoint: Checkpoint,
+    data: Data,
+    *,
+    precision: str = "int8",
+    max_drop: float = 0.5,
+    batch: int = 32,
+    seed: int = 0,
+    tell: Tell = lambda text: None,
+) -> Quantised:
+    """The network in int8 (or bf16) with at most `max_drop` points lost on validation pictures, or an error.
+
+    Ranges come from training pictures. If all layers in int8 lose too much, those that harm most by themselves stay in
+    higher precision, as few as the budget needs; every choice that is taken was tried. Test pictures only report.
+    """
+    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    choice("precision", precision, ("int8", "bf16"))
+    number("max_drop", max_drop, -100.0, 100.0)
+    whole("batch", batch, error=InputError)
+    found = probe(precision)
+    if not found.works:
+        raise InputError(f"{precision} is not available here: {found.why}")
+    if not checkpoint.classes:
+        raise InputError("this network has no head, so no accuracy can be kept: train a head, or use precision 'fp32'")
+    dealt = deal(data, checkpoint, seed)
+    judge = Judge.by(checkpoint, dealt.choosing, batch)
+    if precision == "bf16":
+        runtime = Packed(checkpoint, Plan("bf16"))
+        _refuse_over(judge(runtime), max_drop, "bf16")
+        return _reported(checkpoint, checkpoint, runtime, (), dealt, batch)
+    batches = pixels_of(checkpoint, dealt.calibration, batch)
+    tell(f"calibrating on {sum(map(len, batches))} pictures")
+    base = replace(checkpoint, model=smooth(checkpoint.model, batches))
+    ranges = calibrate(base.model, batches)
+    rest = "bf16" if has_bf16_units() else "fp32"
+    runtime, kept = within_budget(base, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell)
+    return _reported(checkpoint, base, runtime, kept, dealt, batch)
+
+
+def within_budget(
+    base: Checkpoint,
+    ranges: dict[str, Range],
+    judge: Callable[[Packed], Judged],
+    max_drop: float,
+    rest: str,
+    pixels: Tensor,
+    tell: Tell = lambda text: None,
+) -> tuple[Packed, tuple[Sensitive, ...]]:
+    """As many layers in int8 as the budget allows, the harmful ones left out; and those."""
+    whole_plan = Packed(base, Plan(rest, ranges))
+    verdict = judge(whole_plan)
+    tell(f"all {len(ranges)} layers in int8: {verdict.drop.value:+.2f} points lost")
+    if verdict.drop.value <= max_drop:
+        return whole_plan, ()
+    tell(f"ranking {len(ranges)} layers by what each loses alone")
+    order = sensitivity(base.model, ranges, pixels)
+    tried: dict[int, tuple[Packed, Judged]] = {0: (whole_plan, verdict)}
+
+    def holds(count: int) -> bool:
+        left = {each.name for each in order[:count]}
+        runtime = Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}))
+        tried[count] = (runtime, judge(runtime))
+        lost = tried[count][1].drop.value
+        tell(f"{count} layers in {rest}: {lost:+.2f} points lost")
+        return lost <= max_drop
+
+    count = fewest(len(order) - 1, holds)
+    if count is None:
+        best = min(tried, key=lambda each: tried[each][1].drop.value)
+        lost = tried[best][1]
+        raise InputError(
+            f"no int8 network loses at most {max_drop:g} points on {lost.pictures} pictures: the best found loses "
+            f"{lost.drop.value:.2f} (95 % interval {lost.drop.low:.2f} to {lost.drop.high:.2f}) with {best} of "
+            f"{len(order)} layers in {rest}: allow more, calibrate on more pictures, or stay in {rest}"
+        )
+    return tried[count][0], tuple(order[:count])
+
+
+def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
+    """The least count from 1 to most that holds, by doubling and halving; None if not even the most does."""
+    high = 1
+    low = 0  # does not hold
+    while not holds(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def pixels_of(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]:
+    """Pixels of pictures, a batch at a time; those that cannot be read are left out."""
+    kind = next(checkpoint.model.parameters()).dtype
+    found: list[Tensor] = []
+    for first in range(0, len(data), batch):
+        pixels = []
+        for row in range(first, min(first + batch, len(data))):
+            with suppress(ImageError):  # as `evaluate` does, which tells of them
+                pixels.append(checkpoint.preprocess(data.images[row]))
+        if pixels:
+            found.append(torch.from_numpy(np.stack(pixels)).to(kind))
+    if not found:
+        raise InputError(f"{data.source}: none of {len(data)} pictures to calibrate on can be read")
+    return found
+
+
+def _refuse_over(judged: Judged, max_drop: float, precision: str) -> None:
+    if judged.drop.value > max_drop:
+        raise InputError(
+            f"{precision} loses {judged.drop.value:.2f} points (95 % interval {judged.drop.low:.2f} to "
+            f"{judged.drop.high:.2f}) on {judged.pictures} pictures, and {max_drop:g} were allowed: stay in fp32"
+        )
+
+
+def _reported(
+    checkpoint: Checkpoint, base: Checkpoint, runtime: Packed, kept: Sequence[Sensitive], dealt: Dealt, batch: int
+) -> Quantised:
+    judge = Judge.by(checkpoint, dealt.reporting, batch)
+    took = latencies({"before": checkpoint, "after": runtime}, batch=1)
+    before = Measured(judge.of(judge.baseline), took["before"], weight_bytes(checkpoint.model))
+    after = Measured(judge(runtime), took["after"], weight_bytes(runtime.model))
+    return Quantised(runtime, base, before, after, tuple(kept), dealt.words, runtime.notes)
