@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -42,6 +42,7 @@ __all__ = [
     "describe",
     "describe_bands",
     "several",
+    "streamed",
 ]
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
@@ -341,11 +342,20 @@ class Preprocess:
 
 def several(sources: object) -> None:
     """Refuse one picture where a list is wanted; an array (H, W, C) is one, (n, H, W, C) are several."""
-    single = isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike)
-    if isinstance(sources, np.ndarray):
-        single = sources.ndim < 3 or (sources.ndim == 3 and sources.shape[2] <= 4)
-    if single or not isinstance(sources, Sequence | np.ndarray):
+    if _single(sources) or not isinstance(sources, Sequence | np.ndarray):
         raise InputError(f"expected a list of pictures, got {describe(sources)}: put it in a list")
+
+
+def streamed(sources: object) -> None:
+    """Refuse one picture where any number of them is wanted, from a list, a generator or another iterable."""
+    if _single(sources) or not isinstance(sources, Iterable) or isinstance(sources, Mapping):
+        raise InputError(f"expected pictures one after another, got {describe(sources)}: put it in a list")
+
+
+def _single(sources: object) -> bool:
+    if isinstance(sources, np.ndarray):
+        return sources.ndim < 3 or (sources.ndim == 3 and sources.shape[2] <= 4)
+    return isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike | Image.Image)
 
 
 def _offset(length: int, frame: int) -> int:
