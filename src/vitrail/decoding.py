@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from vitrail.bands import (
     read_npy,
 )
 from vitrail.errors import ImageError, InputError
-from vitrail.headers import check_metadata, orientation, seems, webp_size
+from vitrail.headers import check_metadata, check_pages, orientation, seems, webp_size
 from vitrail.tiff import of_tiff
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | Array"
@@ -95,7 +95,7 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS, 
         data = _read(source, name, limits)
         if data.startswith(NUMPY):
             picture = _from_array(read_npy(data, name), name)
-            _check_size(picture.size, name, limits)
+            check_size(picture.size, name, limits)
             return _flatten(picture, mode)
         with _open(data, name, limits) as image:
             image.load()
@@ -154,6 +154,27 @@ def _scaled_jpeg(data: bytes, name: str, needed: Needed, mode: Mode, limits: Lim
     return Scaled(upright, height, width, (left, top, left + across, top + down))
 
 
+def decode_pages(
+    data: bytes, name: str, every: int = 1, limits: Limits = DEFAULT_LIMITS
+) -> Generator[Image.Image, None, None]:
+    """Every frame or page of the bytes of an animation or a paged picture, or every Nth; upright and "RGB"."""
+    with _only_image_errors(name):
+        data = _read(data, name, limits)
+        check_pages(data, name, limits.metadata_bytes)
+        image = _open(data, name, limits)
+        count = getattr(image, "n_frames", 1)
+    with image:
+        for number in range(0, count, every):
+            part = f"{name}, frame {number}"
+            with _only_image_errors(part):
+                image.seek(number)
+                check_size(image.size, part, limits)
+                image.load()
+                # A copy: the next frame is drawn over this one.
+                page = _flatten(_turn(_settled(image.copy()), orientation(image.info.get("exif", b""))), "RGB")
+            yield page
+
+
 def decode_bands(
     source: Source, channels: int | None = None, range: float | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> Array:
@@ -199,7 +220,7 @@ def _raster(source: Source, name: str, limits: Limits) -> Raster:
             image, name, lambda: orientation(image.info.get("exif", b"")), lambda: _open(data, name, limits)
         )
     height, width, channels, kind = found.bands
-    _check_size((width, height), name, limits)
+    check_size((width, height), name, limits)
     needed, allowed = height * width * channels * np.dtype(kind).itemsize, 4 * limits.pixels
     if needed > allowed:
         raise ImageError(
@@ -311,18 +332,19 @@ def _open(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
     check_metadata(data, name, limits.metadata_bytes)
     canvas = webp_size(data)
     if canvas is not None:
-        _check_size(canvas, name, limits)
+        check_size(canvas, name, limits)
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not a picture that can be read: {seems(data)}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: refused, it claims more pixels than Pillow allows: make it smaller") from error
-    _check_size(image.size, name, limits)
+    check_size(image.size, name, limits)
     return image
 
 
-def _check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
+def check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
+    """Refuse a picture of (width, height) beyond the limits."""
     width, height = size
     if min(size) < 1:
         raise ImageError(f"{name}: {width}x{height} has no pixels")

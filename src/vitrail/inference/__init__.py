@@ -1,5 +1,6 @@
 """Pictures in, answers out, by any runtime. numpy and Pillow only: no torch is imported here."""
 
+from vitrail.inference.frames import frames
 from vitrail.inference.passes import Named
 from vitrail.inference.predict import Prediction, embed, predict, predictions, probabilities
 from vitrail.inference.runtime import ByteRuntime, Runtime
@@ -14,6 +15,7 @@ __all__ = [
     "ScalingEffect",
     "embed",
     "find_images",
+    "frames",
     "predict",
     "predictions",
     "probabilities",
