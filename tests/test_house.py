@@ -50,6 +50,7 @@ PART_OF = {  # a room of several files
     "doctor": "cli",
 }
 WITHOUT_TORCH = ("errors", "images", "inference")
+LIGHT_EXTRAS = {"av"}  # what those rooms may import too, where it is used
 
 PUBLIC = [
     "Checkpoint",
@@ -194,14 +195,14 @@ def eager_faces(package: Path) -> list[str]:
 
 
 def heavy_imports(package: Path) -> list[str]:
-    """Libraries other than numpy and Pillow in the rooms that do without torch."""
+    """Libraries other than numpy and Pillow in the rooms that do without torch; extras inside functions only."""
     light = {"numpy", "PIL", "vitrail", *sys.stdlib_module_names}
     return [
         f"{module.name}:{each.line} imports {each.name}"
         for module in modules(package)
         if module.room in WITHOUT_TORCH
         for each in module.imports
-        if not each.typing_only and each.name.split(".")[0] not in light
+        if not each.typing_only and each.name.split(".")[0] not in (light if each.at_import else light | LIGHT_EXTRAS)
     ]
 
 
@@ -325,6 +326,8 @@ def test_an_eager_face_is_found(tmp_path: Path, source: str) -> None:
 def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
     assert len(heavy_imports(tree(tmp_path, {name: "def f():\n    import torch"}))) == 1
     assert heavy_imports(tree(tmp_path, {name: "if TYPE_CHECKING:\n    import torch"})) == []
+    assert len(heavy_imports(tree(tmp_path, {name: "import av"}))) == 1
+    assert heavy_imports(tree(tmp_path, {name: "def f():\n    import av"})) == []
 
 
 @pytest.mark.parametrize(

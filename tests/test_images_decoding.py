@@ -169,6 +169,27 @@ def test_i6_eight_orientations_are_the_upright_image(kind: str) -> None:
 
 
 @pytest.mark.fault("I6")
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_i6_a_picture_is_turned_once_however_often_it_is_decoded(kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(Image.new("RGB", (40, 24)), kind, exif=exif)
+    upright = decode(data)
+    assert upright.size == (24, 40)
+    assert decode(upright) is upright
+    with Image.open(io.BytesIO(data)) as image:
+        assert decode(decode(image)).size == (24, 40)
+
+
+@pytest.mark.fault("I6")
+def test_i6_an_orientation_in_xmp_alone_is_ignored_in_files_for_good() -> None:
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    found = decode(encoded(Image.new("RGB", (40, 24)), "JPEG", xmp=xmp))
+    assert found.size == (40, 24)
+    assert decode(found) is found
+
+
+@pytest.mark.fault("I6")
 @pytest.mark.parametrize(
     "exif", [b"", b"Exif\0\0", b"Exif\0\0II*\0\x08\0\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"junk"]
 )

@@ -1,6 +1,6 @@
 """A file, bytes, PIL image or array in; an upright 8-bit RGB or grey PIL image out, or one ImageError.
 
-Or, for pictures of other bands and ranges, their own numbers (H, W, C).
+Or, for pictures of other bands and ranges, their own numbers (H, W, C); or a JPEG at a part of its size.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError, features
@@ -32,7 +32,7 @@ from vitrail.bands import (
     read_npy,
 )
 from vitrail.errors import ImageError, InputError
-from vitrail.headers import check_metadata, orientation, seems, webp_size
+from vitrail.headers import check_metadata, check_pages, orientation, seems, webp_size
 from vitrail.tiff import of_tiff
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | Array"
@@ -43,6 +43,7 @@ BACKGROUND = 255  # white, as a browser shows it: most transparent pictures were
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # and its form for large files
+_JPEG = b"\xff\xd8"
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -52,6 +53,10 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SAYS_TURN = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")  # Pillow's names of where it may stand
+# Where turning upright exchanges the sides; where it brings the right end to the left, and the lower end to the top.
+_LYING = (5, 6, 7, 8)
+_FROM_RIGHT, _FROM_BELOW = (2, 3, 6, 7), (3, 4, 7, 8)
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,14 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) -> Image.Image:
-    """The picture, upright, as 8-bit "RGB" or "L"; limits hold for files and bytes.
+def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS, name: str = "") -> Image.Image:
+    """The picture, upright, as 8-bit "RGB" or "L"; limits hold for files and bytes; messages call it by the name.
 
     An image that already is all that comes back as the same object.
     """
     if mode not in ("RGB", "L"):
         raise InputError(f"mode must be 'RGB' or 'L', got {mode!r}")
-    name = describe(source)
+    name = name or describe(source)
     with _only_image_errors(name):
         if isinstance(source, Image.Image):
             source.load()
@@ -90,12 +95,84 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) 
         data = _read(source, name, limits)
         if data.startswith(NUMPY):
             picture = _from_array(read_npy(data, name), name)
-            _check_size(picture.size, name, limits)
+            check_size(picture.size, name, limits)
             return _flatten(picture, mode)
         with _open(data, name, limits) as image:
             image.load()
             # TIFF files carry no such block: Pillow turns them itself as they load.
-            return _flatten(_turn(image, orientation(image.info.get("exif", b""))), mode)
+            turn = orientation(image.info.get("exif", b""))
+            return _flatten(_turn(_settled(image), turn), mode)
+
+
+class Scaled(NamedTuple):
+    """A picture decoded at a part of its size, or at all of it."""
+
+    image: Image.Image  # upright
+    height: int  # of the picture as the file has it, upright
+    width: int
+    area: tuple[float, float, float, float]  # left, top, right, bottom: where in the image the picture lies
+
+
+Needed: TypeAlias = Callable[[int, int], tuple[int, int]]  # (height, width) of a picture -> the least that will do
+
+
+def decode_scaled(source: Source, needed: Needed, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS) -> Scaled:
+    """The same, but the file or bytes of a JPEG only at the smallest of 1/1, 1/2, 1/4 and 1/8 that is large enough.
+
+    A scaled JPEG is rounded up to whole pixels, so the picture may end within the last row and column.
+    """
+    name = describe(source)
+    if not isinstance(source, Image.Image | np.ndarray):
+        with _only_image_errors(name):
+            data = _read(source, name, limits)
+            if data.startswith(_JPEG):
+                return _scaled_jpeg(data, name, needed, mode, limits)
+            source = data
+    image = decode(source, mode, limits, name)
+    return Scaled(image, image.height, image.width, (0, 0, image.width, image.height))
+
+
+def _scaled_jpeg(data: bytes, name: str, needed: Needed, mode: Mode, limits: Limits) -> Scaled:
+    with _open(data, name, limits) as image:
+        turn = orientation(image.info.get("exif", b""))
+        lying = turn in _LYING
+        width, height = image.size
+        if lying:
+            wide, tall = needed(width, height)
+        else:
+            tall, wide = needed(height, width)
+        drafted = image.draft(None, (wide, tall))  # the size alone: a mode would leave the colours to libjpeg
+        right, bottom = image.size if drafted is None else drafted[1][2:]
+        image.load()
+        missing = image.width - right, image.height - bottom  # of the last column and row
+        upright = _flatten(_turn(_settled(image), turn), mode)
+    across, down = (bottom, right) if lying else (right, bottom)
+    left, top = missing[::-1] if lying else missing
+    left, top = left * (turn in _FROM_RIGHT), top * (turn in _FROM_BELOW)
+    if lying:
+        height, width = width, height
+    return Scaled(upright, height, width, (left, top, left + across, top + down))
+
+
+def decode_pages(
+    data: bytes, name: str, every: int = 1, limits: Limits = DEFAULT_LIMITS
+) -> Generator[Image.Image, None, None]:
+    """Every frame or page of the bytes of an animation or a paged picture, or every Nth; upright and "RGB"."""
+    with _only_image_errors(name):
+        data = _read(data, name, limits)
+        check_pages(data, name, limits.metadata_bytes)
+        image = _open(data, name, limits)
+        count = getattr(image, "n_frames", 1)
+    with image:
+        for number in range(0, count, every):
+            part = f"{name}, frame {number}"
+            with _only_image_errors(part):
+                image.seek(number)
+                check_size(image.size, part, limits)
+                image.load()
+                # A copy: the next frame is drawn over this one.
+                page = _flatten(_turn(_settled(image.copy()), orientation(image.info.get("exif", b""))), "RGB")
+            yield page
 
 
 def decode_bands(
@@ -143,7 +220,7 @@ def _raster(source: Source, name: str, limits: Limits) -> Raster:
             image, name, lambda: orientation(image.info.get("exif", b"")), lambda: _open(data, name, limits)
         )
     height, width, channels, kind = found.bands
-    _check_size((width, height), name, limits)
+    check_size((width, height), name, limits)
     needed, allowed = height * width * channels * np.dtype(kind).itemsize, 4 * limits.pixels
     if needed > allowed:
         raise ImageError(
@@ -255,18 +332,19 @@ def _open(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
     check_metadata(data, name, limits.metadata_bytes)
     canvas = webp_size(data)
     if canvas is not None:
-        _check_size(canvas, name, limits)
+        check_size(canvas, name, limits)
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not a picture that can be read: {seems(data)}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: refused, it claims more pixels than Pillow allows: make it smaller") from error
-    _check_size(image.size, name, limits)
+    check_size(image.size, name, limits)
     return image
 
 
-def _check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
+def check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
+    """Refuse a picture of (width, height) beyond the limits."""
     width, height = size
     if min(size) < 1:
         raise ImageError(f"{name}: {width}x{height} has no pixels")
@@ -283,9 +361,16 @@ def _check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
 
 
 def _turn(image: Image.Image, orientation: int) -> Image.Image:
-    """The picture turned upright, as its EXIF orientation asks."""
+    """The picture turned upright, as its EXIF orientation asks; what asked for it is gone, so that none turns twice."""
     turn = _UPRIGHT.get(orientation)
-    return image if turn is None else image.transpose(turn)
+    return image if turn is None else _settled(image.transpose(turn))
+
+
+def _settled(image: Image.Image) -> Image.Image:
+    """The same image, of which nothing says any more that it should be turned."""
+    for key in _SAYS_TURN:
+        image.info.pop(key, None)
+    return image
 
 
 def _from_array(array: Array, name: str) -> Image.Image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vitrail.errors import ImageError
 
@@ -53,18 +53,34 @@ def seems(data: bytes) -> str:
 
 def check_metadata(data: bytes, name: str, allowed_bytes: int) -> None:
     """Refuse bytes whose metadata would cost more time or memory than the picture; reads headers only."""
+    _weigh(_parts(data), name, allowed_bytes)
+    if data.startswith(b"\xff\xd8") and _scans(data) > SCANS:
+        raise ImageError(f"{name}: refused, a JPEG of more than {SCANS} scans: save it again as baseline JPEG")
+    if len(data) > SLOW_BYTES and _decodes_slowly(data):
+        raise ImageError(f"{name}: refused, a rare and slow kind of {data[:2].decode()} file: save it as PNG")
+
+
+def check_pages(data: bytes, name: str, allowed_bytes: int) -> None:
+    """The same of the frames behind the first, of the kinds whose frames have metadata of their own; and cut GIFs."""
+    if data.startswith(b"GIF8"):
+        try:
+            _weigh(_gif(data, to_the_end=True), name, allowed_bytes)
+        except IndexError:
+            raise ImageError(f"{name}: damaged or cut short (its end is missing): copy or download it again") from None
+    elif data[:2] in (b"II", b"MM"):
+        for start in _directories(data):
+            _weigh(_tags(data, start), name, allowed_bytes)
+
+
+def _weigh(sizes: Iterable[int], name: str, allowed_bytes: int) -> None:
     parts = weight = 0
-    for size in _parts(data):
+    for size in sizes:
         parts, weight = parts + 1, weight + size
         if parts > PARTS or weight > allowed_bytes:
             raise ImageError(
                 f"{name}: refused, metadata of over {allowed_bytes:,} bytes or {PARTS:,} parts: "
                 "save the picture again without metadata"
             )
-    if data.startswith(b"\xff\xd8") and _scans(data) > SCANS:
-        raise ImageError(f"{name}: refused, a JPEG of more than {SCANS} scans: save it again as baseline JPEG")
-    if len(data) > SLOW_BYTES and _decodes_slowly(data):
-        raise ImageError(f"{name}: refused, a rare and slow kind of {data[:2].decode()} file: save it as PNG")
 
 
 def _scans(data: bytes) -> int:
@@ -174,23 +190,30 @@ def _jpeg(data: bytes) -> Iterator[int]:
     yield from _tags(exif)
 
 
-def _gif(data: bytes) -> Iterator[int]:
-    at = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
+def _gif(data: bytes, to_the_end: bool = False) -> Iterator[int]:
+    at = 13 + _palette(data[10])
     comment = 0
-    while data[at] != 0x2C:  # the first frame
+    while data[at] != (0x3B if to_the_end else 0x2C):  # the last byte, or the first frame
         yield 1
-        if data[at] != 0x21:
+        if data[at] not in (0x21, 0x2C) or (data[at] == 0x2C and not to_the_end):
             at += 1
             continue
-        is_comment = data[at + 1] == 0xFE
-        at += 2
+        is_comment = data[at : at + 2] == b"\x21\xfe"
+        is_frame = data[at] == 0x2C
+        at += 11 + _palette(data[at + 9]) if is_frame else 2
         while data[at]:
             if is_comment:
                 comment += data[at]
-            # Pillow joins comments block by block, so their cost grows as the square.
-            yield data[at] + comment // 32
+            if not is_frame:
+                # Pillow joins comments block by block, so their cost grows as the square.
+                yield data[at] + comment // 32
             at += 1 + data[at]
         at += 1
+
+
+def _palette(flags: int) -> int:
+    """Bytes of the colours that the flags of a GIF, or of a frame of it, announce."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _comments(data: bytes) -> Iterator[int]:
@@ -209,17 +232,34 @@ def _comments(data: bytes) -> Iterator[int]:
         at += 1
 
 
-def _tags(data: bytes) -> Iterator[int]:
+def _directories(data: bytes) -> Iterator[int]:
+    """Where the directories of a TIFF stand, one a page."""
+    order = {b"II": "<", b"MM": ">"}[data[:2]]
+    big = data[2:4] in (b"\x2b\0", b"\0\x2b")
+    offset, count, entry = ("Q", "Q", 20) if big else ("I", "H", 12)
+    seen: set[int] = set()
+    try:
+        (at,) = struct.unpack_from(order + offset, data, 8 if big else 4)
+        while at and at not in seen and len(seen) <= PARTS:
+            seen.add(at)
+            yield at
+            (entries,) = struct.unpack_from(order + count, data, at)
+            (at,) = struct.unpack_from(order + offset, data, at + struct.calcsize("<" + count) + entries * entry)
+    except struct.error:
+        return  # cut short: the decoder will say so
+
+
+def _tags(data: bytes, start: int | None = None) -> Iterator[int]:
     """The weight of every tag; any may point anywhere, so a small file of many can ask for gigabytes."""
-    queue: list[int | None] = [None]
+    queue: list[int | None] = [start]
     seen: set[int | None] = set()
     while queue:
-        start = queue.pop()
-        if start in seen:
+        place = queue.pop()
+        if place in seen:
             continue
-        seen.add(start)
+        seen.add(place)
         try:
-            for tag, _, size, value in _entries(data, start):
+            for tag, _, size, value in _entries(data, place):
                 yield min(size, len(data))
                 if tag in (0x8769, 0x8825, 0xA005):  # Exif, GPS and interoperability: Pillow follows them
                     queue.append(value)

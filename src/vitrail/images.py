@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -18,9 +18,12 @@ from vitrail.decoding import (
     DEFAULT_LIMITS,
     FORMATS,
     Limits,
+    Mode,
+    Scaled,
     Source,
     decode,
     decode_bands,
+    decode_scaled,
     describe,
     describe_bands,
 )
@@ -39,13 +42,16 @@ __all__ = [
     "describe",
     "describe_bands",
     "several",
+    "streamed",
 ]
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Resize: TypeAlias = Literal["crop", "squash", "pad"]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
 Order: TypeAlias = Literal["RGB", "BGR"]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
+Area: TypeAlias = tuple[float, float, float, float]  # the same, between pixels too
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -55,6 +61,7 @@ _FILTERS = {
     "box": Image.Resampling.BOX,
 }
 _BYTE = 255.0  # the range of 8-bit pictures
+_AMPLE = 2  # a scaled JPEG is at least this much larger than what it is resized to: docs/images.md has the numbers
 _WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
 
 
@@ -75,6 +82,7 @@ class Preprocess:
     channels: int
     order: Order
     range: float  # the value that counts as 1.0
+    scaled_decoding: bool  # large JPEGs are decoded at a half, a quarter or an eighth: faster, not the same bits
 
     def __init__(
         self,
@@ -88,6 +96,7 @@ class Preprocess:
         channels: int = 3,
         order: Order = "RGB",
         range: float = _BYTE,
+        scaled_decoding: bool = False,
     ) -> None:
         """A single number serves for both sides of size, and for every channel of mean and std."""
         channels = whole("channels", channels, most=MOST_BANDS)
@@ -102,6 +111,7 @@ class Preprocess:
             "channels": channels,
             "order": choice("order", order, get_args(Order)),
             "range": number("range", range, 1e-9, 1e9),
+            "scaled_decoding": choice("scaled_decoding", scaled_decoding, (True, False)),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -126,6 +136,16 @@ class Preprocess:
             )
         if self.channels != 3 and self.order != "RGB":
             raise ConfigError(f"order='BGR' needs channels=3, got channels={self.channels}")
+        if self.scaled_decoding and not self.ordinary:
+            raise ConfigError(
+                "scaled_decoding=True needs ordinary pictures, 1 or 3 channels of range 255, "
+                f"got {self.channels} of range {self.range:g}"
+            )
+        if self.scaled_decoding and (not self.antialias or self.interpolation == "nearest"):
+            raise ConfigError(
+                "scaled_decoding=True averages pixels before the resize, so it needs antialias=True and a kernel "
+                f"other than nearest, got antialias={self.antialias}, {self.interpolation!r}"
+            )
 
     def __call__(self, source: Source) -> Pixels:
         """One picture as pixels, float32 (C, H, W)."""
@@ -141,18 +161,52 @@ class Preprocess:
             self._write(source, place)
         return pixels  # (B, C, H, W)
 
+    @property
+    def ordinary(self) -> bool:
+        """Whether it is for 8-bit grey or colour, which `bytes` can hold."""
+        return self.channels in (1, 3) and self.range == _BYTE
+
+    def bytes(self, source: Source) -> Bytes:
+        """What the network sees of an ordinary picture before normalisation, uint8 (H, W, C) in its order of channels.
+
+        `normalise` makes pixels of it, the same bits as calling the Preprocess: a quarter of the memory on the way.
+        """
+        if not self.ordinary:
+            raise InputError(
+                "bytes: expected a Preprocess of 1 or 3 channels of range 255, "
+                f"got {self.channels} of range {self.range:g}: call it instead"
+            )
+        values = self._seen(source)
+        return values[:, :, ::-1] if self.order == "BGR" else values  # (H, W, C)
+
+    def normalise(self, values: Array) -> Pixels:
+        """What `bytes` gave, of one picture or more, uint8 (..., H, W, C) -> pixels, float32 (..., C, H, W)."""
+        fits = isinstance(values, np.ndarray) and values.ndim >= 3 and values.shape[-1] == self.channels
+        if not (self.ordinary and fits and values.dtype == np.uint8):
+            raise InputError(
+                f"normalise: expected uint8 of shape (..., H, W, {self.channels}) and range 255, got "
+                f"{describe(values)} and range {self.range:g}: see Preprocess.bytes"
+            )
+        moved = np.moveaxis(values, -1, -3)  # (..., C, H, W)
+        pixels = np.empty(moved.shape, np.float32)
+        self._normalise(moved, pixels)
+        return pixels
+
     def view(self, source: Source) -> Image.Image:
         """What the network sees of a picture: resized and cropped or padded, before normalisation.
 
         Of other bands than grey and colour, the first three or the first, from black at 0 to white at the range.
         """
-        if self._ordinary:
-            return self._frame(decode(source, "L" if self.channels == 1 else "RGB"), self._bars())
-        return self._drawn(self.array(source))
+        if not self.ordinary:
+            return self._drawn(self.array(source))
+        mode: Mode = "L" if self.channels == 1 else "RGB"
+        if self.scaled_decoding:
+            return self._framed(decode_scaled(source, self._ample, mode), self._bars())
+        return self._frame(decode(source, mode), self._bars())
 
     def whole(self, source: Source) -> Image.Image:
         """The same of the whole picture in its own size: what `box` is a part of."""
-        return decode(source) if self._ordinary else self._drawn(decode_bands(source, self.channels, self.range))
+        return decode(source) if self.ordinary else self._drawn(decode_bands(source, self.channels, self.range))
 
     def _drawn(self, values: Array) -> Image.Image:
         """Numbers (H, W, C) in the units of the file as an 8-bit picture."""
@@ -166,7 +220,7 @@ class Preprocess:
 
     def _seen(self, source: Source) -> Array:
         """What the network sees, (H, W, C): 8-bit values of an ordinary picture, otherwise float32."""
-        if self._ordinary:
+        if self.ordinary:
             values = np.asarray(self.view(source))
             return values if values.ndim == 3 else values[:, :, None]
         whole = decode_bands(source, self.channels, self.range)
@@ -178,18 +232,25 @@ class Preprocess:
             np.clip(seen, 0, np.iinfo(whole.dtype).max, out=seen)
         return seen
 
-    @property
-    def _ordinary(self) -> bool:
-        return self.channels in (1, 3) and self.range == _BYTE
+    def _ample(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) that a picture of this size should be decoded at, or larger, to be resized well."""
+        tall, wide = self._resized(height, width)
+        return _AMPLE * tall, _AMPLE * wide
 
     def _frame(self, image: Image.Image, bars: tuple[float, ...]) -> Image.Image:
         """An image of any mode, resized and cropped or padded to size."""
+        size = image.size
+        return self._framed(Scaled(image, size[1], size[0], (0, 0, *size)), bars)
+
+    def _framed(self, scaled: Scaled, bars: tuple[float, ...]) -> Image.Image:
+        """The same of an image that may have been decoded at a part of its size."""
+        image = scaled.image
         height, width = self.size
-        tall, wide = self._resized(image.height, image.width)
+        tall, wide = self._resized(scaled.height, scaled.width)
         top, left = _offset(tall, height), _offset(wide, width)
         frame = (left, top, left + width, top + height)
         kept = (max(left, 0), max(top, 0), min(left + width, wide), min(top + height, tall))
-        part = self._resample(image, (wide, tall), kept)
+        part = self._resample(image, (wide, tall), kept, scaled.area)
         if part.size == (width, height):
             return part
         canvas = Image.new(image.mode, (width, height), bars if len(bars) > 1 else bars[0])
@@ -207,10 +268,12 @@ class Preprocess:
         return left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON; a range of 255, which older files do not name, is left out."""
+        """Every field, ready for JSON; a range of 255 and full decoding, which older files lack, are left out."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.range == _BYTE:
             del values["range"]
+        if not self.scaled_decoding:
+            del values["scaled_decoding"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -223,7 +286,7 @@ class Preprocess:
         if self.resize != "pad":
             return (0,) * self.channels  # black, as torchvision's CenterCrop
         colour = tuple(self.range * mean for mean in self.mean)
-        if self._ordinary:
+        if self.ordinary:
             colour = tuple(min(max(round(value), 0), 255) for value in colour)
         return colour[::-1] if self.order == "BGR" else colour
 
@@ -247,27 +310,30 @@ class Preprocess:
             ratio = min(height / tall, width / wide)
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
-    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
-        """The part inside box (left, top, right, bottom) of the image resized to size (width, height)."""
+    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box, area: Area) -> Image.Image:
+        """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height)."""
         whole = box == (0, 0, *size)
-        if image.size == size:
+        same: Area = (0, 0, *size)
+        if area == same:
             return image if whole else image.crop(box)
         if not self.antialias and self.interpolation in ("bilinear", "bicubic"):
             return _resample_sharp(image, size, box, self.interpolation)
         kernel = _FILTERS[self.interpolation]
         part = (box[2] - box[0], box[3] - box[1])
         if size[0] * size[1] > _WASTE * part[0] * part[1]:
-            across, down = image.width / size[0], image.height / size[1]
-            right, bottom = min(box[2] * across, image.width), min(box[3] * down, image.height)
-            return image.resize(part, kernel, box=(box[0] * across, box[1] * down, right, bottom))
-        resized = image.resize(size, kernel)
+            across, down = (area[2] - area[0]) / size[0], (area[3] - area[1]) / size[1]
+            right, bottom = min(area[0] + box[2] * across, area[2]), min(area[1] + box[3] * down, area[3])
+            return image.resize(part, kernel, box=(area[0] + box[0] * across, area[1] + box[1] * down, right, bottom))
+        resized = image.resize(size, kernel, box=area)
         return resized if whole else resized.crop(box)
 
     def _write(self, source: Source, place: Pixels) -> None:
-        """Normalise what the network sees into place (C, H, W): value * scale + shift, in two passes."""
+        """Normalise what the network sees into place (C, H, W)."""
         values = self._seen(source).transpose(2, 0, 1)  # (C, H, W)
-        if self.order == "BGR":
-            values = values[::-1]
+        self._normalise(values[::-1] if self.order == "BGR" else values, place)
+
+    def _normalise(self, values: Array, place: Pixels) -> None:
+        """Values (..., C, H, W) * scale + shift into place, in two passes."""
         std = np.array(self.std).reshape(-1, 1, 1)
         mean = np.array(self.mean).reshape(-1, 1, 1)
         np.multiply(values, (1 / (self.range * std)).astype(np.float32), out=place)
@@ -276,11 +342,20 @@ class Preprocess:
 
 def several(sources: object) -> None:
     """Refuse one picture where a list is wanted; an array (H, W, C) is one, (n, H, W, C) are several."""
-    single = isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike)
-    if isinstance(sources, np.ndarray):
-        single = sources.ndim < 3 or (sources.ndim == 3 and sources.shape[2] <= 4)
-    if single or not isinstance(sources, Sequence | np.ndarray):
+    if _single(sources) or not isinstance(sources, Sequence | np.ndarray):
         raise InputError(f"expected a list of pictures, got {describe(sources)}: put it in a list")
+
+
+def streamed(sources: object) -> None:
+    """Refuse one picture where any number of them is wanted, from a list, a generator or another iterable."""
+    if _single(sources) or not isinstance(sources, Iterable) or isinstance(sources, Mapping):
+        raise InputError(f"expected pictures one after another, got {describe(sources)}: put it in a list")
+
+
+def _single(sources: object) -> bool:
+    if isinstance(sources, np.ndarray):
+        return sources.ndim < 3 or (sources.ndim == 3 and sources.shape[2] <= 4)
+    return isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike | Image.Image)
 
 
 def _offset(length: int, frame: int) -> int:

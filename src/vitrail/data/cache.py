@@ -235,8 +235,7 @@ class _Reader(loading.Dataset[_Part]):
         """One view, (C, H, W)."""
         image = self.dataset.images[row]
         try:
-            ordinary = self.preprocess.channels in (1, 3) and self.preprocess.range == 255
-            view = np.asarray(self.preprocess.view(image)) if ordinary else self.preprocess.array(image)
+            view = np.asarray(self.preprocess.view(image)) if self.preprocess.ordinary else self.preprocess.array(image)
         except ImageError as error:  # of a file it gives the path, of an array only the shape
             name = f"{self.dataset.source}, {self.dataset.samples[row].name}: " if isinstance(image, np.ndarray) else ""
             raise UnreadableError(f"{name}{error}", row) from error

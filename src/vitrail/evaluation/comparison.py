@@ -15,7 +15,7 @@ from vitrail.evaluation.intervals import LEVELS, RESAMPLES
 from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, worded
 from vitrail.inference import Runtime
-from vitrail.inference.predict import Done
+from vitrail.inference.passes import Done
 
 Array = np.ndarray[Any, Any]
 

@@ -14,11 +14,10 @@ from vitrail.data.classes import differing
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import ImageError, InputError, nearest
 from vitrail.evaluation.intervals import RESAMPLES
-from vitrail.evaluation.passes import passes
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
-from vitrail.inference.predict import Done, Skip
+from vitrail.inference.passes import Done, Named, Skip, passes
 
 Array = np.ndarray[Any, Any]
 Data = Dataset | str | os.PathLike[str]
@@ -57,7 +56,8 @@ def evaluate(
             skip(picture, error)
 
     names = [each.name for each in part.samples]
-    found = list(passes(runtime, part.images, names, batch=batch, threads=threads, skip=leave_out, done=done))
+    pictures = map(Named, names, part.images)
+    found = list(passes(runtime, pictures, batch=batch, threads=threads, skip=leave_out, done=done))
     if not found:
         raise InputError(f"{part.source}: none of {len(part)} pictures can be read: the first says {skipped[0][1]}")
     rows = np.concatenate([each.rows for each in found])

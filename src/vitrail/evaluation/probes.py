@@ -20,9 +20,9 @@ from vitrail.errors import InputError
 from vitrail.evaluation.folds import stratified
 from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
-from vitrail.evaluation.passes import passes
+from vitrail.images import several
 from vitrail.inference import Runtime, probabilities
-from vitrail.inference.predict import Done, Images, Skip
+from vitrail.inference.passes import Done, Images, Named, Skip, passes
 
 Array = np.ndarray[Any, Any]
 
@@ -74,12 +74,14 @@ def features(
     if isinstance(images, Views):
         return _features_of_views(runtime, images, batch, done)
     sources: Images = images.images if isinstance(images, Dataset) else images
+    several(sources)
     names = [each.name for each in images.samples] if isinstance(images, Dataset) else _numbered(images)
     found: Array | None = None
-    for rows, _, embedding in passes(runtime, sources, names, batch=batch, threads=threads, skip=skip, done=done):
+    pictures = map(Named, names, sources)
+    for each in passes(runtime, pictures, batch=batch, threads=threads, skip=skip, done=done):
         if found is None:
-            found = np.full((len(names), embedding.shape[1]), np.nan, np.float32)
-        found[rows] = embedding
+            found = np.full((len(names), each.embedding.shape[1]), np.nan, np.float32)
+        found[each.rows] = each.embedding
     if found is None:
         raise InputError("no pictures that can be read, so no features")
     return found

@@ -1,6 +1,23 @@
 """Pictures in, answers out, by any runtime. numpy and Pillow only: no torch is imported here."""
 
-from vitrail.inference.predict import Prediction, Runtime, embed, predict, probabilities
+from vitrail.inference.frames import frames
+from vitrail.inference.passes import Named
+from vitrail.inference.predict import Prediction, embed, predict, predictions, probabilities
+from vitrail.inference.runtime import ByteRuntime, Runtime
+from vitrail.inference.scaling import ScalingEffect, scaling_effect
 from vitrail.inference.sources import find_images
 
-__all__ = ["Prediction", "Runtime", "embed", "find_images", "predict", "probabilities"]
+__all__ = [
+    "ByteRuntime",
+    "Named",
+    "Prediction",
+    "Runtime",
+    "ScalingEffect",
+    "embed",
+    "find_images",
+    "frames",
+    "predict",
+    "predictions",
+    "probabilities",
+    "scaling_effect",
+]

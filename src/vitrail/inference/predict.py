@@ -1,46 +1,20 @@
-"""predict and embed: a runtime and pictures -> labels with probabilities, or vectors."""
+"""predict, predictions and embed: a runtime and pictures -> labels with probabilities, or vectors."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitrail.checks import whole
-from vitrail.errors import ImageError, InputError
-from vitrail.images import Preprocess, Source, several
+from vitrail.errors import InputError
+from vitrail.images import several
+from vitrail.inference.passes import Done, Images, Passed, Skip, Stream, passes
+from vitrail.inference.runtime import Runtime, check_runtime
 
 Array = np.ndarray[Any, Any]
-Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
-Skip = Callable[[str, ImageError], None]  # told of a picture that could not be read
-Done = Callable[[int], None]  # told how many more pictures are done
-
-
-class Runtime(Protocol):
-    """Anything that turns pixels into logits and embeddings: a checkpoint, an exported file, a packed network."""
-
-    @property
-    def preprocess(self) -> Preprocess: ...
-
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def temperature(self) -> float | None: ...
-
-    @property
-    def thresholds(self) -> tuple[float, ...] | None: ...
-
-    @property
-    def reject(self) -> float | None: ...
-
-    def run(self, pixels: Array) -> tuple[Array, Array]:
-        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
 
 
 class Prediction(NamedTuple):
@@ -58,23 +32,48 @@ def predict(
     batch: int = 16,
     skip: Skip | None = None,
     done: Done | None = None,
+    threads: int = 2,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every picture, in order.
 
     Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
     A picture that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
-    _check(runtime)
+    check_runtime(runtime)
+    several(images)
+    return list(predictions(runtime, images, top, batch, skip, done, threads))
+
+
+def predictions(
+    runtime: Runtime,
+    images: Stream,
+    top: int = 5,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    threads: int = 2,
+) -> Generator[Prediction, None, None]:
+    """The same, one by one as they come, of any iterable of pictures, however long: a folder, a video, a camera.
+
+    At most two batches of pictures are drawn ahead; a batch of 1 answers soonest.
+    """
+    check_runtime(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     whole("top", top, error=InputError)
-    found: list[Prediction] = []
-    for names, logits, _ in _run(runtime, images, batch, skip, done):
-        for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
-            best = _answers(row, runtime)[:top]
-            labels = tuple(runtime.classes[number] for number in best)
-            found.append(Prediction(name, labels, tuple(float(row[number]) for number in best)))
-    return found
+    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    return _predictions(runtime, passed, top)
+
+
+def _predictions(
+    runtime: Runtime, passed: Generator[Passed, None, None], top: int
+) -> Generator[Prediction, None, None]:
+    with closing(passed):
+        for _, names, logits, _ in passed:
+            for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
+                best = _answers(row, runtime)[:top]
+                labels = tuple(runtime.classes[number] for number in best)
+                yield Prediction(name, labels, tuple(float(row[number]) for number in best))
 
 
 def _answers(row: Array, runtime: Runtime) -> Array:
@@ -86,11 +85,18 @@ def _answers(row: Array, runtime: Runtime) -> Array:
 
 
 def embed(
-    runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None, done: Done | None = None
+    runtime: Runtime,
+    images: Images,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    threads: int = 2,
 ) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
-    _check(runtime)
-    rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip, done)]
+    check_runtime(runtime)
+    several(images)
+    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    rows = [each.embedding for each in passed]
     if not rows:
         raise InputError("no pictures to embed")
     return np.concatenate(rows)
@@ -103,32 +109,3 @@ def probabilities(logits: Array, task: str = "one", temperature: float | None = 
         return np.asarray(0.5 * (1 + np.tanh(scaled / 2)))  # the logistic function, without overflow
     raised = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
-
-
-def _check(runtime: Runtime) -> None:
-    if not hasattr(runtime, "run") or not hasattr(runtime, "preprocess"):
-        raise InputError(f"expected a checkpoint or another runtime, got {type(runtime).__name__}: see vitrail.load")
-
-
-def _run(
-    runtime: Runtime, images: Images, batch: int, skip: Skip | None, done: Done | None
-) -> Iterator[tuple[list[str], Array, Array]]:
-    """Names, logits and embeddings, a batch at a time."""
-    several(images)
-    whole("batch", batch, error=InputError)
-    for start in range(0, len(images), batch):
-        names: list[str] = []
-        pixels: list[Array] = []
-        for number, image in enumerate(images[start : start + batch], start):
-            name = os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
-            try:
-                pixels.append(runtime.preprocess(image))
-                names.append(str(name))
-            except ImageError as error:
-                if skip is None:
-                    raise
-                skip(str(name), error)
-        if pixels:
-            yield names, *runtime.run(np.stack(pixels))
-        if done is not None:
-            done(min(batch, len(images) - start))

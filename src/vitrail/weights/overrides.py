@@ -97,7 +97,8 @@ def told(value: Any) -> str:
         mean, std = (_one(numbers) for numbers in (value.mean, value.std))
         smooth = "" if value.antialias else " without antialias"
         frame = f"{value.size[0]}x{value.size[1]}, {value.resize} {value.crop:g}, {value.interpolation}{smooth}"
-        return f"{frame}, mean {mean}, std {std}{', BGR' * (value.order == 'BGR')}"
+        rest = ", BGR" * (value.order == "BGR") + ", scaled decoding" * value.scaled_decoding
+        return f"{frame}, mean {mean}, std {std}{rest}"
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return str(value)

@@ -1,0 +1,116 @@
+"""Reading ahead: items in, what `read` makes of them out, in order; threads work, never far ahead of what was used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Generic, NamedTuple, TypeVar, cast
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+class _Failed(NamedTuple):
+    error: BaseException
+
+
+class Ahead(Generic[Item, Found]):
+    """Threads that draw items, one at a time, and read them side by side; at most `most` are drawn and not yet used.
+
+    Whatever drawing or reading raises is raised by `take`, when all that came before has been taken. To be left by
+    `close`, or as a context: the threads are gone then.
+    """
+
+    def __init__(self, items: Iterable[Item], read: Callable[[Item], Found], threads: int, most: int) -> None:
+        self._items = iter(items)
+        self._read = read
+        self._room = threading.Semaphore(most)
+        self._drawing = threading.Lock()
+        self._change = threading.Condition()
+        self._found: dict[int, Found | _Failed] = {}  # by number, not yet taken
+        self._drawn = 0
+        self._taken = 0
+        self._over = False  # nothing more will be drawn
+        self._threads = [
+            threading.Thread(target=self._work, name=f"vitrail-reading-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Ahead[Item, Found]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def take(self, count: int) -> list[Found]:
+        """The next `count` in order; fewer before an error or the end, none at the end."""
+        taken: list[Found] = []
+        while len(taken) < count:
+            with self._change:
+                self._change.wait_for(self._is_next_known)
+                if self._taken not in self._found:
+                    return taken  # the end
+                found = self._found[self._taken]
+                if isinstance(found, _Failed):
+                    if taken:
+                        return taken
+                    raise found.error
+                del self._found[self._taken]
+                self._taken += 1
+                taken.append(found)
+        return taken
+
+    def used(self, count: int) -> None:
+        """So many of those taken are needed no more: as many others may be drawn."""
+        self._room.release(count)
+
+    def close(self) -> None:
+        """End the threads; one that is in the middle of an item finishes it first."""
+        self._finish()
+        for thread in self._threads:
+            thread.join()
+
+    def _is_next_known(self) -> bool:
+        return self._taken in self._found or (self._over and self._taken >= self._drawn)
+
+    def _work(self) -> None:
+        while self._room.acquire() and self._one():
+            pass
+
+    def _one(self) -> bool:
+        """Draw one item and read it; False when there is none."""
+        with self._drawing:
+            if self._over:
+                return False
+            number, failed, item = self._drawn, None, cast(Item, None)
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self._finish()
+                return False
+            except BaseException as error:
+                failed = _Failed(error)
+            self._drawn += 1
+            if failed is not None:
+                self._keep(number, failed)
+                self._finish()
+                return False
+        try:
+            self._keep(number, self._read(item))
+        except BaseException as error:
+            self._keep(number, _Failed(error))
+        return True
+
+    def _keep(self, number: int, found: Found | _Failed) -> None:
+        with self._change:
+            self._found[number] = found
+            self._change.notify_all()
+
+    def _finish(self) -> None:
+        with self._change:
+            self._over = True
+            self._change.notify_all()
+        self._room.release(len(self._threads))  # none waits for room for ever

@@ -1,0 +1,142 @@
+"""Pictures through a runtime: read ahead by threads, run a batch at a time, handed on in order.
+
+Whatever the number of pictures, at most two batches of them are held: the one the network works on, and the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from vitrail.checks import whole
+from vitrail.errors import ImageError, InputError
+from vitrail.images import Preprocess, Source, streamed
+from vitrail.inference.ahead import Ahead
+from vitrail.inference.runtime import Runtime, check_runtime
+
+Array = np.ndarray[Any, Any]
+Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
+Skip = Callable[[str, ImageError], None]  # told of a picture that could not be read
+Done = Callable[[int], None]  # told how many more pictures are done
+
+
+class Named(NamedTuple):
+    """A picture and what to call it; or, where the picture could not even be found, why."""
+
+    name: str
+    image: Source | ImageError
+
+
+Stream: TypeAlias = "Iterable[Source | Named]"
+
+
+class Passed(NamedTuple):
+    """What the network made of some pictures; those that could not be read are missing."""
+
+    rows: Array  # (B,) their numbers
+    names: list[str]
+    logits: Array  # (B, K)
+    embedding: Array  # (B, D)
+
+
+class _Read(NamedTuple):
+    row: int
+    name: str
+    values: Array  # (C, H, W), or (H, W, C) of bytes
+
+
+class _Unread(NamedTuple):
+    name: str
+    error: ImageError
+
+
+def passes(
+    runtime: Runtime,
+    images: Stream,
+    *,
+    batch: int = 64,
+    threads: int = 2,
+    skip: Skip | None = None,
+    done: Done | None = None,
+) -> Generator[Passed, None, None]:
+    """Every picture once. One that cannot be read raises ImageError, or is told to `skip` and left out.
+
+    The pictures may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
+    A runtime with `run_bytes` is given 8-bit values of ordinary pictures, another the pixels.
+    """
+    check_runtime(runtime)
+    streamed(images)
+    whole("batch", batch, error=InputError)
+    whole("threads", threads, 1, 256, error=InputError)
+    return _passes(runtime, images, batch, threads, skip, done)
+
+
+def _passes(
+    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None
+) -> Generator[Passed, None, None]:
+    make, run = _ways(runtime)
+    with Ahead(enumerate(images), lambda item: _read(make, *item), threads, 2 * batch) as ahead:
+        while found := ahead.take(batch):
+            count = len(found)
+            kept, failed = _readable(found, skip)
+            del found
+            if kept:
+                rows, names = [each.row for each in kept], [each.name for each in kept]
+                values = np.stack([each.values for each in kept])
+                del kept  # the network may work long: nothing is held twice meanwhile
+                yield Passed(np.array(rows), names, *_checked(run(values), len(rows), runtime))
+                del values
+            if failed is not None:
+                raise failed
+            ahead.used(count)
+            if done is not None:
+                done(count)
+
+
+def _ways(runtime: Runtime) -> tuple[Callable[[Source], Array], Callable[[Array], tuple[Array, Array]]]:
+    """How one picture is read, and how a batch of what was read is run."""
+    preprocess: Preprocess = runtime.preprocess
+    run_bytes: Callable[[Array], tuple[Array, Array]] | None = getattr(runtime, "run_bytes", None)
+    if run_bytes is not None and preprocess.ordinary:
+        return preprocess.bytes, run_bytes
+    return preprocess, runtime.run
+
+
+def _read(make: Callable[[Source], Array], row: int, item: Source | Named) -> _Read | _Unread:
+    if isinstance(item, Named):
+        name, image = item
+    else:
+        image = item
+        name = str(os.fspath(item)) if isinstance(item, str | os.PathLike) else f"image {row}"
+    if isinstance(image, ImageError):
+        return _Unread(name, image)
+    try:
+        return _Read(row, name, make(image))
+    except ImageError as error:
+        return _Unread(name, error)
+
+
+def _readable(found: list[_Read | _Unread], skip: Skip | None) -> tuple[list[_Read], ImageError | None]:
+    """Those that were read; without `skip`, only those before the first that was not, and its error."""
+    kept: list[_Read] = []
+    for each in found:
+        if isinstance(each, _Read):
+            kept.append(each)
+        elif skip is None:
+            return kept, each.error
+        else:
+            skip(each.name, each.error)
+    return kept, None
+
+
+def _checked(answers: tuple[Array, Array], count: int, runtime: Runtime) -> tuple[Array, Array]:
+    logits, embedding = answers
+    if not len(logits) == len(embedding) == count:
+        raise InputError(
+            f"{type(runtime).__name__} gave {len(logits)} rows of logits and {len(embedding)} embeddings "
+            f"for {count} pictures"
+        )
+    return logits, embedding

@@ -1,0 +1,53 @@
+"""What scaled decoding does to the answers: a runtime and pictures -> how often and how far they differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from vitrail.checks import whole
+from vitrail.errors import InputError
+from vitrail.images import several
+from vitrail.inference.passes import Images
+from vitrail.inference.predict import probabilities
+from vitrail.inference.runtime import Runtime, check_runtime
+
+
+class ScalingEffect(NamedTuple):
+    """Answers with scaled decoding beside those without."""
+
+    pictures: int
+    changed: int  # pictures of which the network sees other pixels; the others are no JPEGs, or too small to scale
+    agreement: float  # share of the changed ones with the same likeliest class; 1.0 if none changed
+    largest_difference: float  # of any probability of any of them
+
+
+def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> ScalingEffect:
+    """Compare the answers of a runtime with and without `Preprocess.scaled_decoding`, whichever of them it has.
+
+    A picture that cannot be read raises ImageError.
+    """
+    check_runtime(runtime)
+    several(images)
+    whole("batch", batch, error=InputError)
+    if not len(images) or not runtime.classes:
+        raise InputError("expected pictures, and a network with a head, to compare answers")
+    full, scaled = (replace(runtime.preprocess, scaled_decoding=way) for way in (False, True))
+    changed = agreeing = 0
+    largest = 0.0
+    for start in range(0, len(images), batch):
+        part = list(images[start : start + batch])
+        before, after = full.batch(part), scaled.batch(part)
+        other = np.any(before != after, axis=(1, 2, 3))  # (B,)
+        if not other.any():
+            continue
+        first, second = (
+            probabilities(runtime.run(pixels[other])[0], runtime.task, runtime.temperature)
+            for pixels in (before, after)
+        )
+        changed += int(other.sum())
+        agreeing += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
+        largest = max(largest, float(np.abs(first - second).max()))
+    return ScalingEffect(len(images), changed, agreeing / changed if changed else 1.0, largest)

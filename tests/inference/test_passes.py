@@ -1,0 +1,236 @@
+"""passes: every runtime is given what it takes, pictures of any number, two batches at a time, and no threads stay."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.about import About, Described
+from vitrail.errors import ImageError, InputError
+from vitrail.images import Preprocess
+from vitrail.inference import Named, embed, predict, predictions
+from vitrail.inference.passes import passes
+
+Array = np.ndarray[Any, Any]
+
+
+class Colours(Described):
+    """A stand-in network: the mean of each channel is its logit, and its embedding."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.about = About(Preprocess(**{"size": 16, "crop": 1.0} | changes), ("red", "green", "blue"))
+        self.given: list[Array] = []
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        self.given.append(pixels)
+        found = pixels.mean(axis=(2, 3)).astype(np.float32)
+        return found, found
+
+
+class ByteColours(Colours):
+    """The same, of 8-bit values."""
+
+    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+        self.given.append(values)
+        found = self.preprocess.normalise(values).mean(axis=(2, 3)).astype(np.float32)
+        return found, found
+
+
+def reading() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("vitrail-reading")]
+
+
+def shades(count: int) -> list[Array]:
+    """Pictures of one colour each, all different."""
+    dice = np.random.default_rng(0).integers(0, 256, (count, 3), np.uint8)
+    return [np.broadcast_to(colour, (20, 20, 3)) for colour in dice]
+
+
+def broken(path: Path) -> Path:
+    path.write_bytes(b"\x89PNG\r\n\x1a\n")
+    return path
+
+
+# ---- bytes or pixels ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_a_runtime_that_takes_bytes_is_given_them(order: Any) -> None:
+    pictures = shades(10)
+    way = {"order": order, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
+    plain, compact = Colours(**way), ByteColours(**way)
+    assert predict(compact, pictures, batch=4) == predict(plain, pictures, batch=4)
+    assert [each.dtype for each in compact.given] == [np.uint8] * 3
+    assert [each.shape for each in compact.given] == [(4, 16, 16, 3), (4, 16, 16, 3), (2, 16, 16, 3)]
+    assert [each.dtype for each in plain.given] == [np.float32] * 3
+    assert 4 * compact.given[0].nbytes == plain.given[0].nbytes
+    for values, pixels in zip(compact.given, plain.given, strict=True):
+        assert np.array_equal(compact.preprocess.normalise(values), pixels)
+
+
+def test_pictures_of_other_ranges_go_as_pixels() -> None:
+    deep = ByteColours(range=65535)
+    predict(deep, [np.full((20, 20, 3), 40000, np.uint16)])
+    assert [each.dtype for each in deep.given] == [np.float32]
+
+
+# ---- streams -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch, threads", [(1, 1), (1, 3), (4, 2), (16, 2)])
+def test_a_stream_is_never_drawn_further_than_two_batches(batch: int, threads: int) -> None:
+    drawn = 0
+
+    def pictures() -> Iterator[Array]:
+        nonlocal drawn
+        for shade in shades(300):
+            drawn += 1
+            yield shade
+
+    runtime = Colours()
+    for number, each in enumerate(predictions(runtime, pictures(), batch=batch, threads=threads)):
+        assert each.path == f"image {number}"
+        finished = number // batch * batch  # pictures of the batches before this one
+        assert drawn <= finished + 2 * batch
+    assert number == 299
+    assert drawn == 300
+    assert reading() == []
+
+
+def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
+    def held(count: int) -> int:
+        picture = np.zeros((64, 64, 3), np.uint8)
+        runtime = ByteColours(size=64)
+        runtime.given = Forgetful()
+        tracemalloc.start()
+        for _ in predictions(runtime, (picture for _ in range(count)), batch=4):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    held(20)  # whatever is allocated once
+    assert held(400) < 1.5 * held(40)
+
+
+class Forgetful(list[Array]):
+    def append(self, _: Array) -> None:
+        """Keep nothing."""
+
+
+def test_a_stream_gives_what_a_list_gives(tmp_path: Path) -> None:
+    paths = []
+    for number, shade in enumerate(shades(9)):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(np.ascontiguousarray(shade)).save(paths[-1])
+    runtime = Colours()
+    expected = predict(runtime, paths, batch=4)
+    assert [each.path for each in expected] == [str(path) for path in paths]
+    assert list(predictions(runtime, iter(paths), batch=4)) == expected
+    assert list(predictions(runtime, (str(path) for path in paths), batch=4, threads=1)) == expected
+    named = [Named(f"shade {number}", path) for number, path in enumerate(paths)]
+    assert [each.path for each in predictions(runtime, named)] == [f"shade {number}" for number in range(9)]
+    together = np.concatenate([each.embedding for each in passes(runtime, iter(paths), batch=2)])
+    assert np.array_equal(together, embed(runtime, paths))
+
+
+def test_answers_come_before_the_stream_ends() -> None:
+    def endless() -> Iterator[Array]:
+        while True:
+            yield shades(1)[0]
+
+    found = predictions(Colours(), endless(), batch=2)
+    assert [next(found).path for _ in range(5)] == [f"image {number}" for number in range(5)]
+    assert len(reading()) == 2
+    found.close()
+    assert reading() == []
+
+
+# ---- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def test_a_picture_that_cannot_be_read_comes_in_its_place(tmp_path: Path) -> None:
+    given = [*shades(3), broken(tmp_path / "b.png"), *shades(4)]
+    seen: list[str] = []
+    with pytest.raises(ImageError, match="b.png"):
+        seen.extend(each.path for each in predictions(Colours(), given, batch=8))
+    assert seen == ["image 0", "image 1", "image 2"]
+    assert reading() == []
+    told: list[str] = []
+    count: list[int] = []
+    for batch in (1, 3, 8):
+        told.clear()
+        count.clear()
+        found = list(
+            predictions(Colours(), given, batch=batch, skip=lambda name, _: told.append(name), done=count.append)
+        )
+        assert [each.path for each in found] == [f"image {number}" for number in (0, 1, 2, 4, 5, 6, 7)]
+        assert told == [str(tmp_path / "b.png")]
+        assert sum(count) == 8
+
+
+def test_a_picture_that_was_not_even_found() -> None:
+    given = [Named("a", shades(1)[0]), Named("clip", ImageError("clip: cut short")), Named("b", shades(1)[0])]
+    with pytest.raises(ImageError, match="clip: cut short"):
+        list(predictions(Colours(), given))
+    told: list[tuple[str, str]] = []
+    found = list(predictions(Colours(), given, skip=lambda name, error: told.append((name, str(error)))))
+    assert [each.path for each in found] == ["a", "b"]
+    assert told == [("clip", "clip: cut short")]
+
+
+def test_whatever_fails_leaves_no_threads(tmp_path: Path) -> None:
+    class Failing(Colours):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            raise RuntimeError("out of memory")
+
+    def unplugged() -> Iterator[Array]:
+        yield shades(1)[0]
+        raise OSError("unplugged")
+
+    for runtime, images, error in (
+        (Failing(), shades(40), RuntimeError),
+        (Colours(), unplugged(), OSError),
+        (Colours(), [*shades(2), None], InputError),
+    ):
+        with pytest.raises(error):
+            list(predictions(runtime, images, batch=4))  # type: ignore[arg-type]
+        assert reading() == []
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(Colours(), shades(40), batch=4, done=stop)
+    assert reading() == []
+
+
+def test_a_runtime_that_loses_rows_is_found_out() -> None:
+    class Losing(Colours):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            logits, embedding = super().run(pixels)
+            return logits[1:], embedding
+
+    with pytest.raises(InputError, match="Losing gave 2 rows of logits and 3 embeddings for 3 pictures"):
+        predict(Losing(), shades(3))
+
+
+def test_mistakes_are_told_before_anything_is_read() -> None:
+    picture = np.zeros((20, 20, 3), np.uint8)
+    for wrong in ("a.jpg", b"x", picture, Image.fromarray(picture), None, 5, {"a": 1}):
+        with pytest.raises(InputError, match="expected pictures one after another, got .*: put it in a list"):
+            predictions(Colours(), wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="threads: expected a whole number from 1 to 256, got 0"):
+        predictions(Colours(), [picture], threads=0)
+    with pytest.raises(InputError, match="batch: expected a whole number from 1 to"):
+        predictions(Colours(), [picture], batch=0)
+    with pytest.raises(InputError, match="expected a checkpoint or another runtime, got str"):
+        predictions("model.onnx", [picture])  # type: ignore[arg-type]
+    assert reading() == []
