@@ -56,6 +56,7 @@ PUBLIC = [
     "Comparison",
     "Evaluation",
     "Explanation",
+    "ExportReport",
     "ParityReport",
     "Prediction",
     "Preprocess",
@@ -73,6 +74,7 @@ PUBLIC = [
     "embed",
     "evaluate",
     "explain",
+    "export",
     "load",
     "predict",
     "prune_heads",
@@ -82,7 +84,7 @@ PUBLIC = [
 ]
 VERBS = [
     *("audit", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("explain", "inspect", "models", "predict", "prune", "rerun", "train"),
+    *("explain", "export", "inspect", "models", "predict", "prune", "rerun", "train"),
 ]
 
 NOT_IN_NETWORK = {

@@ -11,6 +11,7 @@ import numpy as np
 from vitrail.checks import whole
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess, Source, several
+from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
@@ -52,18 +53,19 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    runtime: Runtime,
+    runtime: Runtime | str | os.PathLike[str],
     images: Images,
     top: int = 5,
     batch: int = 16,
     skip: Skip | None = None,
     done: Done | None = None,
 ) -> list[Prediction]:
-    """The `top` likeliest classes of every picture, in order.
+    """The `top` likeliest classes of every picture, in order, by a runtime or an exported file.
 
     Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
     A picture that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
+    runtime = runtime_of(runtime)
     _check(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
@@ -86,9 +88,14 @@ def _answers(row: Array, runtime: Runtime) -> Array:
 
 
 def embed(
-    runtime: Runtime, images: Images, batch: int = 16, skip: Skip | None = None, done: Done | None = None
+    runtime: Runtime | str | os.PathLike[str],
+    images: Images,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
 ) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
+    runtime = runtime_of(runtime)
     _check(runtime)
     rows = [embedding for _, _, embedding in _run(runtime, images, batch, skip, done)]
     if not rows:
