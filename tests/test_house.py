@@ -57,6 +57,7 @@ PUBLIC = [
     "Comparison",
     "Evaluation",
     "Explanation",
+    "ExportReport",
     "ParityReport",
     "Prediction",
     "Preprocess",
@@ -74,6 +75,7 @@ PUBLIC = [
     "embed",
     "evaluate",
     "explain",
+    "export",
     "load",
     "predict",
     "prune_heads",
@@ -83,7 +85,7 @@ PUBLIC = [
 ]
 VERBS = [
     *("audit", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("explain", "inspect", "models", "predict", "prune", "rerun", "train"),
+    *("explain", "export", "inspect", "models", "predict", "prune", "rerun", "train"),
 ]
 
 NOT_IN_NETWORK = {

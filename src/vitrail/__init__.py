@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
+    from vitrail.shipping import ExportReport, export
     from vitrail.training import Recipe, Run, train
     from vitrail.weights import ParityReport, convert, load
 
@@ -26,6 +27,7 @@ _HOMES = {
     "Comparison": "vitrail.evaluation",
     "Evaluation": "vitrail.evaluation",
     "Explanation": "vitrail.insight",
+    "ExportReport": "vitrail.shipping",
     "ParityReport": "vitrail.weights",
     "Prediction": "vitrail.inference",
     "Preprocess": "vitrail.images",
@@ -43,6 +45,7 @@ _HOMES = {
     "embed": "vitrail.inference",
     "evaluate": "vitrail.evaluation",
     "explain": "vitrail.insight",
+    "export": "vitrail.shipping",
     "load": "vitrail.weights",
     "predict": "vitrail.inference",
     "prune_heads": "vitrail.insight",
@@ -56,6 +59,7 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "Explanation",
+    "ExportReport",
     "ParityReport",
     "Prediction",
     "Preprocess",
@@ -73,6 +77,7 @@ __all__ = [
     "embed",
     "evaluate",
     "explain",
+    "export",
     "load",
     "predict",
     "prune_heads",

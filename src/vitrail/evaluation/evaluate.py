@@ -18,6 +18,7 @@ from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
 from vitrail.inference.passes import Done, Named, Skip, passes
+from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 Data = Dataset | str | os.PathLike[str]
@@ -27,7 +28,7 @@ LOOSE: Final = "unsplit"  # pictures without a split, beside others that have on
 
 
 def evaluate(
-    runtime: Runtime,
+    runtime: Runtime | str | os.PathLike[str],
     data: Data,
     *,
     split: str = "",
@@ -37,11 +38,12 @@ def evaluate(
     done: Done | None = None,
     resamples: int = RESAMPLES,
 ) -> Evaluation:
-    """How well a checkpoint, or any runtime, does on pictures whose labels are known.
+    """How well a checkpoint, an exported file or any runtime does on pictures whose labels are known.
 
     The split is test if there is one, else val, else the pictures without a split; "all" takes every picture. Classes
     are found by name. A picture that cannot be read is left out, listed in `.skipped` and told to `skip`.
     """
+    runtime = runtime_of(runtime)
     if not getattr(runtime, "classes", ()):
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
     dataset = opened(data, (runtime,), split)

@@ -1,5 +1,6 @@
 """Pictures in, answers out, by any runtime. numpy and Pillow only: no torch is imported here."""
 
+from vitrail.inference.exported import Exported, is_exported, open_exported
 from vitrail.inference.frames import frames
 from vitrail.inference.passes import Named
 from vitrail.inference.predict import Prediction, embed, predict, predictions, probabilities
@@ -9,6 +10,7 @@ from vitrail.inference.sources import find_images
 
 __all__ = [
     "ByteRuntime",
+    "Exported",
     "Named",
     "Prediction",
     "Runtime",
@@ -16,6 +18,8 @@ __all__ = [
     "embed",
     "find_images",
     "frames",
+    "is_exported",
+    "open_exported",
     "predict",
     "predictions",
     "probabilities",

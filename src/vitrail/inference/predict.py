@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from vitrail.checks import whole
 from vitrail.errors import InputError
 from vitrail.images import several
 from vitrail.inference.passes import Done, Images, Passed, Skip, Stream, passes
-from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.inference.runtime import Runtime
+from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +28,7 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    runtime: Runtime,
+    runtime: Runtime | str | os.PathLike[str],
     images: Images,
     top: int = 5,
     batch: int = 16,
@@ -34,18 +36,17 @@ def predict(
     done: Done | None = None,
     threads: int = 2,
 ) -> list[Prediction]:
-    """The `top` likeliest classes of every picture, in order.
+    """The `top` likeliest classes of every picture, in order, by a runtime or an exported file.
 
     Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
     A picture that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
-    check_runtime(runtime)
     several(images)
     return list(predictions(runtime, images, top, batch, skip, done, threads))
 
 
 def predictions(
-    runtime: Runtime,
+    runtime: Runtime | str | os.PathLike[str],
     images: Stream,
     top: int = 5,
     batch: int = 16,
@@ -57,7 +58,7 @@ def predictions(
 
     At most two batches of pictures are drawn ahead; a batch of 1 answers soonest.
     """
-    check_runtime(runtime)
+    runtime = runtime_of(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     whole("top", top, error=InputError)
@@ -85,7 +86,7 @@ def _answers(row: Array, runtime: Runtime) -> Array:
 
 
 def embed(
-    runtime: Runtime,
+    runtime: Runtime | str | os.PathLike[str],
     images: Images,
     batch: int = 16,
     skip: Skip | None = None,
@@ -93,7 +94,7 @@ def embed(
     threads: int = 2,
 ) -> Array:
     """What the head receives for every picture, in order: float32 (n, D)."""
-    check_runtime(runtime)
+    runtime = runtime_of(runtime)
     several(images)
     passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
     rows = [each.embedding for each in passed]

@@ -204,7 +204,9 @@ class RotaryPositions(nn.Module):
         places = coordinates(grid, device)
         if self.rotary.kind != "dinov3":
             return places
-        places = (places + 0.5) / places.new_tensor(grid) * 2 - 1  # centres, each axis from -1 to 1
+        rows, columns = places.unbind(-1)
+        places = torch.stack(((rows + 0.5) / grid[0], (columns + 0.5) / grid[1]), dim=-1)
+        places = places * 2 - 1  # centres, each axis from -1 to 1
         return self._augmented(places) if self.training else places
 
     def _augmented(self, places: Tensor) -> Tensor:

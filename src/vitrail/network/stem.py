@@ -124,7 +124,7 @@ class StandardisedConv(nn.Conv2d):
 
 def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
     """Pad so that the output has ceil(input / stride) cells; the odd cell goes to the right and the bottom."""
-    down, right = (max((math.ceil(side / stride) - 1) * stride + size - side, 0) for side in (x.shape[-2], x.shape[-1]))
+    down, right = (max((-(-side // stride) - 1) * stride + size - side, 0) for side in (x.shape[-2], x.shape[-1]))
     if down == 0 and right == 0:
         return x
     return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2), value=value)

@@ -16,7 +16,7 @@ from vitrail.evaluation.evaluate import Data, evaluate, fitted, opened
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.images import Source
 from vitrail.inference import Runtime, predict
-from vitrail.inference.predict import Done
+from vitrail.inference.passes import Done
 
 FEWEST = 8  # pictures to calibrate on
 CALIBRATE = 256  # pictures that ranges are taken from, at most

@@ -1,0 +1,125 @@
+"""Contents: what an exported file says of itself, to and from the JSON inside it; without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from vitrail.about import About
+from vitrail.checks import choice, flags, instance, pair, shown, whole
+from vitrail.errors import CheckpointError, ConfigError
+
+FORMAT: Final = 1  # of what is written inside; a file of a higher one needs a newer Vitrail
+TARGETS: Final = ("onnx", "openvino", "torch")
+PIXELS: Final = ("float", "bytes")
+_LONGEST: Final = 64 << 20  # characters of JSON; a million class names take fewer
+
+
+class Check(NamedTuple):
+    """One pass that was compared with the network itself: pictures of a size, and how far the outputs were apart."""
+
+    batch: int
+    height: int
+    width: int
+    difference: float  # the largest, as a share of the largest value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What turns the outputs into answers, and which inputs the graph takes."""
+
+    about: About
+    target: str
+    size: tuple[int, int]  # (H, W) in pixels of what the network sees
+    cell: tuple[int, int]  # pixels of one patch: other sizes, where free, are multiples of it
+    embedding: int  # its width
+    config: Mapping[str, Any] = field(default_factory=dict)  # of the network, as ViTConfig.to_dict writes it
+    precision: str = "float32"
+    pixels: str = "float"  # normalised (B, C, H, W), or "bytes": uint8 (B, H, W, C)
+    dynamic_size: bool = False
+    resize_inside: bool = False  # takes whole pictures of any size
+    checks: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        instance("about", self.about, About)
+        choice("target", self.target, TARGETS)
+        choice("pixels", self.pixels, PIXELS)
+        flags(self, "dynamic_size", "resize_inside")
+        instance("precision", self.precision, str)
+        instance("config", self.config, Mapping)
+        object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))  # lists, as they come back
+        object.__setattr__(self, "size", pair("size", self.size))
+        object.__setattr__(self, "cell", pair("cell", self.cell))
+        object.__setattr__(self, "embedding", whole("embedding", self.embedding))
+        object.__setattr__(self, "checks", tuple(Check(*each) for each in self.checks))
+
+    @property
+    def channels(self) -> int:
+        return self.about.preprocess.channels
+
+    def to_json(self) -> str:
+        """All but the checks, which are made later; `from_json` gives the same back."""
+        plain = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "config": dict(self.config),
+            "about": self.about.to_dict(),
+        }
+        return json.dumps(plain, allow_nan=False)
+
+    def checks_json(self) -> str:
+        return json.dumps([list(each) for each in self.checks])
+
+
+_PLAIN: Final = (
+    *("target", "size", "cell", "embedding", "precision", "pixels"),
+    *("dynamic_size", "resize_inside"),
+)
+
+
+def read_contents(description: str, checks: str, name: str) -> Contents:
+    """What stands in a file, or an error that says why it cannot be used."""
+    if len(description) + len(checks) > _LONGEST:
+        raise CheckpointError(f"{name}: refused, a description of {len(description) + len(checks):,} characters")
+    try:
+        plain = json.loads(description)
+        passed = json.loads(checks) if checks else []
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
+    number = plain.get("format") if isinstance(plain, dict) else None
+    if number != FORMAT or isinstance(number, bool):
+        newer = isinstance(number, int) and number > FORMAT
+        hint = "use a newer Vitrail" if newer else "export the checkpoint again"
+        raise CheckpointError(f"{name}: expected an export of format {FORMAT}, got {shown(number)}: {hint}")
+    missing = [each for each in (*_PLAIN, "config", "about") if each not in plain]
+    if missing:
+        raise CheckpointError(f"{name}: the description inside lacks {', '.join(missing)}: export the checkpoint again")
+    try:
+        return Contents(
+            **{each: plain[each] for each in (*_PLAIN, "config")},
+            about=About.from_dict(_mapping(plain["about"])),
+            checks=tuple(map(_check, _list(passed))),
+        )
+    except (ConfigError, CheckpointError, TypeError) as error:
+        raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    instance("about", value, Mapping)
+    found: Mapping[str, Any] = value
+    return found
+
+
+def _list(value: Any) -> Iterable[Any]:
+    instance("checks", value, list)
+    found: list[Any] = value
+    return found
+
+
+def _check(value: Any) -> Check:
+    right = isinstance(value, list) and len(value) == 4 and all(type(each) is int for each in value[:3])
+    if not right or type(value[3]) not in (int, float):
+        raise CheckpointError(f"checks: expected batch, height, width and difference, got {shown(value)}")
+    return Check(value[0], value[1], value[2], float(value[3]))

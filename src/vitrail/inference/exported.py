@@ -1,0 +1,275 @@
+"""Exported: a file that `vitrail export` wrote, as a runtime: pixels in, logits and embedding out; without torch.
+
+Before a runtime sees the file, all of it is checked: that it is ours, whole, and holds nothing that reaches elsewhere.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.about import About, Described
+from vitrail.checks import whole
+from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.inference import onnx_file, openvino_file
+from vitrail.inference.contents import Contents, read_contents
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[[Array, Sequence[str]], Sequence[Array]]  # img and names of outputs -> those outputs
+
+SUFFIXES: Final = {".onnx": "onnx", ".xml": "openvino"}
+OUTPUTS: Final = ("logits", "embedding")
+_WHOLE_BYTE: Final = 0.02  # how far pixels may be from a whole byte and still count as one
+
+
+class Exported(Described):
+    """An exported network with all that its use needs; `predict`, `embed` and `evaluate` take it as they take any."""
+
+    def __init__(self, path: Path, contents: Contents, compute: Compute) -> None:
+        self.path, self.contents = path, contents
+        self.about: About = contents.about
+        self._compute = compute
+
+    def __repr__(self) -> str:
+        height, width = self.contents.size
+        size = "any size" if self.contents.dynamic_size or self.contents.resize_inside else f"{height}x{width}"
+        return f"Exported({self.path.name!r}, {self.contents.precision}, {self.contents.pixels} of {size})"
+
+    @property
+    def takes_bytes(self) -> bool:
+        return self.contents.pixels == "bytes"
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
+        if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
+            got = getattr(pixels, "dtype", type(pixels).__name__)
+            raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
+        if pixels.ndim != 4 or pixels.shape[1] != self.contents.channels or not len(pixels):
+            raise InputError(f"expected pixels (B, {self.contents.channels}, H, W), got {pixels.shape}")
+        if self.takes_bytes:
+            return self.run_bytes(self._as_bytes(pixels))
+        self._check_size(pixels.shape[2], pixels.shape[3])
+        return self._run(np.ascontiguousarray(pixels, np.float32))
+
+    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+        """8-bit values (B, H, W, C), as Preprocess leaves them before it normalises -> logits and embedding.
+
+        Where the file resizes inside, whole pictures of one size instead.
+        """
+        if not self.takes_bytes:
+            raise InputError(f"{self.path.name} takes normalised pixels: use run, or export with pixels='bytes'")
+        if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
+            got = getattr(values, "dtype", type(values).__name__)
+            raise InputError(f"expected 8-bit values, an array of uint8, got {got}")
+        if values.ndim != 4 or values.shape[3] != self.contents.channels or not values.size:
+            raise InputError(f"expected values (B, H, W, {self.contents.channels}), got {values.shape}")
+        if not self.contents.resize_inside:
+            self._check_size(values.shape[1], values.shape[2])
+        return self._run(np.ascontiguousarray(values))
+
+    def compute(self, img: Array, outputs: Sequence[str] = OUTPUTS) -> Sequence[Array]:
+        """The graph as it is: its input, and the outputs asked for; `run` checks the input and says what is wrong."""
+        return self._compute(img, outputs)
+
+    def _run(self, img: Array) -> tuple[Array, Array]:
+        logits, embedding = self._compute(img, OUTPUTS)
+        return np.asarray(logits, np.float32), np.asarray(embedding, np.float32)
+
+    def _check_size(self, height: int, width: int) -> None:
+        (h, w), (p, q) = self.contents.size, self.contents.cell
+        if not self.contents.dynamic_size:
+            if (height, width) != (h, w):
+                raise InputError(
+                    f"{self.path.name} takes pictures of {h}x{w} only, got {height}x{width}: resize them, or export "
+                    "with dynamic_size=True"
+                )
+        elif height < p or width < q or height % p or width % q:
+            raise InputError(
+                f"{self.path.name} takes sides that are multiples of {p}x{q} pixels, got {height}x{width}: resize them"
+            )
+
+    def _as_bytes(self, pixels: Array) -> Array:
+        """Pixels back to the 8-bit values they were made from, for a graph that normalises by itself."""
+        preprocess = self.preprocess
+        if self.contents.resize_inside and (preprocess.resize != "squash" or preprocess.crop != 1.0):
+            raise InputError(
+                f"{self.path.name} resizes and crops by itself, so it takes whole pictures, uint8 (B, H, W, C): use "
+                "run_bytes, or export without resize_inside"
+            )
+        mean, std = (np.reshape(each, (-1, 1, 1)) for each in (preprocess.mean, preprocess.std))
+        values = (pixels * std + mean) * preprocess.range
+        whole_values = np.rint(values)
+        if not np.abs(values - whole_values).max() < _WHOLE_BYTE or whole_values.min() < 0 or whole_values.max() > 255:
+            raise InputError(
+                f"{self.path.name} takes 8-bit values, and these pixels are none that were normalised: give pictures "
+                "to its .preprocess, or export with pixels='float'"
+            )
+        values = whole_values.astype(np.uint8).transpose(0, 2, 3, 1)
+        return values[..., ::-1] if preprocess.order == "BGR" else values
+
+
+def is_exported(path: object) -> bool:
+    """Whether this is the name of an exported file: NAME.onnx or NAME.xml."""
+    return isinstance(path, str | os.PathLike) and Path(os.fsdecode(path)).suffix.lower() in SUFFIXES
+
+
+def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
+    """Open NAME.onnx or NAME.xml, checked in full first; `threads` 0 leaves their number to the runtime."""
+    if not is_exported(path):
+        raise InputError(f"expected an exported file, NAME.onnx or NAME.xml, got {path!r:.80}")
+    whole("threads", threads, least=0, most=4096, error=InputError)
+    place = Path(os.fsdecode(path))
+    bring, session = _RUNTIMES[SUFFIXES[place.suffix.lower()]]
+    importing = _Importing(bring)  # beside the checks, which mostly wait for the disk and the hash
+    contents = read_exported(place)
+    return Exported(place, contents, session(importing.result(), place, threads))
+
+
+def read_exported(path: Path) -> Contents:
+    """What an exported file says of itself, once all of it has been checked; no runtime is needed."""
+    target = SUFFIXES[path.suffix.lower()]
+    if target == "onnx":
+        with _mapped(path) as data:
+            onnx_file.check_seal(data, str(path))
+            found = onnx_file.metadata(data, str(path))
+        description, checks = onnx_file.DESCRIPTION, onnx_file.CHECKS
+    else:
+        with _mapped(path) as text, _mapped(path.with_suffix(".bin")) as weights:
+            openvino_file.check_seal(text, weights, str(path))
+            found = openvino_file.metadata(text, len(weights), str(path))
+        description, checks = openvino_file.DESCRIPTION, openvino_file.CHECKS
+    if description not in found:
+        raise CheckpointError(f"{path} holds no description of ours: export the checkpoint again with vitrail.export")
+    contents = read_contents(found[description], found.get(checks, ""), str(path))
+    if contents.target != target:
+        raise CheckpointError(f"{path} says it was made for {contents.target}, and is {target}: export it again")
+    return contents
+
+
+# ---- ONNX Runtime ----------------------------------------------------------------------------------------------
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("NAME.onnx runs in ONNX Runtime: pip install 'vitrail[onnx]'") from None
+    return onnxruntime
+
+
+def _onnx_session(runtime: Any, path: Path, threads: int) -> Compute:
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    options.intra_op_num_threads = threads
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # kinds of its own, none of them public
+        raise CheckpointError(f"ONNX Runtime refuses {path}: {error}") from None
+    names = [each.name for each in session.get_outputs()]
+    inputs = [each.name for each in session.get_inputs()]
+    if inputs != ["img"] or any(each not in names for each in OUTPUTS):
+        raise CheckpointError(f"{path}: expected the input img and outputs logits and embedding, got {inputs}, {names}")
+
+    def compute(img: Array, outputs: Sequence[str]) -> Sequence[Array]:
+        try:
+            found: Sequence[Array] = session.run(outputs, {"img": img})
+        except Exception as error:
+            raise InputError(f"ONNX Runtime could not run {path.name} on {img.shape}: {error}") from None
+        return found
+
+    return compute
+
+
+# ---- OpenVINO --------------------------------------------------------------------------------------------------
+
+
+def _openvino() -> Any:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtraError("NAME.xml runs in OpenVINO: pip install 'vitrail[openvino]'") from None
+    return openvino
+
+
+def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
+    # Left alone, OpenVINO computes in bf16 where the processor can: what was verified was float32.
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = str(threads)
+    try:
+        core = runtime.Core()
+        core.set_property({"ENABLE_MMAP": True})
+        compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
+        for name in OUTPUTS:
+            compiled.output(name)
+        request = compiled.create_infer_request()
+    except RuntimeError as error:
+        raise CheckpointError(f"OpenVINO refuses {path}: {error}") from None
+
+    def compute(img: Array, outputs: Sequence[str]) -> Sequence[Array]:
+        try:
+            found = request.infer({"img": img}, share_inputs=True)
+            return [np.array(found[each]) for each in outputs]  # copies: the request writes over its own
+        except RuntimeError as error:
+            raise InputError(f"OpenVINO could not run {path.name} on {img.shape}: {error}") from None
+
+    return compute
+
+
+_RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, int], Compute]]]] = {
+    "onnx": (_onnxruntime, _onnx_session),
+    "openvino": (_openvino, _openvino_session),
+}
+
+
+# ---- files -----------------------------------------------------------------------------------------------------
+
+
+class _Importing:
+    """A runtime that is imported beside other work."""
+
+    def __init__(self, bring: Callable[[], Any]) -> None:
+        self._bring = bring
+        self._thread = Thread(target=self._try, daemon=True)
+        self._thread.start()
+
+    def _try(self) -> None:
+        try:
+            self._bring()
+        except MissingExtraError:
+            pass  # told by result(), in the thread that asked
+
+    def result(self) -> Any:
+        self._thread.join()
+        return self._bring()
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, which must be the same file when they have been looked at."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+    except FileNotFoundError:
+        raise CheckpointError(f"no exported file {path}") from None
+    except OSError as error:
+        raise CheckpointError(f"could not read {path}: {error.strerror}") from error
+    with ExitStack() as closing:
+        closing.callback(os.close, number)
+        before = os.fstat(number)
+        if not stat.S_ISREG(before.st_mode):
+            raise CheckpointError(f"{path} is no file: expected one that `vitrail export` wrote")
+        if not before.st_size:
+            raise CheckpointError(f"{path} is empty: get it anew, or export it again")
+        # Never closed by hand: an error on its way out still holds pieces of it.
+        yield memoryview(mmap.mmap(number, 0, access=mmap.ACCESS_READ))
+        after = os.stat(path)
+        if any(getattr(before, each) != getattr(after, each) for each in ("st_ino", "st_size", "st_mtime_ns")):
+            raise CheckpointError(f"{path} was changed while being read: open it again")

@@ -1,0 +1,209 @@
+"""export: a checkpoint -> a file for another runtime, with all that its use needs inside, run and compared first."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import choice, instance
+from vitrail.errors import CheckpointError, InputError, nearest
+from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
+from vitrail.inference.exported import open_exported, read_exported
+from vitrail.opened import path_text, reason, sync_folder
+from vitrail.shipping import onnx, openvino, torch_export
+from vitrail.shipping.checking import Case, PixelCheck, Run, cases, compare, compare_pixels
+from vitrail.shipping.entrance import Entrance
+from vitrail.shipping.graph import Graph, build_graph, example
+from vitrail.shipping.quiet import quietly
+
+SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
+_MOST_BATCH: Final = 1 << 16
+_MOST_CELLS: Final = 4096  # along a side that is free
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written, and how it was verified."""
+
+    out: str
+    format: str
+    bytes: int
+    inputs: dict[str, str]  # name -> kind and shape, free sides by name
+    outputs: tuple[str, ...]
+    checks: tuple[Check, ...]  # each compared with the network itself
+    pixels: PixelCheck | None  # where the graph makes pixels of bytes: compared with Preprocess
+    seconds: float
+
+    @property
+    def largest_difference(self) -> float:
+        return max(each.difference for each in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {name: getattr(self, name) for name in ("out", "format", "bytes", "inputs", "seconds")}
+        return plain | {
+            "outputs": list(self.outputs),
+            "checks": [each._asdict() for each in self.checks],
+            "pixels": None if self.pixels is None else self.pixels._asdict(),
+            "largest_difference": self.largest_difference,
+        }
+
+
+def export(
+    checkpoint: Checkpoint,
+    out: str | os.PathLike[str],
+    *,
+    to: str = "",
+    dynamic_size: bool = False,
+    pixels: str = "float",
+    resize_inside: bool = False,
+) -> ExportReport:
+    """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
+
+    The batch is always free; with `dynamic_size` height and width are too, in whole patches. With pixels="bytes" the
+    graph takes 8-bit values and normalises them, with `resize_inside` whole pictures of any size. The file is run in
+    its own runtime and compared with the network; one that differs is an error, and nothing is left behind.
+    """
+    start = time.perf_counter()
+    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    path = Path(path_text(out))
+    target = _target(path, to)
+    choice("pixels", pixels, PIXELS)
+    if resize_inside and (pixels != "bytes" or dynamic_size):
+        raise InputError("resize_inside takes whole pictures and makes one size of them: pixels='bytes', no dynamic_size")
+    entrance = Entrance(checkpoint.preprocess, resize_inside) if pixels == "bytes" else None
+    graph, network = build_graph(checkpoint, dynamic_size=dynamic_size, entrance=entrance)
+    if target == "onnx":
+        onnx.check_size(graph)
+    size, cell = checkpoint.preprocess.size, checkpoint.model.config.cell
+    contents = Contents(
+        about=checkpoint.about,
+        target=target,
+        size=size,
+        cell=cell,
+        embedding=_embedding(checkpoint),
+        config=checkpoint.model.config.to_dict(),
+        pixels=pixels,
+        dynamic_size=dynamic_size,
+        resize_inside=resize_inside,
+    )
+    made = compare_pixels(entrance, checkpoint.preprocess) if entrance is not None else None
+    parameters = sum(each.numel() for each in checkpoint.model.parameters())
+    step = cell if dynamic_size else (1, 1) if resize_inside else (0, 0)
+    found = _write(path, graph, network, contents, cases(parameters, size, step))
+    return ExportReport(
+        out=str(path),
+        format=target,
+        bytes=sum(each.stat().st_size for each in _files(path, target)),
+        inputs={"img": _shape(contents)},
+        outputs=graph.outputs,
+        checks=tuple(found),
+        pixels=made,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _target(path: Path, to: str) -> str:
+    """The kind of file, by its name unless it is given."""
+    known = {suffix: target for target, suffix in SUFFIXES.items()}
+    target = to or known.get(path.suffix, "")
+    if to and to not in TARGETS:
+        raise InputError(f"export to {to!r} is unknown: {nearest(to, TARGETS)}")
+    if not target:
+        raise InputError(f"expected NAME.onnx, NAME.xml or NAME.pt2, got {path.name!r}")
+    if path.suffix != SUFFIXES[target]:
+        raise InputError(f"an export to {target} is called NAME{SUFFIXES[target]}, got {path.name!r}")
+    return target
+
+
+def _embedding(checkpoint: Checkpoint) -> int:
+    config = checkpoint.model.config
+    return config.representation_width or config.pooled_width
+
+
+def _files(path: Path, target: str) -> list[Path]:
+    return [path.with_suffix(".bin"), path] if target == "openvino" else [path]
+
+
+def _shape(contents: Contents) -> str:
+    """The input in words: float32 (batch, 3, 224, 224)."""
+    free = contents.dynamic_size or contents.resize_inside
+    h, w = ("height", "width") if free else map(str, contents.size)
+    if contents.pixels == "bytes":
+        return f"uint8 (batch, {h}, {w}, {contents.channels})"
+    return f"float32 (batch, {contents.channels}, {h}, {w})"
+
+
+def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
+    """The graph with its free sides as symbols."""
+    (h, w), (p, q) = contents.size, contents.cell
+    sides: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=_MOST_BATCH)}
+    first = 1 if contents.pixels == "bytes" else 2
+    size = (h, w)
+    if contents.resize_inside:
+        sides[first], sides[first + 1] = (torch.export.Dim(name, min=1, max=_MOST_BATCH) for name in ("height", "width"))
+        size = (h + 5, w + 3)
+    elif contents.dynamic_size:
+        rows, columns = (torch.export.Dim(name, min=1, max=_MOST_CELLS) for name in ("rows", "columns"))
+        sides[first], sides[first + 1] = p * rows, q * columns
+        size = (h + p, w + 2 * q)  # of no size that the network knows: nothing may be read off it
+    img = example(contents.about.preprocess, batch=2, size=size, pixels=contents.pixels)
+    try:
+        with quietly(), torch.no_grad():
+            return torch.export.export(graph, (img,), dynamic_shapes=(sides,))
+    except Exception as error:  # of many kinds, from deep inside
+        said = str(error).strip().partition("\n")[0]
+        raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
+
+
+def _write(path: Path, graph: Graph, network: Graph, contents: Contents, wanted: Sequence[Case]) -> list[Check]:
+    """Write under another name, run it, compare, and only then give it its own."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    target = contents.target
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        program = trace(graph, contents)
+        run = _written(target, graph, program, contents, temporary)
+        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels)
+        _note(target, replace(contents, checks=tuple(checks)), temporary)
+        for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
+            with open(source, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(source, place)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(f"could not write {path}: {reason(error)}") from error
+    finally:
+        for each in _files(temporary, target):
+            with suppress(OSError):
+                each.unlink()
+    return checks
+
+
+def _written(target: str, graph: Graph, program: torch.export.ExportedProgram, contents: Contents, path: Path) -> Run:
+    """Write the file of a target, and open it in its own runtime."""
+    if target == "torch":
+        torch_export.write_torch(program, contents, path)
+        return torch_export.open_torch(path)
+    if target == "onnx":
+        onnx.write_onnx(onnx.onnx_model(graph, program, onnx.FREE), contents, path)
+    else:
+        openvino.write_openvino(openvino.openvino_model(graph, program, contents), contents, path)
+    opened = open_exported(path)
+    return lambda img: opened.compute(img, graph.outputs)
+
+
+def _note(target: str, contents: Contents, path: Path) -> None:
+    """Add to the file what was verified of it, and read it once more."""
+    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)  # type: ignore[attr-defined]
+    read = torch_export.read_torch(path) if target == "torch" else read_exported(path)
+    if read != contents:
+        raise CheckpointError("not exported: the description does not come back as it was written")

@@ -1,0 +1,61 @@
+"""A traced graph -> NAME.xml and NAME.bin for OpenVINO, with our description and a checksum over both inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+from xml.sax.saxutils import quoteattr
+
+import torch
+
+from vitrail.errors import MissingExtraError
+from vitrail.inference import openvino_file
+from vitrail.inference.contents import Contents
+from vitrail.shipping import onnx
+from vitrail.shipping.graph import Graph
+from vitrail.shipping.quiet import quietly
+
+_LATER: Final = "[      ]"  # an empty list, told by its spaces: the checks come here once they are made
+
+
+def openvino_model(graph: Graph, program: torch.export.ExportedProgram, contents: Contents) -> Any:
+    """The model (an openvino.Model): by way of ONNX, which is quick, or directly where that is too large for ONNX."""
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtraError("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'") from None
+    if onnx.fits(graph):
+        return openvino.Core().read_model(onnx.onnx_model(graph, program, onnx.FREE).SerializeToString())
+    with quietly():
+        model = openvino.convert_model(program)
+    free = contents.dynamic_size or contents.resize_inside
+    size = (-1, -1) if free else contents.size
+    shape = (-1, *size, contents.channels) if contents.pixels == "bytes" else (-1, contents.channels, *size)
+    model.reshape({model.inputs[0]: list(shape)})
+    model.inputs[0].get_tensor().set_names({"img"})
+    for output, name in zip(model.outputs, graph.outputs, strict=True):
+        output.get_tensor().set_names({name})
+    return model
+
+
+def write_openvino(model: Any, contents: Contents, path: Path) -> None:
+    """Write both files, the weights in the precision they have."""
+    import openvino
+
+    model.set_rt_info(contents.to_json(), [openvino_file.MARK, openvino_file.DESCRIPTION])
+    model.set_rt_info(_LATER, [openvino_file.MARK, openvino_file.CHECKS])
+    openvino.save_model(model, str(path), compress_to_fp16=False)
+    _seal(path, path.read_bytes())
+
+
+def add_checks(contents: Contents, path: Path) -> None:
+    """Note in a written file what was verified of it; the graph stays as it is."""
+    text = path.read_bytes()[: -openvino_file.SEAL]
+    noted = text.replace(quoteattr(_LATER).encode(), quoteattr(contents.checks_json()).encode())
+    _seal(path, noted)
+
+
+def _seal(path: Path, text: bytes) -> None:
+    weights = path.with_suffix(".bin").read_bytes()
+    digest = openvino_file.digest_of(memoryview(text), memoryview(weights))
+    path.write_bytes(text + openvino_file.seal(digest))
