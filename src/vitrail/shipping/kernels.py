@@ -85,6 +85,10 @@ class Bytes(NamedTuple):
         values = (weight.detach().float() / steps[:, None]).round().clamp(-127, 127).to(torch.int8)
         return cls(values, steps)
 
+    def floats(self) -> Tensor:
+        """The weight that the bytes stand for."""
+        return self.values.float() * self.steps[:, None]
+
 
 def quantise(x: Tensor, scale: Scale) -> Tensor:
     """Floats to unsigned bytes. The bytes of the quantised tensor are taken as they lie: int_repr copies, slowly."""
@@ -178,7 +182,7 @@ def _probe_bytes(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor) -> Probe
     expected = ((x / scale.step).round() + scale.zero).clamp(0, 255)
     if small.dtype != torch.uint8 or not torch.equal(small.float(), expected):
         return Probe(False, "quantising gave other bytes than rounding does")
-    plain = (small.float() - scale.zero) * scale.step @ (made.values.float() * made.steps[:, None]).T + bias
+    plain = (small.float() - scale.zero) * scale.step @ made.floats().T + bias
     given = (small, scale, packed, made.steps, zeros, bias)
     pairs = [(linear_bytes(*given, name), _activated(plain, name)) for name in FUSED]
     pairs.append((linear_bytes_onto(*given, onto), plain + onto))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from vitrail.about import Described
-from vitrail.checkpoint import Checkpoint, answers
+from vitrail.about import About, Described
+from vitrail.checkpoint import Checkpoint, Provenance, answers
 from vitrail.checks import instance
 from vitrail.errors import InputError, VitrailError
 from vitrail.network.modes import evaluating
@@ -28,31 +30,47 @@ class Packed(Described):
     `notes` says what could not be done as asked: kernels that this torch or this processor lacks.
     """
 
+    model: ViT
+    plan: Plan | None  # None: not packed at all
+    notes: tuple[str, ...]
+    provenance: Provenance
+    measurements: Mapping[str, Any]  # of the file that it was opened from
+    difference: float = 0.0  # from eager, of the largest logit, on random pixels
+
     def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
         instance("checkpoint", checkpoint, Checkpoint, error=InputError)
         device = next(checkpoint.model.parameters()).device
         if device.type != "cpu":
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
-        self.about = checkpoint.about
-        self.provenance = checkpoint.provenance
-        plan, self.notes = possible(Plan() if plan is None else plan)
-        self.plan = plan
-        self.model: ViT
-        self.difference = 0.0  # from eager, of the largest logit, on random pixels
-        if plan is None:
+        self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
+        self.plan, self.notes = possible(Plan() if plan is None else plan)
+        if self.plan is None:
             self.model = checkpoint.model.eval()
             return
-        self.model = pack(checkpoint.model, plan, checkpoint.preprocess)
-        self.difference = self._compare(checkpoint.model, plan)
+        self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
+        self.difference = self._compare(checkpoint.model, self.plan)
+
+    @classmethod
+    def of(
+        cls,
+        model: ViT,
+        about: About,
+        plan: Plan | None,
+        notes: tuple[str, ...],
+        provenance: Provenance,
+        measurements: Mapping[str, Any],
+    ) -> Packed:
+        """A runtime of a network that is packed already."""
+        made = cls.__new__(cls)
+        made.model, made.about, made.plan, made.notes = model, about, plan, notes
+        made.provenance, made.measurements = provenance, measurements
+        return made
 
     def _compare(self, eager: ViT, plan: Plan) -> float:
-        generator = torch.Generator().manual_seed(0)
-        pixels = torch.randn(2, eager.config.channels, *self.preprocess.size, generator=generator)
         with torch.inference_mode(), evaluating(eager):
-            kind = next(eager.parameters()).dtype
-            expected = eager(pixels.to(kind)).float()
-            found = self.model(pixels.to(plan.kind)).float()
+            expected = eager(_noise(self).to(next(eager.parameters()).dtype)).float()
+        found = proof(self)
         difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
         if not plan.int8 and not difference <= WITHIN[plan.precision]:
             raise VitrailError(
@@ -84,7 +102,21 @@ class Packed(Described):
             raise InputError(f"expected 8-bit values (B, H, W, C), got {got} {getattr(values, 'shape', '')}")
         if not self.model.patches.takes_bytes:
             return self.run(self.preprocess.normalise(values))
-        return answers(self.model, torch.from_numpy(values).permute(0, 3, 1, 2))
+        writable = values if values.flags.writeable else values.copy()  # torch knows no other arrays
+        return answers(self.model, torch.from_numpy(writable).permute(0, 3, 1, 2))
+
+
+def _noise(runtime: Packed) -> Tensor:
+    """Two pictures of fixed random pixels."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, runtime.preprocess.channels, *runtime.preprocess.size, generator=generator)
+
+
+def proof(runtime: Packed) -> Tensor:
+    """Logits of fixed random pixels, float32: what a network answers says whether it is still the same."""
+    with torch.inference_mode():
+        logits: Tensor = runtime.model(_noise(runtime).to(next(runtime.model.parameters()).dtype)).float()
+    return logits
 
 
 def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """A network -> the same function, with what its layers receive made even: large channels small, small ones larger.
 
-Bytes have one step for all channels of a token, so one large channel makes the steps coarse for all others. Each channel
+Bytes have one step for all channels of a token, so a large channel makes the steps coarse for all others. Each channel
 is divided by a factor that the layer before it, a norm or the values of attention, and the own weight of the layer can
 take up exactly (SmoothQuant, Xiao et al. 2023).
 """

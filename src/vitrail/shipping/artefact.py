@@ -1,0 +1,172 @@
+"""A packed runtime <-> one .safetensors file: weights in their precision, description, measurements, and a proof.
+
+The proof is the answer to fixed random pixels when the file was written; opening runs them again and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from vitrail.about import About
+from vitrail.checkpoint import Checkpoint, Provenance, content_hash
+from vitrail.errors import CheckpointError, InputError, VitrailError
+from vitrail.network.config import ViTConfig
+from vitrail.network.vit import ViT, on_meta
+from vitrail.opened import path_text, reason, sync_folder
+from vitrail.shipping.folding import fold
+from vitrail.shipping.kernels import Bytes
+from vitrail.shipping.packed import Packed, possible, proof
+from vitrail.shipping.packing import Plan, pack
+from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
+
+KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
+FORMAT: Final = 1
+PROOF: Final = "proof.logits"
+STEPS: Final = ".steps"  # after the name of a layer in bytes
+WITHIN: Final = 0.05  # of the largest logit: another processor rounds otherwise, and a byte more or less follows
+
+
+def save_packed(
+    runtime: Packed, base: Checkpoint, path: str | os.PathLike[str], measurements: Mapping[str, Any] | None = None
+) -> None:
+    """Write a packed runtime, all or nothing; `base` is the checkpoint that it was packed from."""
+    place = Path(path_text(path))
+    if place.suffix != ".safetensors":
+        raise InputError(f"a packed network is saved as NAME.safetensors, got {place.name!r}")
+    if runtime.plan is None:
+        raise InputError(f"nothing is packed here ({'; '.join(runtime.notes)}): save the checkpoint instead")
+    folded = fold(base.model)
+    tensors = {PROOF: proof(runtime)}
+    for name, value in folded.state_dict().items():
+        layer = name.removesuffix(".weight")
+        if layer in runtime.plan.int8:
+            tensors[name], tensors[layer + STEPS] = Bytes.of(value)
+        else:
+            tensors[name] = value.detach().to(runtime.plan.kind if value.is_floating_point() else value.dtype)
+    description = {
+        "format": FORMAT,
+        "config": folded.config.to_dict(),
+        "about": runtime.about.to_dict(),
+        "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}},
+        "provenance": base.provenance.to_dict(),
+        "measurements": dict(measurements or {}),
+    }
+    tensors = {name: value.contiguous() for name, value in tensors.items()}
+    try:
+        text = json.dumps(description | {"hash": content_hash(description, tensors)}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
+    layout = lay_out(tensors, {KEY: text})
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            write_safetensors(file, layout, tensors)
+            file.flush()
+            os.fsync(file.fileno())
+        open_packed(temporary)  # read it back, and let it answer, before it takes the name
+        os.replace(temporary, place)
+        sync_folder(place.parent)
+    except OSError as error:
+        raise CheckpointError(f"could not write {place} ({layout.size:,} bytes needed): {reason(error)}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def is_packed(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one that `save_packed` wrote; false for anything that is no such file."""
+    try:
+        place = path_text(path)
+        if place.startswith("vitrail:") or not os.path.isfile(place) or not place.endswith(".safetensors"):
+            return False
+        return KEY in read_safetensors(place).metadata
+    except VitrailError:
+        return False
+
+
+def open_packed(path: str | os.PathLike[str]) -> Packed:
+    """The packed runtime of a file; everything in it is verified, and it answers as it did when it was written."""
+    stored, metadata = read_safetensors(path)
+    place = path_text(path)
+    if KEY not in metadata:
+        raise CheckpointError(f"{place} is not a packed network: vitrail optimize and vitrail export --int8 make them")
+    description = _description(metadata[KEY], place)
+    tensors = read_all(stored)
+    expected = description.pop("hash", "")
+    found = content_hash(description, tensors)
+    if found != expected:
+        raise CheckpointError(f"{place} is damaged: its content hash is {found}, expected {expected}: get it anew")
+    try:
+        return _runtime(description, tensors)
+    except VitrailError as error:
+        raise CheckpointError(f"{place}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{place} is damaged: {type(error).__name__} {error}".splitlines()[0]) from None
+
+
+def _description(text: str, place: str) -> dict[str, Any]:
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{place}: the description inside is damaged: {error}") from None
+    number = plain.get("format") if isinstance(plain, dict) else None
+    if number != FORMAT:
+        hint = "use a newer Vitrail" if isinstance(number, int) and number > FORMAT else "make it again"
+        raise CheckpointError(f"{place}: expected a packed network of format {FORMAT}, got {number!r:.40}: {hint}")
+    found: dict[str, Any] = plain
+    return found
+
+
+def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Packed:
+    plan = Plan(
+        description["plan"]["precision"], {name: tuple(ends) for name, ends in description["plan"]["int8"].items()}
+    )
+    usable, notes = possible(plan)
+    model = on_meta(ViTConfig.from_dict(description["config"]))
+    bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
+    if usable is None or usable != plan:  # this machine lacks what the file was made for: back to floats
+        bytes_of, restored = {}, bytes_of
+        tensors |= {name + ".weight": each.floats() for name, each in restored.items()}
+    _fill(model, tensors, bytes_of)
+    about = About.from_dict(description["about"])
+    packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
+    made = Packed.of(
+        packed, about, usable, notes, Provenance.from_dict(description["provenance"]), description["measurements"]
+    )
+    logits = proof(made)
+    difference = float((logits - tensors[PROOF]).abs().max() / tensors[PROOF].abs().max().clamp(min=1e-12))
+    if not difference <= WITHIN:
+        raise CheckpointError(
+            f"it answers otherwise than when it was written: {difference:.2g} of the largest logit, expected at most "
+            f"{WITHIN:g}: make it again on this machine"
+        )
+    return made
+
+
+def _fill(model: ViT, tensors: Mapping[str, Tensor], in_bytes: Mapping[str, Bytes]) -> None:
+    """Put the floats in their places; layers in bytes stay empty, for their weights come beside."""
+    wanted = model.state_dict()
+    for name, empty in wanted.items():
+        if name.removesuffix(".weight") in in_bytes:
+            continue
+        if name not in tensors or tensors[name].shape != empty.shape:
+            raise CheckpointError(f"{name}: expected a tensor of shape {tuple(empty.shape)}")
+        wanted[name] = tensors[name]
+    model.load_state_dict(wanted, assign=True)
+
+
+def measurements_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What was measured when the file was made."""
+    metadata = read_safetensors(path).metadata
+    if KEY not in metadata:
+        raise CheckpointError(f"{path_text(path)} is not a packed network")
+    found: dict[str, Any] = _description(metadata[KEY], path_text(path))["measurements"]
+    return found

@@ -1,0 +1,272 @@
+"""Packed networks: the same answers as eager, from pixels and from bytes, and what happens without the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from shipping.packs import VARIANTS, checkpoint, network, pictures
+from vitrail import Checkpoint, Preprocess
+from vitrail.errors import ConfigError, InputError
+from vitrail.shipping import kernels, packed
+from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.folding import fold
+from vitrail.shipping.kernels import Bytes, Probe, Scale
+from vitrail.shipping.layers import ByteLinear, PackedLinear
+from vitrail.shipping.packed import Packed, uniform, weight_bytes
+from vitrail.shipping.packing import Plan, pack, packable
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_packed_fp32_answers_as_eager_does(name: str) -> None:
+    made = checkpoint(**VARIANTS[name])
+    runtime = Packed(made)
+    pixels = np.random.default_rng(1).standard_normal((3, 3, 32, 32), np.float32)
+    for ours, theirs in zip(runtime.run(pixels), made.run(pixels), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+    assert runtime.notes == ()
+    assert runtime.precision == "fp32"
+    layers = [each for each in runtime.model.modules() if isinstance(each, PackedLinear)]
+    assert len(layers) >= 4 * made.model.config.depth + 1  # nothing was left as it was
+
+
+@pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "rotary", "merging"])
+def test_packed_bf16_answers_as_a_bf16_network_does(name: str) -> None:
+    made = checkpoint(**VARIANTS[name])
+    runtime = Packed(made, Plan("bf16"))
+    pixels = np.random.default_rng(1).standard_normal((2, 3, 32, 32), np.float32)
+    logits, _ = runtime.run(pixels)
+    exact, _ = made.run(pixels)
+    assert logits.dtype == np.float32
+    assert np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
+    assert next(made.model.parameters()).dtype == torch.float32  # the one given stays as it was
+    assert weight_bytes(runtime.model) < 0.6 * weight_bytes(Packed(made).model)
+
+
+def test_the_network_given_is_left_alone() -> None:
+    made = checkpoint(layer_scale=0.5)
+    before = {name: value.clone() for name, value in made.model.state_dict().items()}
+    Packed(made, Plan("bf16"))
+    after = made.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert isinstance(made.model.encoder.blocks[0].attention.qkv, nn.Linear)
+
+
+@pytest.mark.parametrize("name", ["plain", "no biases", "patch norms"])
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_bytes_go_in_without_normalising_first(name: str, order: str) -> None:
+    way = Preprocess(size=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), order=order)
+    made = checkpoint(preprocess=way, **VARIANTS[name])
+    images = pictures(4)
+    values = np.stack([way.bytes(each) for each in images])
+    runtime = Packed(made)
+    assert runtime.model.patches.takes_bytes == (name != "patch norms")  # a norm in between cannot be folded
+    expected, _ = made.run(way.batch(list(images)))
+    found, _ = runtime.run_bytes(values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_a_grey_network_takes_bytes_too() -> None:
+    way = Preprocess(size=32, channels=1, mean=0.3, std=0.4)
+    made = checkpoint(preprocess=way, channels=1)
+    image = pictures(1)[0, :, :, 0]
+    found, _ = Packed(made).run_bytes(way.bytes(image)[None])
+    expected, _ = made.run(way(image)[None])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("size", [(32, 32), (48, 32), (64, 96)])
+def test_other_sizes_and_batches(size: tuple[int, int]) -> None:
+    made = checkpoint()
+    runtime = Packed(made)
+    for batch in (1, 7, 33):
+        pixels = torch.randn(batch, 3, *size)
+        with torch.inference_mode():
+            expected = made.model(pixels)
+            found = runtime.model(pixels)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_attention_maps_come_out_of_a_packed_network() -> None:
+    made = checkpoint()
+    pixels = torch.randn(1, 3, 32, 32)
+    with torch.inference_mode():
+        ours, theirs = (vitrail.trace(each, pixels) for each in (Packed(made).model, made.model))
+    for a, b in zip(ours.attention, theirs.attention, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+def test_head_masks_work_on_a_packed_network() -> None:
+    made = checkpoint()
+    mask = torch.tensor([1.0, 0.0, 0.5, 1.0])
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        expected = made.model(pixels, head_mask=mask)
+        torch.testing.assert_close(Packed(made).model(pixels, head_mask=mask), expected, rtol=1e-4, atol=1e-4)
+
+
+# ---- int8 --------------------------------------------------------------------------------------------------------
+
+
+def simulated(model: vitrail.ViT, ranges: dict[str, tuple[float, float]], pixels: torch.Tensor) -> torch.Tensor:
+    """The same arithmetic in floats: what each layer receives and its weight, rounded to bytes and back."""
+    model = fold(model).eval()
+
+    def rounded(x: torch.Tensor, scale: Scale) -> torch.Tensor:
+        return (((x / scale.step).round() + scale.zero).clamp(0, 255) - scale.zero) * scale.step
+
+    for name, ends in ranges.items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        layer.weight = nn.Parameter(Bytes.of(layer.weight).floats())
+        scale = Scale.of_range(*ends)
+        layer.register_forward_pre_hook(lambda _, given, scale=scale: (rounded(given[0], scale),))
+    with torch.inference_mode():
+        return model(pixels)
+
+
+@pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "swiglu", "quick gelu", "merging", "parallel"])
+def test_int8_is_the_arithmetic_it_claims_to_be(name: str) -> None:
+    made = checkpoint(**VARIANTS[name])
+    pixels = torch.randn(6, 3, 32, 32)
+    ranges = calibrate(made.model, [pixels])
+    assert list(ranges) == packable(made.model)
+    runtime = Packed(made, Plan("fp32", ranges))
+    assert runtime.precision == "int8"
+    assert sum(isinstance(each, ByteLinear) for each in runtime.model.modules()) == 4 * made.model.config.depth
+    found, _ = runtime.run(pixels.numpy())
+    expected = simulated(made.model, ranges, pixels).numpy()
+    eager, _ = made.run(pixels.numpy())
+    # A value on the edge between two bytes may fall to either side, so a few steps of difference remain.
+    assert np.abs(found - expected).max() < 0.25 * np.abs(eager - expected).max() + 1e-4
+    assert np.abs(found - eager).max() < 0.1 * np.abs(eager).max()
+
+
+def test_int8_takes_a_quarter_of_the_memory() -> None:
+    made = checkpoint(width=96, mlp_width=384, depth=6)
+    ranges = calibrate(made.model, [torch.randn(4, 3, 32, 32)])
+    small, large = (weight_bytes(Packed(made, each).model) for each in (Plan("fp32", ranges), Plan()))
+    assert small < 0.4 * large
+
+
+def test_some_layers_in_int8_and_the_others_not() -> None:
+    made = checkpoint()
+    pixels = torch.randn(4, 3, 32, 32)
+    ranges = calibrate(made.model, [pixels])
+    for kept in ("encoder.blocks.1.mlp.up", "encoder.blocks.1.mlp.down", "encoder.blocks.0.attention.out"):
+        some = {name: ends for name, ends in ranges.items() if name != kept}
+        found, _ = Packed(made, Plan("fp32", some)).run(pixels.numpy())
+        expected = simulated(made.model, some, pixels).numpy()
+        assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+
+
+def test_scales_always_hold_zero() -> None:
+    assert Scale.of_range(-1.0, 1.55) == Scale(pytest.approx(0.01), 100)
+    assert Scale.of_range(2.0, 5.1).zero == 0
+    assert Scale.of_range(2.0, 5.1).step == pytest.approx(0.02)
+    assert Scale.of_range(-5.1, -2.0).zero == 255
+    weight = Bytes.of(torch.tensor([[0.5, -1.0], [0.0, 0.0]]))
+    assert weight.values.tolist() == [[64, -127], [0, 0]]
+    torch.testing.assert_close(weight.floats(), torch.tensor([[0.5, -1.0], [0.0, 0.0]]), rtol=0, atol=0.005)
+
+
+# ---- without the kernels ------------------------------------------------------------------------------------------
+
+
+def test_every_kernel_here_was_probed() -> None:
+    for precision in ("fp32", "bf16", "int8"):
+        assert kernels.probe(precision) == Probe(True)
+
+
+def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = kernels.linear
+    kernels.probe.cache_clear()
+    monkeypatch.setattr(kernels, "linear", lambda *given: true(*given) * 1.01)
+    try:
+        found = kernels.probe("fp32")
+    finally:
+        kernels.probe.cache_clear()
+    assert not found.works
+    assert "differ from plain torch by 0.01" in found.why
+
+
+def test_wrong_bytes_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.probe.cache_clear()
+    monkeypatch.setattr(
+        kernels, "quantise", lambda x, scale: (x / scale.step + scale.zero).clamp(0, 255).to(torch.uint8)
+    )
+    try:
+        found = kernels.probe("int8")
+    finally:
+        kernels.probe.cache_clear()
+    assert found == Probe(False, "quantising gave other bytes than rounding does")
+
+
+def test_a_kernel_that_is_gone_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint()
+    pixels = np.random.default_rng(0).standard_normal((1, 3, 32, 32), np.float32)
+    ranges = calibrate(made.model, [torch.from_numpy(pixels)])
+    monkeypatch.setattr(packed, "probe", lambda name: Probe(name != "int8", "no such operator"))
+    runtime = Packed(made, Plan("fp32", ranges))
+    assert runtime.notes == ("int8 is not available (no such operator): fp32 is used instead",)
+    assert runtime.precision == "fp32"
+    monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "no such operator"))
+    runtime = Packed(made, Plan("bf16"))
+    assert "packed bf16 is not available (no such operator)" in runtime.notes[0]
+    assert runtime.notes[1] == "packed layers are not available (no such operator): the network runs eager"
+    assert runtime.precision == "eager"
+    assert runtime.plan is None
+    np.testing.assert_array_equal(runtime.run(pixels)[0], made.run(pixels)[0])
+
+
+def test_bf16_without_units_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "has_bf16_units", lambda: False)
+    assert "no bf16 units" in Packed(checkpoint(), Plan("bf16")).notes[0]
+    monkeypatch.setattr(packed, "has_bf16_units", lambda: True)
+    assert Packed(checkpoint(), Plan("bf16")).notes == ()
+
+
+def test_a_network_that_packs_wrongly_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = pack(network(seed=1), Plan())
+    monkeypatch.setattr(packed, "pack", lambda *given: other)
+    with pytest.raises(vitrail.VitrailError, match="differs from the eager one by"):
+        Packed(checkpoint(seed=0))
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_told() -> None:
+    made = checkpoint()
+    with pytest.raises(InputError, match="expected pixels as a float array, got uint8"):
+        Packed(made).run(np.zeros((1, 3, 32, 32), np.uint8))
+    with pytest.raises(InputError, match=r"expected 8-bit values \(B, H, W, C\), got float32"):
+        Packed(made).run_bytes(np.zeros((1, 32, 32, 3), np.float32))
+    with pytest.raises(InputError, match="no such layers: encoder.blocks.9.mlp.up"):
+        Packed(made, Plan("fp32", {"encoder.blocks.9.mlp.up": (-1.0, 1.0)}))
+    with pytest.raises(ConfigError, match="must rise from low to high"):
+        Plan("fp32", {"encoder.blocks.0.mlp.up": (1.0, 1.0)})
+    with pytest.raises(ConfigError, match="precision 'fp16' is unknown"):
+        Plan("fp16")
+    with pytest.raises(InputError, match="int8 needs a range for every layer, 12 are missing"):
+        uniform(made.model, "int8")
+    with pytest.raises(InputError, match="expected Checkpoint"):
+        Packed(made.model)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no pictures to calibrate on"):
+        calibrate(made.model, [])
+    with pytest.raises(InputError, match="no pool"):
+        Packed(replace(made, model=network(pool="none"), classes=())).run(np.zeros((1, 3, 32, 32), np.float32))
+
+
+def test_the_real_network_packs(fixtures: object) -> None:
+    made = vitrail.load(f"{fixtures}/vit_tiny_patch16_224_in1k.safetensors")
+    assert isinstance(made, Checkpoint)
+    pixels = torch.randn(2, 3, 224, 224).numpy()
+    found, expected = Packed(made).run(pixels)[0], made.run(pixels)[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -1,0 +1,211 @@
+"""Quantisation under a budget: the right layers stay, an impossible budget is refused, bad pictures are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from shipping.packs import VARIANTS, checkpoint, labelled, network, pictures
+from vitrail import Checkpoint
+from vitrail.data.reading import read_data
+from vitrail.data.samples import Dataset, Sample
+from vitrail.errors import InputError
+from vitrail.network.encoder import Block
+from vitrail.shipping.calibration import calibrate, sensitivity
+from vitrail.shipping.judging import Judge, deal, self_labelled
+from vitrail.shipping.packed import Packed
+from vitrail.shipping.packing import Plan
+from vitrail.shipping.quantising import fewest, quantise
+from vitrail.shipping.smoothing import smooth
+
+FRAGILE = "encoder.blocks.1.mlp.down"
+
+
+def fragile() -> Checkpoint:
+    """A network with outlier channels before one layer: the same function, but bytes there have far too large steps."""
+    model = network(activation="relu")
+    mlp = cast(Block, model.encoder.blocks[1]).mlp
+    with torch.no_grad():
+        for channel in (3, 40):
+            mlp.up.weight[channel] *= 300
+            mlp.up.bias[channel] *= 300
+            mlp.down.weight[:, channel] /= 300
+        model.head.classify.weight.mul_(3)
+    return replace(checkpoint(activation="relu"), model=model)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "layer scale, no key bias", "parallel", "registers, mean", "swiglu", "no biases"]
+)
+def test_smoothing_changes_no_answer(name: str) -> None:
+    model = network(**VARIANTS[name])
+    pixels = torch.randn(5, 3, 32, 32)
+    evened = smooth(model, [pixels])
+    with torch.inference_mode():
+        expected = model(pixels)
+        torch.testing.assert_close(evened(pixels), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    first = cast(Block, evened.encoder.blocks[0]).attention.qkv.weight
+    assert not torch.equal(first, cast(Block, model.encoder.blocks[0]).attention.qkv.weight)
+
+
+def test_smoothing_evens_what_a_layer_receives() -> None:
+    model = network()
+    norm = cast(nn.LayerNorm, cast(Block, model.encoder.blocks[0]).norm1)
+    with torch.no_grad():
+        norm.weight[7] *= 60  # an outlier channel after a norm
+    pixels = torch.randn(6, 3, 32, 32)
+    with torch.inference_mode():
+        expected = model(pixels)
+    name = "encoder.blocks.0.attention.qkv"
+    errors = []
+    for each in (model, smooth(model, [pixels])):
+        ranges = calibrate(each, [pixels])
+        harm = {layer.name: layer.harm for layer in sensitivity(each, ranges, pixels)}
+        errors.append(harm[name])
+        assert expected.isfinite().all()
+    assert errors[1] < 0.2 * errors[0]
+
+
+def test_ranges_are_those_of_what_layers_receive() -> None:
+    model = network()
+    seen: list[torch.Tensor] = []
+    layer = cast(Block, model.encoder.blocks[2]).mlp.up
+    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    batches = [torch.randn(2, 3, 32, 32), torch.randn(1, 3, 32, 32)]
+    ranges = calibrate(model, batches)
+    hook.remove()
+    values = torch.cat([each.flatten() for each in seen])
+    assert ranges["encoder.blocks.2.mlp.up"] == (float(values.min()), float(values.max()))
+
+
+def test_the_fragile_layer_is_found_and_kept() -> None:
+    made = fragile()
+    data = labelled(made, 160, train=60, val=60, test=40)
+    said: list[str] = []
+    found = quantise(made, data, max_drop=5.0, batch=20, tell=said.append)
+    assert next(each.name for each in found.kept) == FRAGILE
+    assert len(found.kept) < 4
+    assert found.runtime.plan is not None
+    assert FRAGILE not in found.runtime.plan.int8
+    assert found.runtime.precision == "int8"
+    all_bytes = float(next(line for line in said if line.startswith("all 12 layers")).split(": ")[1].split()[0])
+    assert all_bytes > 5.0  # without keeping it, far too much was lost
+    assert found.before.judged.accuracy.value == 1.0  # the labels are its own answers
+    assert found.after.judged.pictures == 40
+    assert found.after.judged.agreement == pytest.approx(found.after.judged.accuracy.value)
+    assert found.words == "calibrated on train, chosen by val, reported on test"
+    plain = found.to_dict()
+    assert plain["int8_layers"] == 12 - len(found.kept)
+    assert plain["before"]["weight_bytes"] > 2 * plain["after"]["weight_bytes"]
+
+
+def test_an_impossible_budget_is_refused_with_the_best_found() -> None:
+    made = fragile()
+    data = labelled(made, 120, train=40, val=80)
+    with pytest.raises(InputError, match=r"no int8 network loses at most -1 points on 80 pictures: the best found"):
+        quantise(made, data, max_drop=-1.0, batch=20)
+    with pytest.raises(InputError, match=r"bf16 loses .* points .* and -1 were allowed: stay in fp32"):
+        quantise(made, data, precision="bf16", max_drop=-1.0, batch=20)
+
+
+def test_bf16_within_its_budget() -> None:
+    made = checkpoint()
+    found = quantise(made, labelled(made, 60, train=20, val=40), precision="bf16", max_drop=5.0, batch=20)
+    assert found.runtime.precision == "bf16"
+    assert found.kept == ()
+    assert found.after.weights < 0.6 * found.before.weights
+
+
+def test_our_trained_checkpoint_in_int8_within_its_budget_on_the_test_set() -> None:
+    made = vitrail.load("vitrail:fashion")
+    data = read_data("vitrail:fashion")
+    rows = [row for row, each in enumerate(data.samples) if each.split == "train"][:200]
+    rows += [row for row, each in enumerate(data.samples) if each.split == "test"]
+    found = quantise(made, data.select(rows), max_drop=0.5, batch=100)
+    assert found.after.judged.pictures == 1000
+    assert found.after.judged.drop.value <= 0.5
+    assert found.after.judged.agreement >= 0.99
+    assert found.before.judged.accuracy.value == pytest.approx(0.881)  # as its description says
+    assert found.after.weights < 0.4 * found.before.weights
+
+
+@pytest.mark.parametrize("needed, expected, most_tries", [(1, 1, 2), (2, 2, 3), (5, 5, 6), (11, 11, 9), (12, None, 5)])
+def test_the_fewest_that_hold(needed: int, expected: int | None, most_tries: int) -> None:
+    tried: list[int] = []
+
+    def holds(count: int) -> bool:
+        tried.append(count)
+        return count >= needed
+
+    assert fewest(11, holds) == expected
+    assert len(tried) <= most_tries
+    assert max(tried) <= 11
+
+
+# ---- pictures dealt out -------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_dealt_by_their_splits() -> None:
+    made = checkpoint()
+    dealt = deal(labelled(made, 60, train=20, val=24, test=16), made)
+    assert [len(each) for each in dealt[:3]] == [20, 24, 16]
+    assert {each.split for each in dealt.choosing.samples} == {"val"}
+    dealt = deal(labelled(made, 60, train=30, test=30), made)
+    assert dealt.words == "calibrated on train, chosen by test, reported on test"
+
+
+def test_pictures_without_splits_are_dealt_by_chance_and_none_twice() -> None:
+    made = checkpoint()
+    data = labelled(made, 64)
+    dealt = deal(data, made)
+    assert dealt.words == "16 pictures calibrated, the other 48 chose and report"
+    first, second = ({each.name for each in lot.samples} for lot in dealt[:2])
+    assert first.isdisjoint(second)
+    assert len(first | second) == 64
+    assert dealt.reporting is dealt.choosing
+    assert deal(data, made, seed=1).calibration.samples != dealt.calibration.samples
+
+
+def test_pictures_without_labels_are_judged_by_agreement() -> None:
+    made = checkpoint()
+    data = self_labelled(made, list(pictures(40)))
+    judge = Judge.by(made, data)
+    assert judge(made).accuracy.value == judge(made).agreement == 1.0
+    pixels = torch.from_numpy(made.preprocess.batch(list(pictures(40))))
+    found = judge(Packed(made, Plan("fp32", calibrate(made.model, [pixels]))))
+    assert found.accuracy.value == found.agreement
+    assert found.drop.value == pytest.approx(100 * (1 - found.agreement))
+
+
+def test_bad_pictures_to_calibrate_on_are_told(tmp_path: object) -> None:
+    made = checkpoint()
+    empty = Dataset("empty", (), np.zeros((0, 32, 32, 3), np.uint8), made.classes)
+    with pytest.raises(InputError, match="empty has no pictures to calibrate on"):
+        quantise(made, empty)
+    with pytest.raises(InputError, match="has 3 pictures to calibrate on, expected at least 8"):
+        quantise(made, labelled(made, 13, train=3, val=10))
+    images = pictures(60)
+    one = Dataset("alike", tuple(Sample(str(row), ("1",)) for row in range(60)), images, made.classes)
+    with pytest.raises(InputError, match=r"all pictures to calibrate on are of one class \(1\), of 5"):
+        quantise(made, one)
+    strange = tuple(Sample(str(row), ("whale",)) for row in range(60))
+    with pytest.raises(InputError, match="classes that the checkpoint does not know"):
+        quantise(made, Dataset("others", strange, images, ("whale",)))
+    grey = Dataset("tiles", one.samples, np.zeros((60, 32, 32, 7), np.uint8), made.classes)
+    mixed = replace(grey, samples=tuple(Sample(str(row), (str(row % 2),)) for row in range(60)))
+    with pytest.raises(InputError, match="none of .* pictures can be read"):
+        quantise(made, mixed)
+    with pytest.raises(InputError, match="no head"):
+        quantise(replace(checkpoint(classes=0), classes=()), labelled(made, 40))
+    with pytest.raises(InputError, match="expected Checkpoint"):
+        quantise(made.model, one)  # type: ignore[arg-type]
+    with pytest.raises(vitrail.VitrailError, match="precision 'int4' is unknown"):
+        quantise(made, one, precision="int4")
+    with pytest.raises(InputError, match="no pictures to calibrate on"):
+        self_labelled(made, [])
