@@ -20,6 +20,7 @@ from vitrail.insight.figures import (
     sincos_heat_map,
 )
 from vitrail.insight.pictures import PAPER, coloured, overlay
+from vitrail.insight.tracing import Watched, watch
 from vitrail.network import ConvStem, ViT, ViTConfig
 from vitrail.network.positions import sincos_2d
 
@@ -32,9 +33,9 @@ def grey(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("L"), int)
 
 
-def traced(model: ViT) -> vitrail.Trace:
+def traced(model: ViT) -> Watched:
     with torch.no_grad():
-        return vitrail.trace(model.eval(), torch.randn(1, 3, 32, 48))
+        return watch(model.eval(), torch.randn(1, 3, 32, 48))
 
 
 def random(**changes: object) -> ViT:
@@ -87,30 +88,30 @@ def test_the_heat_map_shows_the_table() -> None:
 
 def test_looks_is_the_row_of_the_token() -> None:
     model = random()
-    trace = traced(model)
-    first = looks(trace, 0, CONFIG.prefix, GRID)
+    seen = traced(model)
+    first = looks(seen, 0, GRID)
     assert first.shape == (4, *GRID)
-    assert torch.equal(first.flatten(1), trace.attention[0][0, :, 0, 3:])
-    patch = looks(trace, -1, CONFIG.prefix, GRID, query=3 + 7)
-    assert torch.equal(patch.flatten(1), trace.attention[1][0, :, 10, 3:])
+    assert torch.equal(first.flatten(1), seen.trace.attention[0][0, :, 0, 3:])
+    patch = looks(seen, -1, GRID, 7)
+    assert torch.equal(patch.flatten(1), seen.trace.attention[1][0, :, 10, 3:])
 
 
 def test_looks_without_a_cls_token_is_what_the_pool_reads() -> None:
     model = random(pool="mean", cls_token=False, registers=0)
-    trace = traced(model)
-    found = looks(trace, 1, 0, GRID)
-    assert torch.allclose(found.flatten(1), trace.attention[1][0].mean(dim=1), atol=1e-6)
+    seen = traced(model)
+    found = looks(seen, 1, GRID)
+    assert torch.allclose(found.flatten(1), seen.trace.attention[1][0].mean(dim=1), atol=1e-6)
     assert reader(model.config) == "the pooled tokens look"
 
 
 def test_the_sheet_of_attention_has_a_tile_for_every_block_and_head() -> None:
     model, image = random(), Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8))
-    trace = traced(model)
-    page = attention_sheet(trace, model.config, GRID, image)
+    seen = traced(model)
+    page = attention_sheet(seen, model.config, GRID, image)
     small = image.resize((132, 88), Image.Resampling.LANCZOS)
     left = page.width - 16 - 5 * 138
     for block in range(2):
-        maps = trace.attention[block][0, :, 0, 3:].reshape(4, *GRID)
+        maps = seen.trace.attention[block][0, :, 0, 3:].reshape(4, *GRID)
         for head, values in enumerate((*maps, maps.mean(dim=0))):
             box = (left + head * 138, 76 + block * 94, left + head * 138 + 132, 76 + block * 94 + 88)
             assert np.array_equal(np.asarray(page.crop(box)), np.asarray(overlay(small, values.numpy())))

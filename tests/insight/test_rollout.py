@@ -176,9 +176,10 @@ def test_e46_maps_under_the_fused_kernel_twice_and_for_the_whole_batch(pixels: T
 @pytest.mark.row("VE.1")
 def test_links_to_the_class_token_are_never_cut() -> None:
     from vitrail.insight.rollout import without_weak
+    from vitrail.network.tokens import Place
 
     fused = torch.tensor([[[0.01, 0.5, 0.49], [0.02, 0.38, 0.6], [0.03, 0.57, 0.4]]])
-    found = without_weak(fused, 0.99, 1)
+    found = without_weak(fused, 0.99, Place((1, 2), 1))
     torch.testing.assert_close(found[0, :, 0], fused[0, :, 0])
     assert (found[0, :, 1:] > 0).sum() == 1
     assert found[0, 1, 2] == pytest.approx(0.6)
@@ -217,8 +218,6 @@ def test_wrong_options_are_named(pixels: Tensor) -> None:
         Rollout("sum")
     with pytest.raises(ConfigError, match="discard: expected a number from 0"):
         Rollout(discard=1.0)
-    with pytest.raises(InputError, match="merges 1 tokens a block.*occlusion"):
-        explain_pixels(build(merge_per_block=1), pixels, "rollout")
 
 
 @pytest.mark.parametrize("kind", POOLS)
@@ -254,5 +253,7 @@ def test_rows_that_cannot_be_are_named(pixels: Tensor) -> None:
         trace(model, pixels, rows=[])
     with pytest.raises(InputError, match="attention=False"):
         trace(model, pixels, attention=False, rows=[0])
+    with pytest.raises(InputError, match="merges tokens.*expected some of its 1 prefix tokens, got 3"):
+        trace(build(merge_per_block=1), pixels, rows=[0, 3])
     with pytest.raises(InputError, match="merges tokens"):
-        trace(build(merge_per_block=1), pixels, rows=[0])
+        trace(build(merge_per_block=1), pixels, rows=[-1])

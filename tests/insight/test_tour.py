@@ -120,7 +120,7 @@ def test_a_crop_shows_what_the_network_sees(tmp_path: Path) -> None:
 
 
 def test_what_the_tour_cannot_show(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="merges them: set merge_per_block=0"):
+    with pytest.raises(InputError, match="merges them: use vitrail.network.with_merging"):
         tour(small(merge_per_block=2), window(2, 64).image, tmp_path)
     with pytest.raises(InputError, match="no head"):
         tour(Checkpoint(ViT(dataclasses.replace(CONFIG, classes=0)), Preprocess(size=32)), window(2).image, tmp_path)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import onnxruntime
+import openvino
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import vitrail
+from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
-from vitrail.network import Attention, Rotary, ViT, ViTConfig
+from vitrail.network import Attention, Positions, Rotary, ViT, ViTConfig, with_merging
 from vitrail.network.encoder import Tape
-from vitrail.network.merging import match, merge, unmerge
+from vitrail.network.merging import carry, collect, match, merge, most_joined, spread, unmerge
 from vitrail.network.tokens import Place
 
 
@@ -43,21 +50,34 @@ def match_by_hand(metric: Tensor, count: int) -> list[int]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 12), count=st.integers(0, 9), seed=st.integers(0, 10_000))
-def test_matching_against_a_loop(n: int, count: int, seed: int) -> None:
-    metric = torch.randn(2, n, 5, generator=torch.Generator().manual_seed(seed))
-    matching = match(metric, count)
-    assert matching.left == n - min(count, n // 2)
-    for image in range(2):
-        assert matching.target[image].tolist() == match_by_hand(metric[image], count)
+@given(n=st.integers(2, 12), count=st.integers(1, 9), prefix=st.integers(0, 2), seed=st.integers(0, 10_000))
+def test_matching_against_a_loop(n: int, count: int, prefix: int, seed: int) -> None:
+    metric = torch.randn(3, prefix + n, 5, generator=torch.Generator().manual_seed(seed))
+    count = most_joined(n, count)
+    stays, joins, into, target = match(metric, count, prefix)
+    left = prefix + n - count
+    for image in range(3):
+        by_hand = match_by_hand(metric[image, prefix:], count)
+        assert target[image].tolist() == [*range(prefix), *(prefix + each for each in by_hand)]
+        assert (target[image, stays.view(3, left)[image] - image * (prefix + n)] == torch.arange(left)).all()
+        gone = joins.view(3, count)[image] - image * (prefix + n)
+        assert sorted([*gone.tolist(), *(stays.view(3, left)[image] - image * (prefix + n)).tolist()]) == list(
+            range(prefix + n)
+        )
+        assert torch.equal(into.view(3, count)[image] - image * left, target[image, gone])
+
+
+def test_where_all_are_alike_the_first_are_joined() -> None:
+    target = match(torch.ones(2, 9, 4), 3, 1).target
+    assert target.tolist() == [[0, 1, 1, 1, 2, 1, 3, 4, 5]] * 2  # patches 0, 2 and 4 go into patch 1
 
 
 def test_the_most_alike_are_joined() -> None:
     metric = torch.eye(6)[None].clone()
     metric[0, 4] = torch.tensor([0.0, 0.99, 0, 0, 0, 0])  # patch 4 looks like patch 1
-    target, left = match(metric, 1)
-    assert left == 5
+    stays, joins, into, target = match(metric, 1)
     assert target.tolist() == [[0, 1, 2, 3, 1, 4]]
+    assert (stays.tolist(), joins.tolist(), into.tolist()) == ([0, 1, 2, 3, 5], [4], [1])
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
@@ -107,7 +127,7 @@ def test_one_patch_is_left_alone() -> None:
     x = torch.randn(2, 2, 4)
     merged, place = merge(x, Place((1, 1), 1), x, 5)
     assert torch.equal(merged, x)
-    assert torch.equal(place.sizes, torch.ones(2, 2))
+    assert place.sizes is None
     model = build(merge_per_block=50, depth=6)  # 12, 6, 3, 2, 1, 1, 1
     hidden = trace(model, torch.randn(2, 3, 12, 16)).hidden
     assert [each.shape[1] - 1 for each in hidden] == [12, 6, 3, 2, 1, 1, 1]
@@ -180,3 +200,125 @@ def test_merging_can_be_learned_through() -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_row_goes_back_to_the_patches_by_their_shares(rounds: int) -> None:
+    """Against matrices: the merging as the mean that it is, row after row."""
+    x, place = torch.eye(11).expand(2, -1, -1), Place((3, 3), 2)  # a merged row says what went into it
+    places, shares = [place], []
+    for _ in range(rounds):
+        merged, place = merge(x, place, torch.randn(2, x.shape[1], 3), 2)
+        places.append(place)
+        shares.append(merged)  # (B, T', 11): the share of every original token
+        x = merged
+    row = torch.rand(2, x.shape[1])
+    torch.testing.assert_close(spread(row, place), torch.einsum("bt,bts->bs", row, shares[-1]))
+    torch.testing.assert_close(spread(row, place).sum(dim=1), row.sum(dim=1))
+    heads = torch.rand(2, 3, x.shape[1])
+    torch.testing.assert_close(spread(heads, place)[:, 1], spread(heads[:, 1], place))
+    torch.testing.assert_close(collect(spread(row, place), place), row)
+    back = row
+    for number in reversed(range(rounds)):
+        back = carry(back, places[number + 1], places[number])
+        torch.testing.assert_close(spread(back, places[number]), spread(row, place))  # a step at a time, or at once
+    plain = Place((3, 3), 2)
+    assert spread(row, plain) is row
+    assert carry(row, plain, plain) is row
+
+
+def test_half_precision_keeps_the_mean_of_many() -> None:
+    x = torch.randn(1, 41, 8).bfloat16()
+    metric = torch.zeros(1, 41, 2) + torch.tensor([1.0, 0.0])
+    merged, place = merge(x, Place((1, 40), 1), metric, 20)  # all of the first set into one
+    assert merged.dtype == torch.bfloat16
+    assert place.sizes[0, 1] == 21
+    expected = x[0, 1:].double()[[*range(0, 40, 2), 1]].mean(dim=0)
+    assert ((merged[0, 1].double() - expected).abs() <= 2**-8 * expected.abs() + 1e-6).all()  # rounded once
+
+
+def test_merging_is_switched_on_for_a_loaded_network() -> None:
+    model = build(registers=2, rotary=Rotary("mixed", 10.0), pool="mean", norm="batch").double()
+    model.encoder.mlp_chunk = 5
+    model.head.classify.weight.requires_grad_(False)
+    pixels = torch.randn(2, 3, 12, 16).double()
+    merging = with_merging(model, 2)
+    assert merging.config == replace(model.config, merge_per_block=2)
+    assert model.config.merge_per_block == 0
+    assert merging.encoder.mlp_chunk == 5
+    ours, theirs = dict(model.named_parameters()), dict(merging.named_parameters())
+    assert list(ours) == list(theirs)
+    for name, each in theirs.items():  # the same memory: no copy
+        assert each.data_ptr() == ours[name].data_ptr()
+        assert each.requires_grad is ours[name].requires_grad is (name != "head.classify.weight")
+    assert not merging.training
+    assert with_merging(model.train(), 1).training
+    model.eval()
+    by_config = ViT(replace(model.config, merge_per_block=2)).double().eval()
+    by_config.load_state_dict(model.state_dict())
+    by_config.encoder.mlp_chunk = 5
+    assert torch.equal(merging(pixels), by_config(pixels))
+    assert (merging(pixels) - model(pixels)).abs().max() > 1e-4
+    assert torch.equal(with_merging(merging, 0)(pixels), model(pixels))  # and off again
+    with torch.no_grad():
+        model.norm.weight.mul_(2)
+    assert torch.equal(merging.norm.weight, model.norm.weight)
+
+
+def test_more_than_can_be_merged_leaves_one_patch() -> None:
+    model = with_merging(build(), 10_000)
+    assert model.encode(torch.randn(1, 3, 12, 16)).tokens.shape[1] == 1 + 2  # 12, 6, 3, 2
+    assert with_merging(build(depth=6), 10_000).encode(torch.randn(1, 3, 12, 16)).tokens.shape[1] == 1 + 1
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"axial": True}, "token merging takes patches out of their grid"),
+        ({"positions": Positions("relative")}, "token merging takes patches out of their grid"),
+        ({"positions": Positions(at="every")}, "token merging takes patches out of their grid"),
+        ({"pool": "none"}, "token merging leaves fewer"),
+    ],
+)
+def test_a_network_that_cannot_merge_says_why(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        with_merging(build(**changes), 1)
+    with pytest.raises(ConfigError, match="merge_per_block: expected a whole number"):
+        with_merging(build(), -1)
+    with pytest.raises(InputError, match="model: expected ViT"):
+        with_merging("vit-b16", 1)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_takes_a_merging_network(tmp_path: Path) -> None:
+    plain = vitrail.Checkpoint(build(), vitrail.Preprocess(size=(12, 16)), classes=tuple("abcde"))
+    merging = replace(plain, model=with_merging(plain.model, 2))
+    vitrail.save(merging, tmp_path / "merging.safetensors")
+    again = vitrail.load(tmp_path / "merging.safetensors")
+    pixels = torch.randn(2, 3, 12, 16).numpy()
+    assert again.model.config.merge_per_block == 2
+    for one, other in zip(again.run(pixels), merging.run(pixels), strict=True):
+        assert (one == other).all()
+
+
+def test_a_merging_network_exports_with_any_batch(tmp_path: Path) -> None:
+    """torch.export bit for bit, ONNX Runtime and OpenVINO within rounding; also more images than a set has patches."""
+    model = build(merge_per_block=2, depth=2, registers=2, rotary=Rotary("mixed", 10.0), pool="map")
+    batch = ({0: torch.export.Dim.DYNAMIC},)
+    exported = torch.export.export(model, (torch.randn(2, 3, 12, 16),), dynamic_shapes=batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter's own
+        program = torch.onnx.export(exported, dynamo=True, opset_version=18, verbose=False)
+    path = tmp_path / "merging.onnx"
+    program.save(path)
+    session = onnxruntime.InferenceSession(path)
+    compiled = openvino.Core().compile_model(
+        openvino.convert_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}
+    )
+    for count in (1, 3, 5, 11):
+        pixels = torch.randn(count, 3, 12, 16)
+        with torch.no_grad():
+            expected = model(pixels)
+            assert torch.equal(exported.module()(pixels), expected)
+        [found] = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(compiled(pixels.numpy())[0]), expected, atol=1e-4, rtol=1e-4)

@@ -15,8 +15,8 @@ from vitrail.images import Source
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.figures import attention_sheet, looks, reader
 from vitrail.insight.pictures import heat_over, marked, sheet
-from vitrail.insight.recording import keep_tokens, traced
-from vitrail.insight.tracing import Trace
+from vitrail.insight.recording import traced
+from vitrail.insight.tracing import Watched
 
 TILE = 300  # the longer side of a tile of a card
 FRAME = 480  # of a film
@@ -69,7 +69,7 @@ def heads_sheet(checkpoint: Checkpoint, picture: Source, query: int | None = Non
     row, column = divmod(query, grid[1])
     h, w = seen.height / grid[0], seen.width / grid[1]
     framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    return attention_sheet(found, config, grid, framed, config.prefix + query)
+    return attention_sheet(found, config, grid, framed, query)
 
 
 def film(checkpoint: Checkpoint, picture: Source) -> list[Image.Image]:
@@ -81,7 +81,7 @@ def film(checkpoint: Checkpoint, picture: Source) -> list[Image.Image]:
     box = checkpoint.preprocess.box(image.height, image.width)
     frames = []
     for block in range(config.depth):
-        heat = looks(found, block, config.prefix, grid).mean(dim=0).numpy()
+        heat = looks(found, block, grid).mean(dim=0).numpy()
         frames.append(sheet([[heat_over(image, heat, box)]], f"Where {reader(config)}, block {block}"))
     return frames
 
@@ -99,9 +99,8 @@ def fitted(image: Image.Image, side: int) -> Image.Image:
     return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
 
 
-def _looked(checkpoint: Checkpoint, picture: Source) -> tuple[Trace, Image.Image]:
+def _looked(checkpoint: Checkpoint, picture: Source) -> tuple[Watched, Image.Image]:
     """A whole trace of one picture, and what the network saw of it."""
     model = checkpoint.model
-    keep_tokens(model)
     pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()))
     return traced(model, pixels), checkpoint.preprocess.view(picture)

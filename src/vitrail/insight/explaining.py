@@ -22,7 +22,8 @@ from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion
 from vitrail.insight.recording import Answer, asked, frozen
 from vitrail.insight.sanity import outlying, shuffled
 from vitrail.insight.targets import Likeness, Target, aim_at
-from vitrail.insight.tracing import trace
+from vitrail.insight.tracing import watch
+from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
 
 PIECES = 14  # that a side is cut into where the network's own grid is not known
@@ -132,10 +133,14 @@ def _quicker(method: Method) -> Method:
 def _outliers(model: ViT, pixels: Tensor) -> Array:
     """Patches (B, h, w) with outlying tokens, after any block of the second half."""
     with frozen(model), torch.no_grad():
-        hidden = trace(model, pixels, attention=False).hidden
-    late = [outlying(each, model.config.prefix) for each in hidden[len(hidden) // 2 :]]
-    found: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()
-    return found
+        found, places = watch(model, pixels, attention=False)
+    half = len(places) // 2
+    late = [
+        outlying(unmerge(each[:, place.prefix :], place), 0)
+        for each, place in zip(found.hidden[half:], places[half:], strict=True)
+    ]
+    outliers: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()
+    return outliers
 
 
 def _from_outside(

@@ -9,41 +9,43 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.insight.pictures import PAPER, coloured, normalised, overlay, sheet
-from vitrail.insight.tracing import Trace
+from vitrail.insight.rollout import rows_of
+from vitrail.insight.tracing import Watched
 from vitrail.network.config import ViTConfig
+from vitrail.network.merging import spread
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
 
 
-def looks(trace: Trace, block: int, prefix: int, grid: tuple[int, int], query: int | None = None) -> Tensor:
-    """Where one token looks in a traced block, for every head (A, h, w); without a query: what the pool reads."""
-    weights = trace.attention[block][0].detach().float()  # (A, T, T)
-    share = trace.pool_weights[0].detach().float()  # (T,), one-hot for the cls token
-    rows = torch.einsum("t,ats->as", share, weights) if query is None else weights[:, query]
-    return rows[:, prefix:].reshape(-1, *grid)
+def looks(seen: Watched, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:
+    """Where a patch looks in a block of a whole trace, for every head (A, h, w); without one: what the pool reads."""
+    block %= len(seen.trace.attention)
+    place = seen.places[block]
+    rows = rows_of(seen, block, seen.trace.attention[block].detach().float(), patch)  # (B, A, T)
+    return spread(rows, place)[0, :, place.prefix :].reshape(-1, *grid).detach()
 
 
 def attention_sheet(
-    trace: Trace, config: ViTConfig, grid: tuple[int, int], image: Image.Image, query: int | None = None
+    seen: Watched, config: ViTConfig, grid: tuple[int, int], image: Image.Image, patch: int | None = None
 ) -> Image.Image:
     """A row for every block of a whole trace, a column for every head by its original number, the mean last."""
     small = image.resize((132, round(132 * image.height / image.width)), Image.Resampling.LANCZOS)
     tiles = []
     for block in range(config.depth):
-        maps = looks(trace, block, config.prefix, grid, query)
+        maps = looks(seen, block, grid, patch)
         drawn = {head: overlay(small, each.numpy()) for head, each in zip(config.heads_of(block), maps, strict=True)}
         gone = Image.new("RGB", small.size, PAPER)
         tiles.append([drawn.get(head, gone) for head in range(config.heads)] + [overlay(small, maps.mean(0).numpy())])
     columns = [*(f"head {number}" for number in range(config.heads)), "mean"]
     return sheet(
-        tiles, f"Where {reader(config, query)}", [f"block {number}" for number in range(config.depth)], columns
+        tiles, f"Where {reader(config, patch)}", [f"block {number}" for number in range(config.depth)], columns
     )
 
 
-def reader(config: ViTConfig, query: int | None = None) -> str:
+def reader(config: ViTConfig, patch: int | None = None) -> str:
     """Who looks, for titles."""
-    if query is not None:
-        return f"patch {query - config.prefix} looks" if query >= config.prefix else f"prefix token {query} looks"
+    if patch is not None:
+        return f"patch {patch} looks"
     return "the cls token looks" if config.pool == "cls" else "the pooled tokens look"
 
 

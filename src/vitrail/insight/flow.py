@@ -16,6 +16,8 @@ from vitrail.insight.covering import Array
 from vitrail.insight.methods import Flow
 from vitrail.insight.recording import traced
 from vitrail.insight.rollout import fuse, with_residual, without_weak
+from vitrail.network.merging import carry
+from vitrail.network.tokens import Place
 from vitrail.network.vit import ViT
 
 UNIT = 1_000_000  # capacities are whole numbers: millionths
@@ -23,40 +25,51 @@ UNIT = 1_000_000  # capacities are whole numbers: millionths
 
 def flow_map(model: ViT, pixels: Tensor, method: Flow) -> Tensor:
     """A maximum flow for each patch of each picture: (B, h, w)."""
-    found = traced(model, pixels)
-    prefix = model.config.prefix
-    steps = [
-        with_residual(without_weak(fuse(each.float(), method.fusion), method.discard, prefix))
-        for each in found.attention
-    ]
+    found, places = traced(model, pixels)
+    steps = []
+    for block, weights in enumerate(found.attention):
+        fused = without_weak(fuse(weights.float(), method.fusion), method.discard, places[block])
+        steps.append(merged_rows(with_residual(fused), places[block], places[block + 1]))
     maps = [
-        patch_flows([each[row].cpu().numpy() for each in steps], found.pool_weights[row].float().cpu().numpy(), prefix)
+        patch_flows(
+            [each[row].cpu().numpy() for each in steps],
+            found.pool_weights[row].float().cpu().numpy(),
+            model.config.prefix,
+        )
         for row in range(len(pixels))
     ]
     return torch.from_numpy(np.stack(maps)).reshape(-1, *model.grid_of(pixels)).float()
 
 
+def merged_rows(step: Tensor, before: Place, after: Place) -> Tensor:
+    """The links of a block (B, T, T) from the tokens after its merging (B, T', T): the mean of those merged."""
+    if after.sizes is None:
+        return step
+    one = torch.eye(after.sizes.shape[1], device=step.device).expand(len(step), -1, -1)  # a row for each token after
+    return carry(one, after, before) @ step
+
+
 def patch_flows(steps: Sequence[Array], start: Array, prefix: int) -> Array:
-    """The flow from what the pool reads (T,) down through blocks (T, T) each, first block first, to every patch."""
+    """The flow from what the pool reads (T',) down through blocks (T', T) each, first block first, to every patch."""
     try:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import maximum_flow
     except ImportError:
         raise MissingExtraError("method 'flow' needs scipy: pip install 'vitrail[insight]'") from None
-    tokens, depth = len(start), len(steps)
-    source = (depth + 1) * tokens  # nodes: layer * T + token, the embedding output is layer 0
+    tokens = [step.shape[1] for step in steps] + [len(start)]  # of each layer, the embedding output first
+    *begins, source = np.cumsum([0, *tokens])  # nodes: the tokens of all layers in a row, then the pool
     rows, columns, values = [], [], []
     for layer, step in enumerate(steps, start=1):
         to, given = np.nonzero(step)
-        rows.append(layer * tokens + to)
-        columns.append((layer - 1) * tokens + given)
+        rows.append(begins[layer] + to)
+        columns.append(begins[layer - 1] + given)
         values.append(step[to, given])
     read = np.flatnonzero(start)
     rows.append(np.full(len(read), source))
-    columns.append(depth * tokens + read)
+    columns.append(begins[-1] + read)
     values.append(start[read])
     capacity = np.rint(np.concatenate(values) * UNIT).astype(np.int32)
     graph = coo_array(
         (capacity, (np.concatenate(rows), np.concatenate(columns))), shape=(source + 1, source + 1)
     ).tocsr()
-    return np.array([maximum_flow(graph, source, sink).flow_value / UNIT for sink in range(prefix, tokens)])
+    return np.array([maximum_flow(graph, source, sink).flow_value / UNIT for sink in range(prefix, tokens[0])])

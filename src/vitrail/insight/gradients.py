@@ -12,9 +12,9 @@ from torch import Tensor
 from vitrail.checks import whole
 from vitrail.errors import InputError
 from vitrail.insight.methods import GradCam, IntegratedGradients
-from vitrail.insight.recording import answer, frozen, keep_tokens, tokens_with_gradients, total
-from vitrail.insight.rollout import to_grid
+from vitrail.insight.recording import answer, frozen, tokens_with_gradients, total
 from vitrail.insight.targets import Aim
+from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
 
 STEPS = (32, 64, 128, 256, 512)  # tried in turn until the sum is right
@@ -28,13 +28,14 @@ def grad_cam_map(model: ViT, pixels: Tensor, method: GradCam, aims: Sequence[Aim
     patches without any gradient.
     """
     config = model.config
-    keep_tokens(model)
     block = whole("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
     found = tokens_with_gradients(model, pixels, aims, block)
     [tokens], [slope] = found.values, found.gradients  # (B, T, D) each
-    weights = slope[:, config.prefix :].mean(dim=1)  # (B, D)
+    grid, place = model.grid_of(pixels), found.places[block]
+    merged = (tokens.shape[1] - config.prefix) / (grid[0] * grid[1])  # a merged token's gradient is of all it holds
+    weights = slope[:, config.prefix :].mean(dim=1) * merged  # (B, D)
     cam = torch.einsum("btd,bd->bt", tokens, weights).clamp(min=0)
-    return to_grid(cam, config.prefix, model.grid_of(pixels))
+    return unmerge(cam[:, config.prefix :, None], place).reshape(-1, *grid)
 
 
 class Integrated(NamedTuple):

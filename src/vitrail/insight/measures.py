@@ -34,10 +34,12 @@ def attention_distance(weights: Tensor, distances: Tensor, prefix: int) -> Tenso
 def attention_distances(model: ViT, pixels: Tensor) -> Array:
     """Of every block and head by its original number (depth, heads); NaN where a head is gone. A block at a time."""
     config = model.config
+    if config.merge_per_block:
+        raise InputError("distances are between patches, and this network merges them: use with_merging(model, 0)")
     distances = patch_distances(model.grid_of(pixels), config.cell)
     found = np.full((config.depth, config.heads), np.nan)
     for block in range(config.depth):
-        [weights] = traced(model, pixels, [block]).attention
+        [weights] = traced(model, pixels, [block]).trace.attention
         found[block, list(config.heads_of(block))] = attention_distance(weights, distances, config.prefix).numpy()
     return found
 

@@ -56,7 +56,9 @@ def portrait(
     if own and (config.channels not in (1, 3) or checkpoint.preprocess.range != 255):
         left_out.append("attention distance, token norms and colours: name pictures of these bands with --images")
     elif config.merge_per_block:
-        left_out.append("attention distance, token norms and colours: this network merges tokens")
+        left_out.append(
+            "attention distance, token norms and colours: this network merges tokens; load it with merge_per_block 0"
+        )
     else:
         figures += figures_of_pictures(checkpoint, sources, whose)
     if labelled:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from vitrail.errors import InputError
 from vitrail.insight.targets import Aim
-from vitrail.insight.tracing import Trace, trace
+from vitrail.insight.tracing import Watched, watch
 from vitrail.network.encoder import Block
 from vitrail.network.modes import evaluating
+from vitrail.network.tokens import Place
 from vitrail.network.vit import ViT
 
 
@@ -56,40 +57,49 @@ def asked(model: ViT, pixels: Tensor) -> Answer:
         return answer(model, pixels)
 
 
-def traced(model: ViT, pixels: Tensor, blocks: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Trace:
-    """A trace without gradients."""
-    keep_tokens(model)
+def traced(
+    model: ViT, pixels: Tensor, blocks: Sequence[int] | None = None, rows: Sequence[int] | None = None
+) -> Watched:
+    """A trace without gradients, and where its tokens stood."""
     with frozen(model), torch.no_grad():
-        return trace(model, pixels, hidden=False, blocks=blocks, rows=rows)
+        return watch(model, pixels, hidden=False, blocks=blocks, rows=rows)
 
 
 class Gradients(NamedTuple):
-    """Values inside a network, the gradients there, and what the pool reads (B, T)."""
+    """Values inside a network, the gradients there, what the pool reads (B, T), and where the tokens stood."""
 
     values: list[Tensor]
     gradients: list[Tensor]
     pool_weights: Tensor
+    places: tuple[Place, ...]  # of the tokens that enter each block; last, of those that leave
 
 
 def attention_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> Gradients:
-    """Every block's attention, and the gradient of each picture's aim there."""
-    keep_tokens(model)
+    """Every block's attention, and the gradient of each picture's aim there.
+
+    The row of a merged token is the rows of all it holds at once, so its gradient is theirs added up: it is divided by
+    their number, as the row that stands for each of them.
+    """
     with frozen(model), torch.enable_grad():
-        found = trace(model, _on_graph(pixels), hidden=False)
-        return _gradients(found, list(found.attention), aims)
+        found = watch(model, _on_graph(pixels), hidden=False)
+        inside = _gradients(found, list(found.trace.attention), aims)
+    slopes = [
+        slope if place.sizes is None else slope / place.sizes[:, None, :, None]
+        for slope, place in zip(inside.gradients, found.places[:-1], strict=True)
+    ]
+    return inside._replace(gradients=slopes)
 
 
 def tokens_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim], block: int) -> Gradients:
     """The tokens as a block's attention receives them, after its norm, and the gradient there."""
-    keep_tokens(model)
     kept: list[Tensor] = []
     norm = cast(Block, model.encoder.blocks[block]).norm1
     with frozen(model), torch.enable_grad():
-        watch = norm.register_forward_hook(lambda module, given, made: kept.append(made))
+        hook = norm.register_forward_hook(lambda module, given, made: kept.append(made))
         try:
-            found = trace(model, _on_graph(pixels), attention=False, hidden=False)
+            found = watch(model, _on_graph(pixels), attention=False, hidden=False)
         finally:
-            watch.remove()
+            hook.remove()
         return _gradients(found, kept, aims)
 
 
@@ -98,11 +108,15 @@ def _on_graph(pixels: Tensor) -> Tensor:
     return pixels.detach().requires_grad_(True)
 
 
-def _gradients(found: Trace, inside: list[Tensor], aims: Sequence[Aim]) -> Gradients:
-    slopes = torch.autograd.grad(total(aims, found.logits, found.pooled), inside, allow_unused=True)
+def _gradients(found: Watched, inside: list[Tensor], aims: Sequence[Aim]) -> Gradients:
+    seen = found.trace
+    slopes = torch.autograd.grad(total(aims, seen.logits, seen.pooled), inside, allow_unused=True)
     kept = [torch.zeros_like(of) if each is None else each for each, of in zip(slopes, inside, strict=True)]
     return Gradients(
-        [each.detach().float() for each in inside], [each.float() for each in kept], found.pool_weights.detach().float()
+        [each.detach().float() for each in inside],
+        [each.float() for each in kept],
+        seen.pool_weights.detach().float(),
+        found.places,
     )
 
 
@@ -114,12 +128,3 @@ def total(aims: Sequence[Aim], logits: Tensor, pooled: Tensor) -> Tensor:
     if not value.requires_grad:
         raise InputError("target: this function of the output has no gradient: use method 'occlusion', or a smooth one")
     return value
-
-
-def keep_tokens(model: ViT) -> None:
-    """Refuse a network whose tokens do not stay in their places."""
-    if model.config.merge_per_block:
-        raise InputError(
-            f"this network merges {model.config.merge_per_block} tokens a block, so its attention is not of patches: "
-            "load it with override={'merge_per_block': 0}, or use method 'occlusion' or 'integrated-gradients'"
-        )

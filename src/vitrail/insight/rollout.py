@@ -2,6 +2,7 @@
 
 Every one starts from what the pool reads (B, T), so that the map is of the tokens that the answer was made from, and
 goes back block by block. Multiplying this one row through the blocks is the same as the row of the full product.
+Where a block merges tokens, the row goes back to those that were merged, each by its share; the first block has all.
 """
 
 from __future__ import annotations
@@ -14,61 +15,79 @@ from torch import Tensor
 from vitrail.checks import whole
 from vitrail.errors import InputError
 from vitrail.insight.methods import Attention, GradientRollout, Relevance, Rollout
-from vitrail.insight.recording import attention_with_gradients, keep_tokens, traced
+from vitrail.insight.recording import attention_with_gradients, traced
 from vitrail.insight.targets import Aim
+from vitrail.insight.tracing import Watched
+from vitrail.network.merging import carry, spread
+from vitrail.network.tokens import Place
 from vitrail.network.vit import ViT
 
 
 def attention_map(model: ViT, pixels: Tensor, method: Attention) -> Tensor:
     """What a block looks at, of all heads or one, seen from the pool or from a patch."""
     config, grid = model.config, model.grid_of(pixels)
-    keep_tokens(model)
     block = whole("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
     heads = config.heads_of(block)
     if method.head is not None and method.head not in heads:
         raise InputError(f"head {method.head}: block {block} has the heads {', '.join(map(str, heads))}")
-    if method.query is not None:
-        row = config.prefix + _patch(method.query, grid)
-        weights = traced(model, pixels, [block], [row]).attention[0][:, :, 0]  # (B, A, T)
-    elif config.pool == "cls":
-        weights = traced(model, pixels, [block], [0]).attention[0][:, :, 0]
+    patch = None if method.query is None else _patch(method.query, grid)
+    if patch is None and config.pool == "cls":
+        found = traced(model, pixels, [block], [0])
+        weights = found.trace.attention[0][:, :, 0]  # (B, A, T)
+    elif patch is not None and not config.merge_per_block:
+        found = traced(model, pixels, [block], [config.prefix + patch])
+        weights = found.trace.attention[0][:, :, 0]
     else:
         found = traced(model, pixels, [block])
-        weights = torch.einsum("bt,bats->bas", found.pool_weights, found.attention[0])
+        weights = rows_of(found, block, found.trace.attention[0], patch)
     chosen = weights.mean(dim=1) if method.head is None else weights[:, heads.index(method.head)]
-    return to_grid(chosen.float(), config.prefix, grid)
+    return to_grid(spread(chosen.float(), found.places[block]), config.prefix, grid)
+
+
+def rows_of(found: Watched, block: int, weights: Tensor, patch: int | None = None) -> Tensor:
+    """Where the pool looks through a block's weights (B, A, T, T), or the token that holds a patch: (B, A, T)."""
+    place = found.places[block]
+    if patch is None:
+        row = carry(found.trace.pool_weights, found.places[-1], place)
+        return torch.einsum("bt,bats->bas", row.to(weights.dtype), weights)
+    if place.sources is None:
+        return weights[:, :, place.prefix + patch]
+    holder = place.prefix + place.sources[:, patch]  # (B,)
+    return weights[torch.arange(len(weights), device=weights.device), :, holder]
 
 
 def rollout_map(model: ViT, pixels: Tensor, method: Rollout) -> Tensor:
     """Attention multiplied through all blocks, half of each token kept for the residual way around it."""
     found = traced(model, pixels)
-    prefix = model.config.prefix
-    fused = [without_weak(fuse(each.float(), method.fusion), method.discard, prefix) for each in found.attention]
-    return to_grid(roll(fused, found.pool_weights.float()), prefix, model.grid_of(pixels))
+    fused = [
+        without_weak(fuse(each.float(), method.fusion), method.discard, place)
+        for each, place in zip(found.trace.attention, found.places[:-1], strict=True)
+    ]
+    rolled = roll(fused, found.trace.pool_weights.float(), found.places)
+    return to_grid(rolled, model.config.prefix, model.grid_of(pixels))
 
 
 def gradient_rollout_map(model: ViT, pixels: Tensor, method: GradientRollout, aims: Sequence[Aim]) -> Tensor:
     """Rollout of the mean over heads of attention times gradient, what speaks against the target left out."""
     found = attention_with_gradients(model, pixels, aims)
-    prefix = model.config.prefix
     fused = [
-        without_weak((weights * slope).mean(dim=1).clamp(min=0), method.discard, prefix)
-        for weights, slope in zip(found.values, found.gradients, strict=True)
+        without_weak((weights * slope).mean(dim=1).clamp(min=0), method.discard, place)
+        for weights, slope, place in zip(found.values, found.gradients, found.places[:-1], strict=True)
     ]
-    return to_grid(roll(fused, found.pool_weights), prefix, model.grid_of(pixels))
+    return to_grid(roll(fused, found.pool_weights, found.places), model.config.prefix, model.grid_of(pixels))
 
 
 def relevance_map(model: ViT, pixels: Tensor, method: Relevance, aims: Sequence[Aim]) -> Tensor:
     """R = I, then R + mean of the positive parts of (attention * gradient) @ R, block by block; read by the pool."""
     found = attention_with_gradients(model, pixels, aims)
     row = found.pool_weights  # (B, T)
-    for weights, slope in zip(reversed(found.values), reversed(found.gradients), strict=True):
-        positive = (weights * slope).clamp(min=0).mean(dim=1)  # (B, T, T)
+    for block in reversed(range(model.config.depth)):
+        row = carry(row, found.places[block + 1], found.places[block])
+        positive = (found.values[block] * found.gradients[block]).clamp(min=0).mean(dim=1)  # (B, T, T)
         row = row + torch.einsum("bt,bts->bs", row, positive)
-    if (
-        model.config.pool != "map"
-    ):  # what a mean reads of a patch by itself is the same for all: it says nothing of where
-        row = row - found.pool_weights
+    if model.config.pool != "map":
+        # what a mean reads of a patch by itself is the same for all: it says nothing of where
+        row = row - spread(found.pool_weights, found.places[-1])
     return to_grid(row, model.config.prefix, model.grid_of(pixels))
 
 
@@ -79,22 +98,36 @@ def fuse(weights: Tensor, fusion: str) -> Tensor:
     return weights.amax(dim=1) if fusion == "max" else weights.amin(dim=1)
 
 
-def without_weak(fused: Tensor, discard: float, prefix: int) -> Tensor:
-    """The weakest share of the links set to 0, picture by picture; links to prefix tokens are never cut."""
+def without_weak(fused: Tensor, discard: float, place: Place) -> Tensor:
+    """The weakest share of the links set to 0, picture by picture; links to prefix tokens are never cut.
+
+    The link between two merged tokens is as many as there are between the patches that they hold, all as strong.
+    """
     if not discard:
         return fused
+    prefix = place.prefix
     patches = fused[:, :, prefix:]  # (B, T, N)
     flat = patches.flatten(1)
-    count = int(flat.shape[1] * discard)
-    weakest = flat.argsort(dim=1, stable=True)[:, :count]
-    return torch.cat((fused[:, :, :prefix], flat.scatter(1, weakest, 0.0).view_as(patches)), dim=2)
+    if place.sizes is None:
+        count = int(flat.shape[1] * discard)
+        weakest = flat.argsort(dim=1, stable=True)[:, :count]
+        kept = flat.scatter(1, weakest, 0.0)
+    else:
+        holds = place.sizes[:, prefix:]  # (B, N)
+        links = (place.sizes[:, :, None] * holds[:, None]).flatten(1)  # (B, T*N)
+        order = (patches / holds[:, None]).flatten(1).argsort(dim=1, stable=True)
+        counted = links.gather(1, order).double().cumsum(dim=1)  # up to each, from the weakest on
+        weak = counted <= int(float(counted[0, -1]) * discard)  # as many links in every picture
+        kept = flat.masked_fill(torch.zeros_like(weak).scatter(1, order, weak), 0.0)
+    return torch.cat((fused[:, :, :prefix], kept.view_as(patches)), dim=2)
 
 
-def roll(fused: Sequence[Tensor], start: Tensor) -> Tensor:
-    """start @ A_L @ … @ A_1, where A = (fused + I) with rows that sum to 1."""
+def roll(fused: Sequence[Tensor], start: Tensor, places: Sequence[Place]) -> Tensor:
+    """start @ M_L @ A_L @ … @ M_1 @ A_1, where A = (fused + I) with rows that sum to 1, and M are the mergings."""
     row = start
-    for each in reversed(fused):
-        row = torch.einsum("bt,bts->bs", row, with_residual(each))
+    for block in reversed(range(len(fused))):
+        row = carry(row, places[block + 1], places[block])
+        row = torch.einsum("bt,bts->bs", row, with_residual(fused[block]))
     return row
 
 

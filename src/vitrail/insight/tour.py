@@ -23,7 +23,7 @@ from vitrail.insight.figures import (
 )
 from vitrail.insight.pages import Figure, write_page
 from vitrail.insight.pictures import PAPER, Array, bars, marked, overlay, panes, sheet
-from vitrail.insight.tracing import Trace, trace
+from vitrail.insight.tracing import Watched, watch
 from vitrail.network.cost import Step, shape_walk
 from vitrail.network.modes import evaluating
 
@@ -41,12 +41,14 @@ def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
     """Walk one picture through the network and write what is to be seen on the way."""
     model = checkpoint.model
     if model.config.merge_per_block:
-        raise InputError("the tour shows every patch, and this network merges them: set merge_per_block=0")
+        raise InputError(
+            "the tour shows every patch, and this network merges them: use vitrail.network.with_merging(model, 0)"
+        )
     image = checkpoint.preprocess.whole(picture)
     seen = checkpoint.preprocess.view(picture)
     with evaluating(model), torch.no_grad():
         pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()).dtype)
-        traced = trace(model, pixels)
+        traced = watch(model, pixels)
     prediction = predict(checkpoint, [picture], top=5)[0]
     walk = shape_walk(checkpoint.model.config, checkpoint.preprocess.size)
     figures = draw_figures(checkpoint, traced, image, seen, prediction)
@@ -61,22 +63,21 @@ def tour(checkpoint: Checkpoint, picture: Source, out: Path) -> Tour:
 
 
 def draw_figures(
-    checkpoint: Checkpoint, traced: Trace, image: Image.Image, seen: Image.Image, prediction: Prediction
+    checkpoint: Checkpoint, traced: Watched, image: Image.Image, seen: Image.Image, prediction: Prediction
 ) -> list[Figure]:
     """Every figure of the tour, in the order an image travels."""
     model, config = checkpoint.model, checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
-    prefix = config.prefix
     times = max(1, round(448 / seen.width))  # a whole number, so that patches stay whole
     large = seen.resize((seen.width * times, seen.height * times), Image.Resampling.LANCZOS)
     if image.width == image.height and seen.width == seen.height and checkpoint.preprocess.crop == 1:
         large = image.resize(large.size, Image.Resampling.LANCZOS)
-    last = looks(traced, -1, prefix, grid).mean(dim=0).numpy()
+    last = looks(traced, -1, grid).mean(dim=0).numpy()
     busiest = int(last.argmax())
     row, column = divmod(busiest, grid[1])
     h, w = large.height / grid[0], large.width / grid[1]
     query = marked(large, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    asked = [looks(traced, block, prefix, grid, prefix + busiest) for block in range(config.depth)]
+    asked = [looks(traced, block, grid, busiest) for block in range(config.depth)]
     patch_maps = [each.mean(dim=0).numpy() for each in asked]
     small = (190, round(190 * large.height / large.width))
     who = reader(config)

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrail.checks import instance, whole
 from vitrail.errors import InputError
 from vitrail.network.encoder import Tape
+from vitrail.network.tokens import Place
 from vitrail.network.vit import ViT
 
 
@@ -22,6 +23,13 @@ class Trace(NamedTuple):
     hidden: tuple[Tensor, ...]  # depth + 1 of (B, T, D), the embedding output first; empty if not asked for
     attention: tuple[Tensor, ...]  # (B, A, T, T) for each block asked for; rows sum to 1, before any head mask
     pool_weights: Tensor  # (B, T), how much of each token the pool took
+
+
+class Watched(NamedTuple):
+    """A trace, and where its tokens stood: `vitrail.network.merging.spread` takes a row of them to the patches."""
+
+    trace: Trace
+    places: tuple[Place, ...]  # of the tokens that enter each block; last, of those that leave: as `hidden`
 
 
 def trace(
@@ -40,6 +48,19 @@ def trace(
     `rows` names tokens (prefix tokens first) whose attention alone is wanted, (B, A, rows, T): the fused kernel stays,
     and the rows cost next to nothing. They are computed beside it, so nothing flows back through them.
     """
+    return watch(model, pixels, attention, hidden, head_mask, blocks, rows).trace
+
+
+def watch(
+    model: ViT,
+    pixels: Tensor,
+    attention: bool = True,
+    hidden: bool = True,
+    head_mask: Tensor | None = None,
+    blocks: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> Watched:
+    """The same as `trace`, with where the tokens stood: in a network that merges them, what each one holds."""
     instance("model", model, ViT, error=InputError)
     for name, given in (("blocks", blocks), ("rows", rows)):
         if given is not None and not attention:
@@ -51,7 +72,7 @@ def trace(
     after = model.config.final_norm == "pooled"
     vector, weights = model.pool.weigh(encoded.tokens if after else tokens, encoded.place)
     pooled = model.head.represent(model.normed(vector) if after else vector)
-    return Trace(
+    found = Trace(
         tokens,
         pooled,
         model.head(pooled),
@@ -59,17 +80,22 @@ def trace(
         tuple(tape.attention[block] for block in wanted),
         weights,
     )
+    return Watched(found, tuple(tape.places))
 
 
 def _tokens(model: ViT, pixels: Tensor, rows: Sequence[int]) -> list[int]:
-    """Numbers of tokens, of a network that keeps them all."""
+    """Numbers of tokens; where they merge, those of patches change from block to block."""
     config = model.config
-    if config.merge_per_block:
-        raise InputError("rows: this network merges tokens, so their numbers change: leave rows out")
     h, w = model.grid_of(pixels)
-    if not _numbers("rows", rows, config.prefix + h * w):
+    wanted = _numbers("rows", rows, config.prefix + h * w)
+    if not wanted:
         raise InputError("rows: expected at least one token, got none: leave rows out for all")
-    return _numbers("rows", rows, config.prefix + h * w)
+    if config.merge_per_block and max(wanted) >= config.prefix:
+        raise InputError(
+            f"rows: this network merges tokens, so the numbers of patches change from block to block: expected some of "
+            f"its {config.prefix} prefix tokens, got {max(wanted)}: leave rows out for all"
+        )
+    return wanted
 
 
 def _numbers(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:

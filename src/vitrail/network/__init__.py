@@ -6,7 +6,7 @@ from vitrail.network.cost import Cost, estimate, shape_walk
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.patches import channels_first, patchify, resize_kernel, unpatchify
 from vitrail.network.presets import create, preset
-from vitrail.network.vit import Features, ViT
+from vitrail.network.vit import Features, ViT, with_merging
 
 __all__ = [
     "Attention",
@@ -28,4 +28,5 @@ __all__ = [
     "resize_kernel",
     "shape_walk",
     "unpatchify",
+    "with_merging",
 ]

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrail.checks import instance, pair
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Tape
+from vitrail.network.merging import most_joined
 from vitrail.network.vit import on_meta
 
 
@@ -52,7 +53,7 @@ def estimate(config: ViTConfig, image_size: int | tuple[int, int] | None = None)
     weights, patches = 0, grid[0] * grid[1]
     for block in range(config.depth):  # merging leaves fewer tokens to each next block
         weights += len(config.heads_of(block)) * (config.prefix + patches) ** 2
-        patches -= min(config.merge_per_block, patches // 2)
+        patches -= most_joined(patches, config.merge_per_block)
     parameters = count_parameters(model)
     return Cost(
         parameters,

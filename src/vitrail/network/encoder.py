@@ -173,6 +173,7 @@ class Tape:
         self.wants_hidden = hidden
         self.attention: dict[int, Tensor] = {}
         self.hidden: list[Tensor] = []
+        self.places: list[Place] = []  # where the tokens stand that enter each block; last, those that leave
 
 
 class Encoder(nn.Module):
@@ -217,8 +218,10 @@ class Encoder(nn.Module):
         """Tokens through every block; `tape` collects what was asked for on the way."""
         rotation = None
         for index, block in enumerate(self.blocks):
-            if tape is not None and tape.wants_hidden:
-                tape.hidden.append(x)
+            if tape is not None:
+                tape.places.append(place)
+                if tape.wants_hidden:
+                    tape.hidden.append(x)
             if additions:
                 x = x + additions[index]
             if rotary is not None and place.places is not None:
@@ -233,6 +236,8 @@ class Encoder(nn.Module):
             x, place = passed.tokens, passed.place
             if tape is not None and passed.weights is not None:
                 tape.attention[index] = passed.weights
-        if tape is not None and tape.wants_hidden:
-            tape.hidden.append(x)
+        if tape is not None:
+            tape.places.append(place)
+            if tape.wants_hidden:
+                tape.hidden.append(x)
         return Passed(x, place)
