@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
 import json
 import os
@@ -238,6 +239,103 @@ def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Pa
     assert "expected FILE.csv or FILE.json, got 'x.txt'" in vit.mistake("predict", file, folder, "--out", "x.txt")
     nowhere = tmp_path / "no folder" / "x.csv"
     assert f"cannot write {nowhere}: No such file" in vit.mistake("predict", file, folder, "--out", nowhere)
+
+
+def test_a_table_is_there_only_when_all_of_it_is(
+    vit: Line, file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go to the disk as they come, under another name; where it goes wrong, the old table stays."""
+    table = tmp_path / "out.csv"
+    table.write_text("the old one")
+    sizes: list[int] = []
+    run = Checkpoint.run
+
+    def watched(self: Checkpoint, pixels: Any) -> Any:
+        [part] = tmp_path.glob(".vitrail-*.part")
+        sizes.append(part.stat().st_size)
+        assert table.read_text() == "the old one"
+        if len(sizes) > 60:
+            raise vitrail.VitrailError("stop here")
+        return run(self, pixels)
+
+    monkeypatch.setattr(Checkpoint, "run", watched)
+    pictures = [folder / "1.png"] * 80
+    assert vit.mistake("predict", file, *pictures, "--batch", "1", "--out", table) == "stop here"
+    assert sizes[0] == 0
+    assert sizes[-1] > 0  # a buffer of it was written
+    assert table.read_text() == "the old one"
+    assert list(tmp_path.glob(".*")) == []
+    monkeypatch.setattr(Checkpoint, "run", run)
+    assert vit("predict", file, *pictures, "--batch", "16", "--out", table).code == 0
+    assert len(table.read_text().splitlines()) == 1 + 3 * 80
+    link = tmp_path / "link.csv"
+    link.symlink_to(table)
+    assert vit("predict", file, folder / "2.png", "--out", link).code == 0
+    assert link.is_symlink()
+    assert len(table.read_text().splitlines()) == 4
+
+
+def test_lines_are_printed_as_they_come(vit: Line, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the network sees the second picture, the first is told."""
+    seen: list[str] = []
+    run = Checkpoint.run
+
+    def watched(self: Checkpoint, pixels: Any) -> Any:
+        seen.append(vit.capsys.readouterr().out)
+        return run(self, pixels)
+
+    monkeypatch.setattr(Checkpoint, "run", watched)
+    said = vit("predict", file, folder / "1.png", folder / "2.png", "--batch", "1")
+    assert [text.partition(": ")[0] for text in (*seen, said.out)] == ["", f"{folder / '1.png'}", f"{folder / '2.png'}"]
+
+
+@pytest.mark.row("DL.7")
+def test_predict_of_videos_and_animations(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
+    dice = np.random.default_rng(1)
+    shots = [Image.fromarray(dice.integers(0, 256, (6, 8, 3), np.uint8)).resize((80, 60)) for _ in range(5)]
+    clip, moving = tmp_path / "clip.mjpeg", tmp_path / "moving.gif"
+    with open(clip, "wb") as stream:
+        for shot in shots:
+            shot.save(stream, "JPEG")
+    shots[0].save(moving, save_all=True, append_images=shots[1:])
+    found = vit("predict", file, folder / "1.png", clip, "--json").json["predictions"]
+    assert [row["path"] for row in found] == [str(folder / "1.png"), *(f"{clip}#{number}" for number in range(5))]
+    expected = vitrail.predict(vitrail.load(file), list(vitrail.inference.frames(clip)))
+    assert [row["labels"] for row in found[1:]] == [list(each.labels) for each in expected]
+    some = vit("predict", file, clip, moving, "--every", "2", "--json").json["predictions"]
+    assert [row["path"] for row in some] == [f"{name}#{number}" for name in (clip, moving) for number in (0, 2, 4)]
+    assert [row["labels"] for row in some[:3]] == [row["labels"] for row in found[1::2]]
+    [still] = vit("predict", file, moving, "--json").json["predictions"]
+    assert still["path"] == str(moving)  # without --every an animation is its first picture, as everywhere
+    clip.write_bytes(clip.read_bytes()[:-100])
+    cut = vit("predict", file, clip, folder / "1.png", "--json")
+    assert cut.code == 2
+    assert [row["path"] for row in cut.json["predictions"]] == [
+        *(f"{clip}#{n}" for n in range(4)),
+        f"{folder / '1.png'}",
+    ]
+    assert cut.json["skipped"] == [{"path": str(clip), "error": f"{clip}: cut short, the stream ends within frame 4"}]
+
+
+def test_a_video_without_its_extra(vit: Line, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    video = tmp_path / "a.mp4"
+    video.write_bytes(b"\0\0\0\x20ftypisom" + bytes(100))
+    assert "pip install 'vitrail[video]'" in vit.mistake("predict", file, video)
+
+
+def test_scaled_decoding_on_the_command_line(vit: Line, file: Path, tmp_path: Path) -> None:
+    shot = Image.fromarray(np.random.default_rng(2).integers(0, 256, (30, 40, 3), np.uint8)).resize((800, 600))
+    shot.save(tmp_path / "large.jpg")
+    loaded = vitrail.load(file)
+    scaled = dataclasses.replace(loaded, preprocess=dataclasses.replace(loaded.preprocess, scaled_decoding=True))
+    for options, way in (((), loaded), (("--scaled-decoding", "--threads", "1"), scaled)):
+        [row] = vit("predict", file, tmp_path / "large.jpg", "--json", *options).json["predictions"]
+        [expected] = vitrail.predict(way, [tmp_path / "large.jpg"])
+        assert row["probabilities"] == pytest.approx(expected.probabilities, abs=1e-7)
+        vectors = vit("embed", file, tmp_path / "large.jpg", "--json", *options).json["embeddings"]
+        assert np.allclose(vectors, vitrail.embed(way, [tmp_path / "large.jpg"]), atol=1e-6)
+    assert vitrail.predict(scaled, [tmp_path / "large.jpg"]) != vitrail.predict(loaded, [tmp_path / "large.jpg"])
 
 
 def test_embed_to_files(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:

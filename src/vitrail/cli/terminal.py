@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,11 @@ LeaveOut = Annotated[
 ]
 ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Pictures, and folders of them.")]
 Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that read pictures while the network works.")]
+ScaledDecoding = Annotated[
+    bool,
+    typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
+]
 
 
 class Skipped:
@@ -66,15 +72,19 @@ def busy(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while pictures are worked on; nothing where nobody watches."""
+def progress(total: int | None, beside_lines: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while pictures are worked on; nothing where nobody watches.
+
+    The total may be unknown. Where lines are printed meanwhile, on a terminal they are sign of life enough.
+    """
     bar = Progress(
-        TextColumn("{task.completed}/{task.total} pictures"),
+        TextColumn("{task.completed} pictures" if total is None else "{task.completed}/{task.total} pictures"),
         BarColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
+        redirect_stdout=False,  # it would send what is printed to stderr
+        disable=not sys.stderr.isatty() or (beside_lines and sys.stdout.isatty()),
     )
     with bar:
         task = bar.add_task("", total=total)
@@ -83,13 +93,21 @@ def progress(total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file to write to; names that are not text go in as they are."""
+    """A file to write to, there only when all of it is; names that are not text go in as they are."""
     how: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+    # A pipe or a device cannot be replaced, and of a link it is what it points to.
+    place = Path(os.path.realpath(path))
+    part = place if place.exists() and not place.is_file() else place.with_name(f".vitrail-{os.getpid()}.part")
     try:
-        with open(path, mode, **how) as file:
+        with open(part, mode, **how) as file:
             yield file
+        if part != place:
+            os.replace(part, place)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        if part != place:
+            part.unlink(missing_ok=True)
 
 
 class ReaderGone(Exception):  # noqa: N818

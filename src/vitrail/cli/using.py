@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +20,9 @@ from vitrail.cli.terminal import (
     ImagePaths,
     LeaveOut,
     Override,
+    ScaledDecoding,
     Skipped,
+    Threads,
     busy,
     print_json,
     progress,
@@ -25,7 +30,12 @@ from vitrail.cli.terminal import (
     writing,
 )
 from vitrail.cli.weights import load_checkpoint, settings_of, show_settings
-from vitrail.errors import InputError
+from vitrail.errors import ImageError, InputError
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint
+    from vitrail.images import Source
+    from vitrail.inference import Named, Prediction
 
 TARGETS = (  # here in words, since asking the families would import torch
     "vitrail, timm, timm-naflex, transformers, google, big_vision, dino, dinov2, dinov3, mae, deit, clip, torchvision, "
@@ -40,56 +50,97 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
     batch: Batch = 16,
+    threads: Threads = 2,
+    every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of videos and animations, every Nth frame.")
+    ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    scaled_decoding: ScaledDecoding = False,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is on pictures: labels with probabilities."""
-    from vitrail.inference import find_images
-    from vitrail.inference import predict as run
+    """Say what is on pictures: labels with probabilities. Of videos, on each frame."""
+    from vitrail.inference import find_images, predictions
+    from vitrail.inference.frames import moves
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    loaded = load_checkpoint(checkpoint, override, leave_out)
+    loaded = _decoding(load_checkpoint(checkpoint, override, leave_out), scaled_decoding)
     skipped = Skipped()
     paths = find_images(images)
-    with progress(len(paths)) as done:
-        found = run(loaded, paths, top, batch, skipped, done)
-    rows: list[dict[str, Any]] = [
-        {
-            "path": each.path,
-            "labels": [n for n, p in zip(each.labels, each.probabilities, strict=True) if p >= threshold],
-            "probabilities": [p for p in each.probabilities if p >= threshold],
-        }
-        for each in found
-    ]
-    result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
-    if to is not None and to.suffix == ".csv":
-        with writing(to) as file:
-            writer = csv.writer(file)
+    moving = {path for path in paths if moves(path, animations=every is not None)}
+    total = None if moving else len(paths)
+    in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
+    lines = to is None and not as_json
+    rows: list[dict[str, Any]] = []
+    count = 0
+    with (
+        writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
+        progress(total, beside_lines=lines) as done,
+        closing(predictions(loaded, _pictures(paths, moving, every or 1), top, batch, skipped, done, threads)) as found,
+    ):
+        writer = csv.writer(table) if table is not None else None
+        if writer is not None:
             writer.writerow(["path", "rank", "label", "probability"])
-            for row in rows:
-                for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
-                    writer.writerow([row["path"], rank, pair[0], f"{pair[1]:.6f}"])
-                if not row["labels"]:
-                    writer.writerow([row["path"], "", "", ""])  # nothing sure enough, but not forgotten
-    elif to is not None:
+        for each in found:
+            row = _row(each, threshold)
+            count += 1
+            if in_full:
+                rows.append(row)
+            if writer is not None:
+                writer.writerows(_table_rows(row))
+            if lines:
+                _say_row(row)
+    result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
+    if to is not None and to.suffix == ".json":
         with writing(to) as file:
             json.dump(result, file, indent=1)
     if as_json:
         print_json(result)
     elif to is not None:
-        say(f"{len(rows)} predictions written to {to}")
-    else:
-        for row in rows:
-            answers = ", ".join(
-                f"{name} {100 * p:.1f} %" for name, p in zip(row["labels"], row["probabilities"], strict=True)
-            )
-            say(f"{row['path']}: {answers or 'nothing above the threshold'}")
+        say(f"{count} predictions written to {to}")
     if loaded.temperature is not None and not as_json:
         say("the probabilities are calibrated")
     skipped.finish()
+
+
+def _decoding(loaded: Checkpoint, scaled: bool) -> Checkpoint:
+    """The same checkpoint, decoding large JPEGs at a part of their size if that is asked for."""
+    return replace(loaded, preprocess=replace(loaded.preprocess, scaled_decoding=True)) if scaled else loaded
+
+
+def _pictures(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
+    """Every picture, and every frame of what moves, called clip.mp4#120; what cannot be read stands as its error."""
+    from vitrail.inference import Named, frames
+
+    for path in paths:
+        if path not in moving:
+            yield path
+            continue
+        try:
+            for number, frame in enumerate(frames(path, every)):
+                yield Named(f"{path}#{number * every}", frame)
+        except ImageError as error:
+            yield Named(str(path), error)
+
+
+def _row(found: Prediction, threshold: float) -> dict[str, Any]:
+    likely = [pair for pair in zip(found.labels, found.probabilities, strict=True) if pair[1] >= threshold]
+    return {"path": found.path, "labels": [n for n, _ in likely], "probabilities": [p for _, p in likely]}
+
+
+def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:
+    for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
+        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}"]
+    if not row["labels"]:
+        yield [row["path"], "", "", ""]  # nothing sure enough, but not forgotten
+
+
+def _say_row(row: dict[str, Any]) -> None:
+    pairs = zip(row["labels"], row["probabilities"], strict=True)
+    answers = ", ".join(f"{name} {100 * p:.1f} %" for name, p in pairs)
+    say(f"{row['path']}: {answers or 'nothing above the threshold'}")
 
 
 @app.command()
@@ -98,6 +149,8 @@ def embed(
     images: ImagePaths,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
     batch: Batch = 16,
+    threads: Threads = 2,
+    scaled_decoding: ScaledDecoding = False,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -114,10 +167,11 @@ def embed(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     paths = [str(path) for path in find_images(images)]
     skipped = Skipped()
-    loaded = load_checkpoint(checkpoint, override, leave_out)
+    loaded = _decoding(load_checkpoint(checkpoint, override, leave_out), scaled_decoding)
     with progress(len(paths)) as done:
-        vectors = run(loaded, paths, batch, skipped, done)
-    kept = [path for path in paths if path not in skipped.names]
+        vectors = run(loaded, paths, batch, skipped, done, threads)
+    unread = skipped.names
+    kept = [path for path in paths if path not in unread]
     if to is not None and to.suffix == ".npy":
         if any(len(path.splitlines()) != 1 for path in kept):
             raise InputError("a file name holds a line break, which FILE.txt cannot list: use --out FILE.csv")
