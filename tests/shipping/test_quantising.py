@@ -102,7 +102,7 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     assert found.words == "calibrated on train, chosen by val, reported on test"
     plain = found.to_dict()
     assert plain["int8_layers"] == 12 - len(found.kept)
-    assert plain["before"]["weight_bytes"] > 2 * plain["after"]["weight_bytes"]
+    assert plain["before"]["weight_bytes"] > 1.5 * plain["after"]["weight_bytes"]
 
 
 def test_an_impossible_budget_is_refused_with_the_best_found() -> None:

@@ -78,9 +78,12 @@ def quantise(
     max_drop: float = 0.5,
     batch: int = 32,
     seed: int = 0,
+    against: Checkpoint | None = None,
     tell: Tell = lambda text: None,
 ) -> Quantised:
     """The network in int8 (or bf16) with at most `max_drop` points lost on validation pictures, or an error.
+
+    Lost against the network itself, or `against` another that it was made from, by merging or pruning.
 
     Ranges come from training pictures. If all layers in int8 lose too much, those that harm most by themselves stay in
     higher precision, as few as the budget needs; every choice that is taken was tried. Test pictures only report.
@@ -95,18 +98,19 @@ def quantise(
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head, or use precision 'fp32'")
     dealt = deal(data, checkpoint, seed)
-    judge = Judge.by(checkpoint, dealt.choosing, batch)
+    original = checkpoint if against is None else against
+    judge = Judge.by(original, dealt.choosing, batch)
     if precision == "bf16":
         runtime = Packed(checkpoint, Plan("bf16"))
         _refuse_over(judge(runtime), max_drop, "bf16")
-        return _reported(checkpoint, checkpoint, runtime, (), dealt, batch)
+        return _reported(original, checkpoint, runtime, (), dealt, batch)
     batches = pixels_of(checkpoint, dealt.calibration, batch)
     tell(f"calibrating on {sum(map(len, batches))} pictures")
     base = replace(checkpoint, model=smooth(checkpoint.model, batches))
     ranges = calibrate(base.model, batches)
     rest = "bf16" if has_bf16_units() else "fp32"
     runtime, kept = within_budget(base, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell)
-    return _reported(checkpoint, base, runtime, kept, dealt, batch)
+    return _reported(original, base, runtime, kept, dealt, batch)
 
 
 def within_budget(
@@ -187,10 +191,10 @@ def _refuse_over(judged: Judged, max_drop: float, precision: str) -> None:
 
 
 def _reported(
-    checkpoint: Checkpoint, base: Checkpoint, runtime: Packed, kept: Sequence[Sensitive], dealt: Dealt, batch: int
+    original: Checkpoint, base: Checkpoint, runtime: Packed, kept: Sequence[Sensitive], dealt: Dealt, batch: int
 ) -> Quantised:
-    judge = Judge.by(checkpoint, dealt.reporting, batch)
-    took = latencies({"before": checkpoint, "after": runtime}, batch=1)
-    before = Measured(judge.of(judge.baseline), took["before"], weight_bytes(checkpoint.model))
+    judge = Judge.by(original, dealt.reporting, batch)
+    took = latencies({"before": original, "after": runtime}, batch=1)
+    before = Measured(judge.of(judge.baseline), took["before"], weight_bytes(original.model))
     after = Measured(judge(runtime), took["after"], weight_bytes(runtime.model))
     return Quantised(runtime, base, before, after, tuple(kept), dealt.words, runtime.notes)

@@ -1,0 +1,43 @@
+"""What this machine can do at best: the rate of its matrix products, in each precision."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch.nn import functional as F
+
+from vitrail.shipping import kernels
+from vitrail.shipping.kernels import Bytes, Scale
+from vitrail.shipping.timing import interleaved
+
+SHAPE = (3152, 768, 3072)  # rows, in and out of the largest layer of ViT-B/16, 16 pictures
+
+
+def limits(rounds: int = 5, shape: tuple[int, int, int] = SHAPE) -> dict[str, float]:
+    """GFLOP/s of a large product: the faster of plain torch and packed, for fp32, bf16 and int8 where they are."""
+    rows, width, out = shape
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(rows, width, generator=generator), torch.randn(out, width, generator=generator)
+    bias = torch.zeros(out)
+    calls = {}
+    with torch.inference_mode():
+        for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            given = (x.to(kind), weight.to(kind), bias.to(kind))
+            calls[f"{name} plain"] = partial(F.linear, *given)
+            if kernels.probe(name).works:
+                calls[f"{name} packed"] = partial(kernels.linear, given[0], kernels.pack(given[1], rows), given[2])
+        if kernels.probe("int8").works:
+            scale, made = Scale.of_range(-4.0, 4.0), Bytes.of(weight)
+            packed, zeros = kernels.pack_bytes(made.values, rows), torch.zeros(out, dtype=torch.int32)
+            small = kernels.quantise(x, scale)
+            out_scale = Scale.of_range(-100.0, 100.0)
+            calls["int8 packed"] = partial(
+                kernels.linear_bytes, small, scale, packed, made.steps, zeros, bias, "", out_scale
+            )
+        took = interleaved(calls, rounds)
+    best: dict[str, float] = {}
+    for key, seconds in took.items():
+        name = key.split()[0]
+        best[name] = max(best.get(name, 0.0), 2 * rows * width * out / seconds / 1e9)
+    return best
