@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ import torch
 from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import instance, whole
 from vitrail.errors import InputError, MissingExtraError, VitrailError, nearest
+from vitrail.images import Preprocess
 from vitrail.inference import Runtime, open_exported
 from vitrail.network.cost import estimate
 from vitrail.shipping.artefact import open_packed, save_packed
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     """A runtime at a batch size; memory and start are of a process of its own that answers once."""
 
     runtime: str
+    size: tuple[int, int]  # height and width
     batch: int
     milliseconds: float  # of one pass
     pictures_per_second: float
@@ -44,6 +46,7 @@ class Row(NamedTuple):
     difference: float  # from eager, of the largest logit, on random pixels
     start_seconds: float
     memory_bytes: int
+    largest_batch: int  # that fits into the memory free now, by what one more picture was seen to take
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,6 @@ class Bench:
 
     rows: tuple[Row, ...]
     limits: dict[str, float]
-    gflops: float  # of one picture
     threads: int
     notes: tuple[str, ...]
 
@@ -61,7 +63,6 @@ class Bench:
         return {
             "rows": [each._asdict() for each in self.rows],
             "limits_gflops_per_second": self.limits,
-            "gflops_per_picture": self.gflops,
             "threads": self.threads,
             "notes": list(self.notes),
         }
@@ -71,12 +72,14 @@ def bench(
     checkpoint: Checkpoint,
     *,
     batches: Sequence[int] = (1, 16),
+    sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
     tell: Tell = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
+    `sizes` are sides of square pictures, by default the network's own size.
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
     """
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -87,31 +90,52 @@ def bench(
             raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
     wanted = runtimes or [each for each in KINDS if each != "packed bf16" or has_bf16_units()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
-    with TemporaryDirectory(prefix="vitrail-") as name:
-        folder = Path(name)
-        made: dict[str, Runtime] = {"eager": checkpoint}
-        files: dict[str, Path] = {}
-        save(checkpoint, folder / "whole.safetensors")
-        files["eager"] = folder / "whole.safetensors"
-        for kind in wanted:
-            tell(f"making {kind}")
-            try:
-                if kind != "eager":
-                    made[kind], files[kind] = _made(checkpoint, kind, folder)
-            except MissingExtraError as error:
-                if kind in runtimes:
-                    raise
-                notes.append(f"{kind} left out: {error}")
-        tell("measuring the machine's limit")
-        rates = limits()
-        rows = []
-        alone = {kind: _alone(files[kind]) for kind in made}
-        for batch in batches:
-            tell(f"timing batch {batch}")
-            rows += _timed(checkpoint, made, batch, rounds, rates, alone)
-    gflops = _gflops(checkpoint)
+    tell("measuring the machine's limit")
+    rates = limits()
+    rows: list[Row] = []
+    for size in sizes or (0,):
+        sized = checkpoint if not size else replace(checkpoint, preprocess=replaced(checkpoint.preprocess, size))
+        with TemporaryDirectory(prefix="vitrail-") as name:
+            rows += _table(sized, batches, wanted, runtimes, rounds, rates, Path(name), notes, tell)
     kept = tuple(each for each in rows if each.runtime in wanted or each.runtime == "eager")
-    return Bench(kept, rates, gflops, torch.get_num_threads(), tuple(notes))
+    return Bench(kept, rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
+
+
+def replaced(preprocess: Preprocess, side: int) -> Preprocess:
+    """The same for square pictures of another size."""
+    return Preprocess.from_dict(preprocess.to_dict() | {"size": [side, side]})
+
+
+def _table(
+    checkpoint: Checkpoint,
+    batches: Sequence[int],
+    wanted: Sequence[str],
+    asked: Sequence[str],
+    rounds: int,
+    rates: dict[str, float],
+    folder: Path,
+    notes: list[str],
+    tell: Tell,
+) -> list[Row]:
+    made: dict[str, Runtime] = {"eager": checkpoint}
+    files = {"eager": folder / "whole.safetensors"}
+    save(checkpoint, files["eager"])
+    for kind in wanted:
+        tell(f"making {kind}")
+        try:
+            if kind != "eager":
+                made[kind], files[kind] = _made(checkpoint, kind, folder)
+        except MissingExtraError as error:
+            if kind in asked:
+                raise
+            notes.append(f"{kind} left out: {error}")
+    tell("starting each in a process of its own")
+    alone = {kind: _alone(files[kind]) for kind in made}
+    rows = []
+    for batch in batches:
+        tell(f"timing batch {batch}")
+        rows += _timed(checkpoint, made, batch, rounds, rates, alone)
+    return rows
 
 
 def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
@@ -141,7 +165,7 @@ def _timed(
     batch: int,
     rounds: int,
     rates: dict[str, float],
-    alone: dict[str, tuple[float, int]],
+    alone: dict[str, Alone],
 ) -> list[Row]:
     shape = (batch, checkpoint.preprocess.channels, *checkpoint.preprocess.size)
     pixels = np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -154,7 +178,19 @@ def _timed(
         share = batch * _gflops(checkpoint) / seconds / rate if rate else float("nan")
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
         rows.append(
-            Row(kind, batch, 1000 * seconds, batch / seconds, took["eager"] / seconds, share, difference, *alone[kind])
+            Row(
+                kind,
+                checkpoint.preprocess.size,
+                batch,
+                1000 * seconds,
+                batch / seconds,
+                took["eager"] / seconds,
+                share,
+                difference,
+                alone[kind].seconds,
+                alone[kind].memory,
+                alone[kind].largest,
+            )
         )
     return rows
 
@@ -167,8 +203,17 @@ def _gflops(checkpoint: Checkpoint) -> float:
     return 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
 
 
-ALONE = """
-import json, resource, sys, time
+class Alone(NamedTuple):
+    """Seconds until the first answer, the largest memory then, and the batch that would fit into the free memory."""
+
+    seconds: float
+    memory: int
+    largest: int
+
+
+SEVERAL: Final = 8  # pictures in the second pass, which shows what each more takes
+ALONE: Final = """
+import json, sys, time
 started = time.perf_counter()
 import numpy
 from vitrail.inference import is_exported, open_exported
@@ -178,22 +223,31 @@ else:
     from vitrail.shipping.runtimes import open_runtime
     runtime = open_runtime(sys.argv[1])
 way = runtime.preprocess
-runtime.run(numpy.zeros((1, way.channels, *way.size), numpy.float32))
+def peak(count):
+    runtime.run(numpy.zeros((count, way.channels, *way.size), numpy.float32))
+    # The largest since this program began; what getrusage says would count what its parent had, too.
+    with open("/proc/self/status") as file:
+        return 1024 * int(dict(line.split(":", 1) for line in file)["VmHWM"].split()[0])
+one = peak(1)
 took = time.perf_counter() - started
-try:  # the largest since this program began; getrusage would count what its parent had too
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    peak = 1024 * int(lines["VmHWM"].split()[0])
-except OSError:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([took, peak]))
+print(json.dumps([took, one, peak(int(sys.argv[2]))]))
 """
 
 
-def _alone(path: Path) -> tuple[float, int]:
-    """Seconds until the first answer of a new process, Python itself not counted, and its largest memory."""
-    ran = subprocess.run([sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, check=False)
+def _alone(path: Path) -> Alone:
+    """A new process that opens a file and answers; Python's own start is not counted."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE, str(path), str(SEVERAL)], capture_output=True, text=True, check=False
+    )
     if ran.returncode:
         last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise VitrailError(f"{path.name} could not be opened in a process of its own: {last[0]}")
-    seconds, peak = json.loads(ran.stdout.splitlines()[-1])
-    return float(seconds), int(peak)
+    seconds, one, several = json.loads(ran.stdout.splitlines()[-1])
+    each = max(1, (several - one) // (SEVERAL - 1))
+    return Alone(float(seconds), int(one), max(1, int((_free() - one) // each)))
+
+
+def _free() -> int:
+    """Bytes of memory that are free now."""
+    with open("/proc/meminfo") as file:
+        return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])
