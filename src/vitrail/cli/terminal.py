@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -107,7 +107,8 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     finally:
         if part != place:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
 
 
 class ReaderGone(Exception):  # noqa: N818

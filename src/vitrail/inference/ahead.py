@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -85,19 +85,18 @@ class Ahead(Generic[Item, Found]):
         with self._drawing:
             if self._over:
                 return False
-            number, failed, item = self._drawn, None, cast(Item, None)
+            number = self._drawn
             try:
                 item = next(self._items)
             except StopIteration:
                 self._finish()
                 return False
             except BaseException as error:
-                failed = _Failed(error)
-            self._drawn += 1
-            if failed is not None:
-                self._keep(number, failed)
+                self._drawn += 1
+                self._keep(number, _Failed(error))
                 self._finish()
                 return False
+            self._drawn += 1
         try:
             self._keep(number, self._read(item))
         except BaseException as error:

@@ -87,8 +87,9 @@ def _passes(
                 rows, names = [each.row for each in kept], [each.name for each in kept]
                 values = np.stack([each.values for each in kept])
                 del kept  # the network may work long: nothing is held twice meanwhile
-                yield Passed(np.array(rows), names, *_checked(run(values), len(rows), runtime))
+                answers = _checked(run(values), len(rows), runtime)
                 del values
+                yield Passed(np.array(rows), names, *answers)
             if failed is not None:
                 raise failed
             ahead.used(count)
