@@ -13,10 +13,10 @@ from vitrail.cli.app import app
 from vitrail.cli.terminal import (
     AsJson,
     Batch,
-    CheckpointPath,
     ImagePaths,
     LeaveOut,
     Override,
+    RuntimePath,
     Skipped,
     busy,
     print_json,
@@ -24,7 +24,7 @@ from vitrail.cli.terminal import (
     say,
     writing,
 )
-from vitrail.cli.weights import load_checkpoint, settings_of, show_settings
+from vitrail.cli.weights import load_runtime, settings_of, show_settings
 from vitrail.errors import InputError
 
 TARGETS = (  # here in words, since asking the families would import torch
@@ -35,7 +35,7 @@ TARGETS = (  # here in words, since asking the families would import torch
 
 @app.command()
 def predict(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     images: ImagePaths,
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
@@ -51,7 +51,7 @@ def predict(
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    loaded = load_checkpoint(checkpoint, override, leave_out)
+    loaded = load_runtime(checkpoint, override, leave_out)
     skipped = Skipped()
     paths = find_images(images)
     with progress(len(paths)) as done:
@@ -94,7 +94,7 @@ def predict(
 
 @app.command()
 def embed(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     images: ImagePaths,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
     batch: Batch = 16,
@@ -114,7 +114,7 @@ def embed(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     paths = [str(path) for path in find_images(images)]
     skipped = Skipped()
-    loaded = load_checkpoint(checkpoint, override, leave_out)
+    loaded = load_runtime(checkpoint, override, leave_out)
     with progress(len(paths)) as done:
         vectors = run(loaded, paths, batch, skipped, done)
     kept = [path for path in paths if path not in skipped.names]

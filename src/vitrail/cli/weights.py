@@ -11,6 +11,7 @@ from vitrail.errors import InputError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Setting
+    from vitrail.inference import Exported
 
 
 def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
@@ -24,6 +25,23 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
         told = "; ".join(f"{each.name} {each.value}" for each in open_)
         complain(f"read as {loaded.provenance.family} with {told} (`vitrail inspect` says why)")
     return loaded
+
+
+def load_runtime(
+    path: str, override: list[str] | None = None, leave_out: list[str] | None = None
+) -> Checkpoint | Exported:
+    """An exported file, opened without torch; or a checkpoint."""
+    from vitrail.inference import is_exported, open_exported
+
+    if not is_exported(path):
+        return load_checkpoint(path, override, leave_out)
+    if override or leave_out:
+        raise InputError(
+            f"{path} is exported: it is as it is, so --set and --leave-out have no meaning; use them with the weights "
+            "it was made from"
+        )
+    with busy(f"opening {path}"):
+        return open_exported(path)
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:
