@@ -9,7 +9,16 @@ import traceback
 
 import typer
 
-from vitrail.cli import judging, learning, looking, seeing, touring, using  # noqa: F401  (each joins its verbs)
+from vitrail.cli import (  # noqa: F401  (each joins its verbs)
+    judging,
+    learning,
+    looking,
+    seeing,
+    shipping,
+    speeding,
+    touring,
+    using,
+)
 from vitrail.cli.app import app
 from vitrail.cli.terminal import ReaderGone, complain
 from vitrail.cli.using import TARGETS

@@ -12,7 +12,7 @@ from vitrail.cli.learning import Data
 from vitrail.cli.terminal import (
     AsJson,
     Batch,
-    CheckpointPath,
+    RuntimePath,
     command_line,
     complain,
     left_table,
@@ -22,7 +22,7 @@ from vitrail.cli.terminal import (
     show,
     table_of,
 )
-from vitrail.cli.weights import load_checkpoint
+from vitrail.cli.weights import load_checkpoint, load_runtime
 from vitrail.errors import ImageError
 
 Split = Annotated[str, typer.Option(help="train, val, test or all; by default test, else val, else all.")]
@@ -30,7 +30,7 @@ Split = Annotated[str, typer.Option(help="train, val, test or all; by default te
 
 @app.command()
 def evaluate(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Pictures with labels; of a run: its own, if left out.")
     ] = "",
@@ -42,13 +42,16 @@ def evaluate(
     """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
     from vitrail.evaluation import evaluate
     from vitrail.evaluation.known import data_for
-    from vitrail.evaluation.writing import write_evaluation
 
-    loaded = load_checkpoint(checkpoint, None, None)
+    loaded = load_runtime(checkpoint)
     source = data_for(checkpoint, data, loaded.classes)
     with progress(len(source)) as done:
         found = evaluate(loaded, source, split=split, batch=batch, skip=_skipped, done=done)
-    files = write_evaluation(found, to, loaded, source, command_line()) if to is not None else []
+    files: list[Path] = []
+    if to is not None:
+        from vitrail.evaluation.writing import write_evaluation
+
+        files = write_evaluation(found, to, loaded, source, command_line())
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
@@ -60,8 +63,8 @@ def evaluate(
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another checkpoint.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint, or an exported file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     data: Data,
     split: Split = "",
     to: Annotated[
@@ -75,7 +78,7 @@ def compare(
     from vitrail.evaluation.known import data_for_both
     from vitrail.evaluation.writing import write_comparison
 
-    one, other = load_checkpoint(first, None, None), load_checkpoint(second, None, None)
+    one, other = load_runtime(first), load_runtime(second)
     source = data_for_both(first, second, data, one.classes)
     found = compare(one, other, source, split=split, batch=batch)
     files = write_comparison(found, to, one, source, (first, second), command_line()) if to is not None else []

@@ -25,6 +25,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for 
 CheckpointPath = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:fashion.")
 ]
+RuntimePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Weights of any known family: a file, a folder, or vitrail:fashion; or an exported NAME.onnx or NAME.xml.",
+    ),
+]
+RuntimeName = Annotated[
+    str, typer.Option("--runtime", help="What answers for weights: eager (usual), packed, or packed-bf16.")
+]
 Override = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitrail.about import Described
 from vitrail.cli.app import app
 from vitrail.cli.terminal import (
     AsJson,
     Batch,
-    CheckpointPath,
     ImagePaths,
     LeaveOut,
     Override,
+    RuntimeName,
+    RuntimePath,
     ScaledDecoding,
     Skipped,
     Threads,
@@ -29,13 +31,12 @@ from vitrail.cli.terminal import (
     say,
     writing,
 )
-from vitrail.cli.weights import load_checkpoint, settings_of, show_settings
+from vitrail.cli.weights import load_runtime, settings_of, show_settings
 from vitrail.errors import ImageError, InputError
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import Checkpoint
     from vitrail.images import Source
-    from vitrail.inference import Named, Prediction
+    from vitrail.inference import Named, Prediction, Runtime
 
 TARGETS = (  # here in words, since asking the families would import torch
     "vitrail, timm, timm-naflex, transformers, google, big_vision, dino, dinov2, dinov3, mae, deit, clip, torchvision, "
@@ -45,7 +46,7 @@ TARGETS = (  # here in words, since asking the families would import torch
 
 @app.command()
 def predict(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     images: ImagePaths,
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
@@ -56,6 +57,7 @@ def predict(
     ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
     scaled_decoding: ScaledDecoding = False,
+    runtime: RuntimeName = "",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -66,7 +68,7 @@ def predict(
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    loaded = _decoding(load_checkpoint(checkpoint, override, leave_out), scaled_decoding)
+    loaded = _decoding(load_runtime(checkpoint, override, leave_out, runtime), scaled_decoding)
     skipped = Skipped()
     paths = find_images(images)
     moving = {path for path in paths if moves(path, animations=every is not None)}
@@ -105,9 +107,18 @@ def predict(
     skipped.finish()
 
 
-def _decoding(loaded: Checkpoint, scaled: bool) -> Checkpoint:
-    """The same checkpoint, decoding large JPEGs at a part of their size if that is asked for."""
-    return replace(loaded, preprocess=replace(loaded.preprocess, scaled_decoding=True)) if scaled else loaded
+def _decoding(loaded: Runtime, scaled: bool) -> Runtime:
+    """The same runtime, decoding large JPEGs at a part of their size if that is asked for."""
+    if not scaled:
+        return loaded
+    way = replace(loaded.preprocess, scaled_decoding=True)
+    if isinstance(loaded, Described):
+        loaded.about = replace(loaded.about, preprocess=way)
+        return loaded
+    from vitrail.checkpoint import Checkpoint
+
+    assert isinstance(loaded, Checkpoint)
+    return replace(loaded, preprocess=way)
 
 
 def _pictures(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
@@ -145,12 +156,13 @@ def _say_row(row: dict[str, Any]) -> None:
 
 @app.command()
 def embed(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     images: ImagePaths,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
     batch: Batch = 16,
     threads: Threads = 2,
     scaled_decoding: ScaledDecoding = False,
+    runtime: RuntimeName = "",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -167,7 +179,7 @@ def embed(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     paths = [str(path) for path in find_images(images)]
     skipped = Skipped()
-    loaded = _decoding(load_checkpoint(checkpoint, override, leave_out), scaled_decoding)
+    loaded = _decoding(load_runtime(checkpoint, override, leave_out, runtime), scaled_decoding)
     with progress(len(paths)) as done:
         vectors = run(loaded, paths, batch, skipped, done, threads)
     unread = skipped.names

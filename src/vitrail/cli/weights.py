@@ -11,6 +11,8 @@ from vitrail.errors import InputError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Setting
+    from vitrail.inference import Runtime
+    from vitrail.shipping.packed import Packed
 
 
 def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
@@ -24,6 +26,44 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
         told = "; ".join(f"{each.name} {each.value}" for each in open_)
         complain(f"read as {loaded.provenance.family} with {told} (`vitrail inspect` says why)")
     return loaded
+
+
+def load_runtime(
+    path: str, override: list[str] | None = None, leave_out: list[str] | None = None, runtime: str = ""
+) -> Runtime:
+    """An exported file, opened without torch; a packed network; or a checkpoint, packed if that is asked for."""
+    from vitrail.inference import is_exported, open_exported
+
+    if is_exported(path):
+        _refuse_settings(path, "exported", override, leave_out, runtime)
+        with busy(f"opening {path}"):
+            return open_exported(path)
+    from vitrail.shipping.artefact import is_packed, open_packed
+    from vitrail.shipping.runtimes import check_checkpoint_runtime, packed
+
+    if is_packed(path):
+        _refuse_settings(path, "packed", override, leave_out, runtime)
+        with busy(f"opening {path}"):
+            return _told(open_packed(path))
+    check_checkpoint_runtime(runtime, path)
+    loaded = load_checkpoint(path, override, leave_out)
+    return loaded if runtime in ("", "eager") else _told(packed(loaded, runtime))
+
+
+def _refuse_settings(
+    path: str, how: str, override: list[str] | None, leave_out: list[str] | None, runtime: str
+) -> None:
+    if override or leave_out or runtime:
+        raise InputError(
+            f"{path} is {how}: it is as it is, so --set, --leave-out and --runtime have no meaning; use them with the "
+            "weights it was made from"
+        )
+
+
+def _told(opened: Packed) -> Packed:
+    for note in opened.notes:
+        complain(note)
+    return opened
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -113,7 +113,7 @@ class Exported(Described):
                 "to its .preprocess, or export with pixels='float'"
             )
         values = whole_values.astype(np.uint8).transpose(0, 2, 3, 1)
-        return values[..., ::-1] if preprocess.order == "BGR" else values
+        return np.asarray(values[..., ::-1] if preprocess.order == "BGR" else values)
 
 
 def is_exported(path: object) -> bool:
@@ -242,10 +242,8 @@ class _Importing:
         self._thread.start()
 
     def _try(self) -> None:
-        try:
+        with suppress(MissingExtraError):  # told by result(), in the thread that asked
             self._bring()
-        except MissingExtraError:
-            pass  # told by result(), in the thread that asked
 
     def result(self) -> Any:
         self._thread.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -13,11 +15,15 @@ from vitrail.shipping.weighing import sharp, size_tensor, smooth
 class Entrance(nn.Module):
     """Normalises bytes; whole pictures of any size are resized and cropped first where asked for."""
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, preprocess: Preprocess, resize: bool) -> None:
         super().__init__()
         _refuse(preprocess, resize)
         self.preprocess, self.resize = preprocess, resize
-        std, mean = (torch.tensor(each, dtype=torch.float64).reshape(-1, 1, 1) for each in (preprocess.std, preprocess.mean))
+        both = torch.tensor((preprocess.std, preprocess.mean), dtype=torch.float64)
+        std, mean = both[:, :, None, None].unbind(0)  # (C, 1, 1) each
         self.register_buffer("scale", (1 / (preprocess.range * std)).float(), persistent=False)
         self.register_buffer("shift", (mean / std).float(), persistent=False)
 
@@ -51,20 +57,31 @@ def _refuse(preprocess: Preprocess, resize: bool) -> None:
 def framed(values: Tensor, preprocess: Preprocess) -> Tensor:
     """8-bit values as floats (B, C, H, W) -> those of the frame that the network sees, as Pillow resizes them.
 
-    First along rows, then along columns, each rounded to 8 bits; without antialiasing rounded once.
+    First along rows, then along columns, each rounded to 8 bits; without antialiasing rounded once. Pillow takes the
+    columns first where its own count of the work says so: there the two may differ by a step.
     """
     height, width = size_tensor(values.shape[2], torch.float64), size_tensor(values.shape[3], torch.float64)
     tall, wide = _resized(height, width, preprocess)
     down = _matrix(values.shape[2], height, tall, preprocess.size[0], preprocess)  # (h, H)
     across = _matrix(values.shape[3], width, wide, preprocess.size[1], preprocess)  # (w, W)
-    values = values @ across.T  # (B, C, H, w)
-    if preprocess.antialias:
-        values = _byte(values)
-    return _byte(down @ values)  # (B, C, h, w)
+    if not preprocess.antialias:
+        return torch.round(down.float() @ (values @ across.float().T)).clamp(0, 255)  # as numpy rounds
+    values = _weighed(lambda part: values @ part.T, across)  # (B, C, H, w)
+    return _weighed(lambda part: part @ values, down)  # (B, C, h, w)
 
 
-def _byte(values: Tensor) -> Tensor:
-    return torch.clamp(torch.floor(values + 0.5), 0, 255)
+def _weighed(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
+    """Bytes weighed by a matrix and rounded, to the last bit as Pillow does: with weights of 22 bits.
+
+    float32 holds 24 bits, a byte takes 8 of them: the upper and the lower 11 bits of the weights go apart, so that no
+    sum is ever rounded, whatever its order.
+    """
+    fine = torch.floor(matrix * 2.0**22 + 0.5)
+    upper = torch.floor(fine / 2048.0)
+    lower = fine - upper * 2048.0
+    found = product((upper / 2.0**11).float()) + 0.5
+    floor = torch.floor(found)
+    return (floor + torch.floor(found - floor + product((lower / 2.0**22).float()))).clamp(0, 255)
 
 
 def _resized(height: Tensor, width: Tensor, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
@@ -86,8 +103,8 @@ def _matrix(length: int, side: Tensor, scaled: Tensor, frame: int, preprocess: P
     centres = (torch.arange(frame, dtype=torch.float64) + start + 0.5) * ratio
     places = torch.arange(length, dtype=torch.float64)
     if preprocess.antialias:
-        return smooth(centres, ratio, places, preprocess.interpolation).float()
+        return smooth(centres, ratio, places, preprocess.interpolation)
     beyond = torch.arange(-2, length + 2, dtype=torch.float64)
     inside = torch.minimum(torch.clamp(beyond, min=0.0), side - 1)
     folded = torch.clamp(1 - (inside[:, None] - places[None, :]).abs(), min=0.0)  # one 1 a row
-    return sharp(centres - 0.5, beyond, folded, preprocess.interpolation).float()
+    return sharp(centres - 0.5, beyond, folded, preprocess.interpolation)

@@ -78,7 +78,7 @@ def export(
     target = _target(path, to)
     choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
-        raise InputError("resize_inside takes whole pictures and makes one size of them: pixels='bytes', no dynamic_size")
+        raise InputError("resize_inside makes one size of whole pictures: it needs pixels='bytes', and no dynamic_size")
     entrance = Entrance(checkpoint.preprocess, resize_inside) if pixels == "bytes" else None
     graph, network = build_graph(checkpoint, dynamic_size=dynamic_size, entrance=entrance)
     if target == "onnx":
@@ -149,7 +149,8 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
     first = 1 if contents.pixels == "bytes" else 2
     size = (h, w)
     if contents.resize_inside:
-        sides[first], sides[first + 1] = (torch.export.Dim(name, min=1, max=_MOST_BATCH) for name in ("height", "width"))
+        for side, name in enumerate(("height", "width"), first):
+            sides[side] = torch.export.Dim(name, min=1, max=_MOST_BATCH)
         size = (h + 5, w + 3)
     elif contents.dynamic_size:
         rows, columns = (torch.export.Dim(name, min=1, max=_MOST_CELLS) for name in ("rows", "columns"))
@@ -203,7 +204,7 @@ def _written(target: str, graph: Graph, program: torch.export.ExportedProgram, c
 
 def _note(target: str, contents: Contents, path: Path) -> None:
     """Add to the file what was verified of it, and read it once more."""
-    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)  # type: ignore[attr-defined]
+    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)
     read = torch_export.read_torch(path) if target == "torch" else read_exported(path)
     if read != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.errors import InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file
 from vitrail.inference.contents import Contents
 from vitrail.shipping.graph import Graph
@@ -29,16 +29,22 @@ _SCOPES: Final = "pkg.torch.onnx.name_scopes"  # where the exporter notes the mo
 def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequence[str]) -> Any:
     """The ONNX model of a traced graph (an onnx.ModelProto); its free sides are called by the names in `free`."""
     onnx, translations = _exporter()
-    with quietly():
-        found = torch.onnx.export(
-            program,
-            input_names=["img"],
-            output_names=list(graph.outputs),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-            custom_translation_table=translations,
-        )
+    try:
+        with quietly():
+            found = torch.onnx.export(
+                program,
+                input_names=["img"],
+                output_names=list(graph.outputs),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+                custom_translation_table=translations,
+            )
+    except Exception as error:  # of kinds that torch keeps to itself, each the cause of the next
+        first: BaseException = error
+        while first.__cause__ is not None:
+            first = first.__cause__
+        raise CheckpointError(f"not exported: torch.onnx cannot write this network: {first!s:.300}") from error
     model = found.model_proto  # type: ignore[union-attr]
     _name_weights(model, graph.model, onnx.numpy_helper.to_array)
     _strip(model)
@@ -97,7 +103,7 @@ def _exporter() -> tuple[Any, dict[Any, Any]]:
         import onnx
         import onnxscript  # noqa: F401  (torch's exporter stands on it)
 
-        from vitrail.shipping.onnx_attention import TRANSLATIONS
+        from vitrail.shipping.onnx_operators import TRANSLATIONS
     except ImportError:
         raise MissingExtraError("exporting to ONNX needs onnx and onnxscript: pip install 'vitrail[onnx]'") from None
     return onnx, TRANSLATIONS

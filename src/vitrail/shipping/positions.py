@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import InputError
+from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import Grid, PositionTable, PositionTable2d, RelativeKeys, coordinates
 from vitrail.network.vit import ViT
@@ -22,10 +23,9 @@ def free_the_size(model: ViT) -> None:
     _refuse(model.config)
     for index, table in enumerate(model.tokens.tables):
         model.tokens.tables[index] = _any_grid(table)
-    for block in model.encoder.blocks:
-        attention = block.attention
-        if attention.relative is not None:  # type: ignore[union-attr]
-            attention.relative = AnyGridKeys(attention.relative)  # type: ignore[union-attr]
+    for module in model.encoder.modules():
+        if isinstance(module, Attention) and isinstance(module.relative, RelativeKeys):
+            module.relative = AnyGridKeys(module.relative)  # type: ignore[assignment]
 
 
 def _refuse(config: ViTConfig) -> None:
@@ -49,6 +49,8 @@ def _any_grid(table: nn.Module) -> nn.Module:
 class AnyGridTable(nn.Module):
     """A table, learned or fixed, that is resampled on every grid."""
 
+    table: Tensor
+
     def __init__(self, source: PositionTable) -> None:
         super().__init__()
         self.grid, self.policy, self.slots = source.grid, source.policy, source.slots
@@ -68,6 +70,8 @@ class AnyGridTable(nn.Module):
 class AnyGridWaves(nn.Module):
     """Sines and cosines made anew for every grid (MoCo-v3, big_vision)."""
 
+    frequency: Tensor
+
     def __init__(self, source: PositionTable) -> None:
         super().__init__()
         self.slots, self.width = source.slots, source.table.shape[1]
@@ -85,6 +89,10 @@ class AnyGridWaves(nn.Module):
 
 class AnyGridTable2d(nn.Module):
     """Two tables, of rows and of columns, each resampled along its side."""
+
+    slots: Tensor
+    rows: Tensor
+    columns: Tensor
 
     def __init__(self, source: PositionTable2d) -> None:
         super().__init__()
@@ -105,6 +113,8 @@ class AnyGridTable2d(nn.Module):
 
 class AnyGridKeys(nn.Module):
     """Relative keys that are always mixed from two neighbours; on the native grid one of them has no share."""
+
+    table: Tensor
 
     def __init__(self, source: RelativeKeys) -> None:
         super().__init__()

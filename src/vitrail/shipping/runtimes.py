@@ -30,7 +30,6 @@ def open_runtime(
     For a checkpoint, `runtime` says by what: "eager" (usual), "packed" or "packed-bf16". Files made for a runtime have
     theirs already.
     """
-    check_name(runtime or "eager")
     place = path_text(path)
     made = is_exported(place) or is_packed(place)
     if made and (runtime or override or leave_out):
@@ -56,6 +55,10 @@ def packed(checkpoint: Checkpoint, runtime: str = "packed") -> Packed:
     return Packed(checkpoint, Plan("bf16" if runtime == "packed-bf16" else "fp32"))
 
 
-def check_name(runtime: str) -> None:
-    if runtime not in RUNTIMES:
+def check_checkpoint_runtime(runtime: str, place: str) -> None:
+    """Refuse a name that is none, and runtimes that need a file of their own."""
+    if runtime and runtime not in RUNTIMES:
         raise InputError(f"no runtime {runtime!r}: {nearest(runtime, RUNTIMES)}")
+    if runtime in ("onnx", "openvino"):
+        suffix = ".onnx" if runtime == "onnx" else ".xml"
+        raise InputError(f"{place} is a checkpoint: `vitrail export {place} NAME{suffix}` makes a file for {runtime}")

@@ -1,4 +1,4 @@
-"""Attention in ONNX: fewer nodes than torch's own exporter writes, in a form that ONNX Runtime joins into matrices."""
+"""What torch's own exporter writes with too many nodes, or not at all: attention, and a sort that keeps ties."""
 
 from __future__ import annotations
 
@@ -28,4 +28,14 @@ def attention(
     return op.MatMul(op.Softmax(scores, axis=-1), value)
 
 
-TRANSLATIONS = {torch.ops.aten.scaled_dot_product_attention.default: attention}
+def sort(values: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """Values and their places: TopK of all of them, where of equal ones the first comes first."""
+    places: Any = op.Constant(value_ints=[dim])
+    count = op.Gather(op.Shape(values), places)
+    return op.TopK(values, count, axis=dim, largest=int(descending), sorted=1)
+
+
+TRANSLATIONS = {
+    torch.ops.aten.scaled_dot_product_attention.default: attention,
+    torch.ops.aten.sort.stable: sort,
+}

@@ -1,0 +1,239 @@
+"""Exported files give the network's own numbers in their own runtimes, and carry all that their use needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+import torch
+
+import vitrail
+from shipping import small
+from vitrail.checkpoint import Checkpoint
+from vitrail.errors import CheckpointError, InputError
+from vitrail.images import Preprocess
+from vitrail.inference.exported import open_exported
+from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
+from vitrail.shipping import checking, torch_export
+from vitrail.shipping import onnx as to_onnx
+
+# Several parts in each, so that all are covered by few exports.
+DINO = Positions(resample=Resample("bicubic", antialias=False, offset=0.1))
+NETWORKS: dict[str, dict[str, Any]] = {
+    "dino": {"rotary": Rotary("dinov3"), "positions": DINO, "registers": 2, "qk_norm": True, "layer_scale": 0.1},
+    "distilled": {
+        "pool": "cls+distillation",
+        "distillation_token": True,
+        "positions": Positions("sincos-2d-moco"),
+        "rotary": Rotary("mixed"),
+        "mlp": "swiglu",
+        "activation": "silu",
+        "parallel": True,
+    },
+    "attention pool": {
+        "pool": "map",
+        "cls_token": False,
+        "stem": ConvStem((8, 16)),
+        "patch_size": 2,
+        "positions": Positions("learned-2d", at="every"),
+        "rotary": Rotary("axial"),
+        "qkv_bias": "no-key",
+    },
+    "relative": {"positions": Positions("relative"), "pool": "mean", "cls_token": False, "qkv_bias": "none"},
+}
+FIXED: dict[str, dict[str, Any]] = {
+    "hybrid": {"stem": ResNetStem(()), "patch_size": 2, "representation_width": 12, "activation": "quick_gelu"},
+    "merging": {"depth": 2, "merge_per_block": 3, "rotary": Rotary("axial"), "pool": "mean", "activation": "gelu_tanh"},
+    "no head": {"classes": 0, "norm": "batch", "axial": True, "embedding_norm": True, "final_norm": "none"},
+}
+
+
+def random_pixels(batch: int, height: int = 32, width: int = 32) -> np.ndarray[Any, Any]:
+    return torch.randn(batch, 3, height, width).numpy()
+
+
+def agree(found: Any, expected: Any) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(np.abs(b).max(), 1e-6))
+
+
+@pytest.mark.row("4.TRT")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnx_of_any_size_gives_the_networks_own_numbers(name: str, tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(**NETWORKS[name])
+    report = vitrail.export(checkpoint, tmp_path / "a.onnx", dynamic_size=True)
+    assert report.inputs == {"img": "float32 (batch, 3, height, width)"}
+    assert len({check.batch for check in report.checks}) >= 3
+    sizes = {(check.height, check.width) for check in report.checks}
+    assert len(sizes) == 3
+    assert any(h != w for h, w in sizes)
+    session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    for batch, height, width in ((1, 32, 32), (2, 8, 48), (5, 64, 24)):  # none but the first was checked on the way
+        pixels = random_pixels(batch, height, width)
+        agree(session.run(["logits", "embedding"], {"img": pixels}), checkpoint.run(pixels))
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_onnx_of_one_size_gives_the_networks_own_numbers(name: str, tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(**FIXED[name])
+    report = vitrail.export(checkpoint, tmp_path / "a.onnx")
+    assert report.outputs == (("logits", "embedding") if name == "no head" else ("logits", "embedding", "probs"))
+    exported = open_exported(tmp_path / "a.onnx")
+    for batch in (1, 7):
+        pixels = random_pixels(batch)
+        agree(exported.run(pixels), checkpoint.run(pixels))
+
+
+@pytest.mark.row("DL.6")
+def test_onnx_has_img_probs_and_a_free_batch(tmp_path: Path) -> None:
+    cut = vitrail.prune_heads(small.checkpoint().model, {0: [1, 2]})
+    checkpoint = replace(small.checkpoint(), model=cut)
+    vitrail.export(checkpoint, tmp_path / "a.onnx")
+    model = onnx.load(tmp_path / "a.onnx")
+    onnx.checker.check_model(model)
+    [img] = model.graph.input
+    sides = [side.dim_param or side.dim_value for side in img.type.tensor_type.shape.dim]
+    assert (img.name, sides) == ("img", ["batch", 3, 32, 32])
+    assert [each.name for each in model.graph.output] == ["logits", "embedding", "probs"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    for batch in (1, 4):
+        pixels = random_pixels(batch)
+        expected = torch.softmax(checkpoint.model(torch.from_numpy(pixels)) / 1.7, dim=1).detach().numpy()
+        agree(session.run(["probs"], {"img": pixels}), [expected])
+    said = [entry.value for entry in model.metadata_props if entry.key == "vitrail"]
+    description = json.loads(said[0])
+    assert description["about"] == checkpoint.about.to_dict()
+    assert vitrail.ViTConfig.from_dict(description["config"]) == cut.config
+    stored = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    for name in ("patches.projection", "encoder.blocks.0.attention.qkv", "encoder.blocks.0.mlp.up"):
+        weight = cut.get_submodule(name).weight.detach().numpy()  # type: ignore[union-attr, operator]
+        np.testing.assert_array_equal(stored[f"{name}.weight"].T, weight)
+    assert "File " not in str(model.graph)  # where in the source a node comes from is nobody's business
+
+
+def test_several_labels_half_precision_and_silence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    plain = small.checkpoint(depth=1)
+    checkpoint = Checkpoint(
+        plain.model.bfloat16(), plain.preprocess, plain.classes, task="several", thresholds=(0.5,) * 5
+    )
+    vitrail.export(checkpoint, tmp_path / "a.onnx")
+    assert capfd.readouterr() == ("", "")
+    assert [str(each.message) for each in recwarn] == []
+    pixels = random_pixels(2)
+    network = small.checkpoint(depth=1).model
+    network.load_state_dict(plain.model.state_dict())  # the rounded weights, in float32
+    expected = network(torch.from_numpy(pixels)).sigmoid().detach().numpy()
+    exported = open_exported(tmp_path / "a.onnx")
+    agree(exported.compute(pixels, ["probs"]), [expected])
+    assert (exported.task, exported.thresholds) == ("several", (0.5,) * 5)
+
+
+def test_bytes_and_whole_pictures_go_in(tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(Preprocess(size=32, crop=0.8, order="BGR", mean=0.4, std=0.3))
+    report = vitrail.export(checkpoint, tmp_path / "bytes.onnx", pixels="bytes")
+    assert report.inputs == {"img": "uint8 (batch, 32, 32, 3)"}
+    exported = open_exported(tmp_path / "bytes.onnx")
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8)
+    pixels = np.stack([checkpoint.preprocess(each) for each in pictures])
+    seen = np.stack([np.asarray(checkpoint.preprocess.view(each)) for each in pictures])
+    agree(exported.run_bytes(seen), checkpoint.run(pixels))
+    agree(exported.run(pixels), checkpoint.run(pixels))
+    with pytest.raises(InputError, match="8-bit values"):
+        exported.run(pixels + 0.001)
+    assert vitrail.predict(exported, list(pictures))[0].labels == vitrail.predict(checkpoint, list(pictures))[0].labels
+
+    report = vitrail.export(checkpoint, tmp_path / "whole.onnx", pixels="bytes", resize_inside=True)
+    assert report.pixels is not None
+    assert report.pixels.largest <= 1.01
+    whole = open_exported(tmp_path / "whole.onnx")
+    for a, b in zip(whole.run_bytes(pictures), checkpoint.run(pixels), strict=True):
+        assert np.abs(a - b).max() < 0.01 * np.abs(b).max()  # a step of 8 bits here and there
+    with pytest.raises(InputError, match="whole pictures"):
+        whole.run(pixels)
+
+
+def test_openvino_gives_the_networks_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = small.checkpoint(depth=1, registers=1)
+    report = vitrail.export(checkpoint, tmp_path / "a.xml", dynamic_size=True)
+    assert report.bytes == sum((tmp_path / name).stat().st_size for name in ("a.xml", "a.bin"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.bin", "a.xml"]
+    exported = open_exported(tmp_path / "a.xml", threads=1)
+    assert exported.contents.checks == report.checks
+    assert exported.about == checkpoint.about
+    for size in ((2, 32, 32), (1, 24, 56)):
+        pixels = random_pixels(*size)
+        agree(exported.run(pixels), checkpoint.run(pixels))
+    by_itself = openvino.Core().compile_model(str(tmp_path / "a.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    pixels = random_pixels(3)
+    agree([by_itself(pixels)["logits"]], checkpoint.run(pixels)[:1])
+
+    monkeypatch.setattr(to_onnx, "fits", lambda graph: False)  # too large for ONNX: converted without it
+    vitrail.export(checkpoint, tmp_path / "b.xml")
+    agree(open_exported(tmp_path / "b.xml").run(pixels), checkpoint.run(pixels))
+
+
+def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(merge_per_block=2, depth=2)
+    report = vitrail.export(checkpoint, tmp_path / "a.pt2")
+    extra = {torch_export.DESCRIPTION: ""}
+    program = torch.export.load(tmp_path / "a.pt2", extra_files=extra)
+    assert json.loads(extra[torch_export.DESCRIPTION])["about"] == checkpoint.about.to_dict()
+    assert torch_export.read_torch(tmp_path / "a.pt2").checks == report.checks
+    pixels = random_pixels(4)
+    logits, embedding, _ = program.module()(torch.from_numpy(pixels))
+    agree([logits.detach().numpy(), embedding.detach().numpy()], checkpoint.run(pixels))
+    with pytest.raises(InputError, match="vitrail.load"):
+        vitrail.predict(tmp_path / "a.pt2", [])  # type: ignore[arg-type]
+
+
+def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = small.checkpoint()
+    (tmp_path / "a.onnx").write_bytes(b"older")
+    monkeypatch.setattr(checking, "TOLERANCE", 0.0)
+    with pytest.raises(CheckpointError, match="away from the network's own"):
+        vitrail.export(checkpoint, tmp_path / "a.onnx")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.onnx"]
+    assert (tmp_path / "a.onnx").read_bytes() == b"older"
+
+
+def test_the_comparison_finds_drift_shapes_and_values_that_are_none() -> None:
+    ours = np.array([[1.0, -4.0]])
+    assert checking.difference(ours, ours) == 0.0
+    assert checking.difference(ours, np.array([[1.0, -4.4]])) == pytest.approx(0.1)
+    assert checking.difference(ours, np.array([[1.0, np.nan]])) == np.inf
+    assert checking.difference(ours, np.array([1.0, -4.0])) == np.inf
+
+
+@pytest.mark.parametrize(
+    "changes, name, options, words",
+    [
+        ({}, "a.bin", {}, "expected NAME.onnx, NAME.xml or NAME.pt2"),
+        ({}, "a.onnx", {"to": "openvino"}, "is called NAME.xml"),
+        ({}, "a.onnx", {"to": "tflite"}, "'tflite' is unknown"),
+        ({}, "a.onnx", {"resize_inside": True}, "pixels='bytes'"),
+        ({"fixed_size": True}, "a.onnx", {"dynamic_size": True}, "refuses other sizes"),
+        ({"merge_per_block": 2}, "a.onnx", {"dynamic_size": True}, "token merging"),
+        ({"pool": "none"}, "a.onnx", {}, "no pool"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_at_once(
+    changes: dict[str, Any], name: str, options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=words):
+        vitrail.export(small.checkpoint(**changes), tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_one_file_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_onnx, "LARGEST", 1000)
+    with pytest.raises(InputError, match="at most 1,000: export NAME.xml"):
+        vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
