@@ -167,7 +167,7 @@ class Preprocess:
         return self.channels in (1, 3) and self.range == _BYTE
 
     def bytes(self, source: Source) -> Bytes:
-        """What the network sees of an ordinary picture before normalisation, uint8 (H, W, C) in its order of channels.
+        """What the network sees of an ordinary picture before normalisation: grey or RGB, uint8 (H, W, C).
 
         `normalise` makes pixels of it, the same bits as calling the Preprocess: a quarter of the memory on the way.
         """
@@ -176,8 +176,7 @@ class Preprocess:
                 "bytes: expected a Preprocess of 1 or 3 channels of range 255, "
                 f"got {self.channels} of range {self.range:g}: call it instead"
             )
-        values = self._seen(source)
-        return values[:, :, ::-1] if self.order == "BGR" else values  # (H, W, C)
+        return self._seen(source)  # (H, W, C)
 
     def normalise(self, values: Array) -> Pixels:
         """What `bytes` gave, of one picture or more, uint8 (..., H, W, C) -> pixels, float32 (..., C, H, W)."""
@@ -187,7 +186,8 @@ class Preprocess:
                 f"normalise: expected uint8 of shape (..., H, W, {self.channels}) and range 255, got "
                 f"{describe(values)} and range {self.range:g}: see Preprocess.bytes"
             )
-        moved = np.moveaxis(values, -1, -3)  # (..., C, H, W)
+        ordered = values[..., ::-1] if self.order == "BGR" else values
+        moved = np.moveaxis(ordered, -1, -3)  # (..., C, H, W)
         pixels = np.empty(moved.shape, np.float32)
         self._normalise(moved, pixels)
         return pixels

@@ -231,6 +231,6 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
         predictions(Colours(), [picture], threads=0)
     with pytest.raises(InputError, match="batch: expected a whole number from 1 to"):
         predictions(Colours(), [picture], batch=0)
-    with pytest.raises(InputError, match="expected a checkpoint or another runtime, got str"):
+    with pytest.raises(InputError, match="no exported file"):
         predictions("model.onnx", [picture])  # type: ignore[arg-type]
     assert reading() == []

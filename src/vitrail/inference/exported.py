@@ -47,6 +47,11 @@ class Exported(Described):
     def takes_bytes(self) -> bool:
         return self.contents.pixels == "bytes"
 
+    @property
+    def takes_whole(self) -> bool:
+        """Whether the graph resizes by itself, and so takes whole pictures."""
+        return self.contents.resize_inside
+
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
@@ -64,14 +69,14 @@ class Exported(Described):
 
         Where the file resizes inside, whole pictures of one size instead.
         """
-        if not self.takes_bytes:
-            raise InputError(f"{self.path.name} takes normalised pixels: use run, or export with pixels='bytes'")
         if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
             got = getattr(values, "dtype", type(values).__name__)
             raise InputError(f"expected 8-bit values, an array of uint8, got {got}")
         if values.ndim != 4 or values.shape[3] != self.contents.channels or not values.size:
             raise InputError(f"expected values (B, H, W, {self.contents.channels}), got {values.shape}")
-        if not self.contents.resize_inside:
+        if not self.takes_bytes:
+            return self.run(self.preprocess.normalise(values))
+        if not self.takes_whole:
             self._check_size(values.shape[1], values.shape[2])
         return self._run(np.ascontiguousarray(values))
 

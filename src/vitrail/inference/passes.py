@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from vitrail.checks import whole
 from vitrail.errors import ImageError, InputError
-from vitrail.images import Preprocess, Source, streamed
+from vitrail.images import Preprocess, Source, decode, streamed
 from vitrail.inference.ahead import Ahead
 from vitrail.inference.runtime import Runtime, check_runtime
 
@@ -71,6 +72,8 @@ def passes(
     streamed(images)
     whole("batch", batch, error=InputError)
     whole("threads", threads, 1, 256, error=InputError)
+    if getattr(runtime, "takes_whole", False):
+        batch = 1  # whole pictures have sizes of their own
     return _passes(runtime, images, batch, threads, skip, done)
 
 
@@ -101,9 +104,17 @@ def _ways(runtime: Runtime) -> tuple[Callable[[Source], Array], Callable[[Array]
     """How one picture is read, and how a batch of what was read is run."""
     preprocess: Preprocess = runtime.preprocess
     run_bytes: Callable[[Array], tuple[Array, Array]] | None = getattr(runtime, "run_bytes", None)
+    if run_bytes is not None and getattr(runtime, "takes_whole", False):
+        return partial(_whole, preprocess), run_bytes
     if run_bytes is not None and preprocess.ordinary:
         return preprocess.bytes, run_bytes
     return preprocess, runtime.run
+
+
+def _whole(preprocess: Preprocess, image: Source) -> Array:
+    """The whole picture, uint8 (H, W, C): for a runtime that resizes by itself."""
+    values = np.asarray(decode(image, "L" if preprocess.channels == 1 else "RGB"))
+    return values if values.ndim == 3 else values[:, :, None]
 
 
 def _read(make: Callable[[Source], Array], row: int, item: Source | Named) -> _Read | _Unread:

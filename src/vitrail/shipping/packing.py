@@ -110,7 +110,9 @@ def _of_bytes(linear: nn.Linear, preprocess: Preprocess) -> tuple[Tensor, Tensor
     mean, std = (torch.tensor(each, dtype=torch.float64)[None, :, None] for each in (preprocess.mean, preprocess.std))
     bias = linear.bias.double() if linear.bias is not None else torch.zeros(linear.out_features, dtype=torch.float64)
     shift = (weight * (mean / std)).sum(dim=(1, 2))
-    return (weight / (preprocess.range * std)).flatten(1).float(), (bias - shift).float()
+    weight = weight / (preprocess.range * std)
+    weight = weight.flip(1) if preprocess.order == "BGR" else weight  # bytes come as RGB
+    return weight.flatten(1).float(), (bias - shift).float()
 
 
 def layers_of(model: ViT) -> Iterator[tuple[str, nn.Linear]]:
