@@ -192,10 +192,14 @@ def work(told: dict[str, Any]) -> None:
         started, before = time.perf_counter(), _processor()
         found = answer(json.loads(line))
         seconds, processor = time.perf_counter() - started, _processor() - before
-        memory, child = (
-            1024 * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        print(json.dumps(Reply(seconds, processor, found, memory, child)), file=answers, flush=True)
+        child = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        print(json.dumps(Reply(seconds, processor, found, _peak(), child)), file=answers, flush=True)
+
+
+def _peak() -> int:
+    """Bytes of memory at the peak; getrusage would count what the parent held when it started this process."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return 1024 * int(line.split()[1])
 
 
 def _processor() -> float:

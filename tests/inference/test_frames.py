@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.images import Limits, decode
@@ -126,6 +126,28 @@ def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
         camera.join()
         if not named:
             source.close()
+
+
+@pytest.mark.parametrize(
+    "kind, options", [("GIF", {"disposal": 1}), ("GIF", {"disposal": 2}), ("WEBP", {"lossless": True}), ("PNG", {})]
+)
+def test_transparent_frames_stand_on_white(kind: str, options: dict[str, Any]) -> None:
+    """As Pillow composes them, each laid on the background."""
+    drawn = []
+    for number in range(4):
+        values = np.zeros((24, 40, 4), np.uint8)
+        values[4:12, 4 + 5 * number : 12 + 5 * number] = (250 - 50 * number, 60 * number, 0, 255)
+        drawn.append(Image.fromarray(values))
+    file = io.BytesIO()
+    drawn[0].save(file, kind, save_all=True, append_images=drawn[1:], **options)
+    found = list(frames(file.getvalue()))
+    with Image.open(file) as opened:
+        expected = [each.convert("RGBA") for each in ImageSequence.Iterator(opened)]
+    assert len(found) == len(expected) == 4
+    for image, clear in zip(found, expected, strict=True):
+        white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+        assert np.array_equal(np.asarray(image), np.asarray(Image.alpha_composite(white, clear).convert("RGB")))
+        assert image.getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_orientation_counts_in_every_frame() -> None:
