@@ -322,3 +322,24 @@ def test_a_merging_network_exports_with_any_batch(tmp_path: Path) -> None:
         [found] = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
         torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(torch.from_numpy(compiled(pixels.numpy())[0]), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_early_blocks_may_leave_their_tokens_alone() -> None:
+    model = build(merge_per_block=2, merge_from=1, depth=3)
+    pixels = torch.randn(2, 3, *model.config.image_size)
+    seen: list[int] = []
+    for block in model.encoder.blocks:
+        block.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    with torch.inference_mode():
+        out = model.encode(pixels).tokens
+    full = model.config.tokens
+    assert seen == [full, full, full - 2]
+    assert out.shape[1] == full - 4
+    same = with_merging(build(depth=3), 2, 1)
+    assert same.config == model.config
+    with torch.inference_mode():
+        assert with_merging(build(depth=3), 2, 2).encode(pixels).tokens.shape[1] == full - 2
+    with pytest.raises(ConfigError, match="merge_from=3: expected a block before 3"):
+        build(merge_per_block=2, merge_from=3, depth=3)
+    with pytest.raises(ConfigError, match="merge_from=1 says where merging starts"):
+        build(merge_from=1)

@@ -203,6 +203,7 @@ class ViTConfig:
     initialisation: str = "paper"
     fixed_size: bool = False  # refuse other input sizes instead of resampling positions
     merge_per_block: int = 0  # tokens merged away in each block
+    merge_from: int = 0  # the first block that merges; early blocks have not yet told patches apart
 
     def __post_init__(self) -> None:
         _normalise(self)
@@ -258,6 +259,10 @@ class ViTConfig:
         """The original numbers of the heads left in a block."""
         return self.kept_heads[block] if self.kept_heads else tuple(range(self.heads))
 
+    def merged_in(self, block: int) -> int:
+        """How many tokens a block merges away, where it has twice as many patches."""
+        return self.merge_per_block if block >= self.merge_from else 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same config back."""
         plain = asdict(self)
@@ -292,7 +297,7 @@ def _stem_from(plain: Any) -> ConvStem | ResNetStem:
 
 _WHOLE = {  # the least each may be
     **dict.fromkeys(("channels", "width", "depth", "heads", "mlp_width"), 1),
-    **dict.fromkeys(("head_width", "classes", "registers", "representation_width", "merge_per_block"), 0),
+    **dict.fromkeys(("head_width", "classes", "registers", "representation_width", "merge_per_block", "merge_from"), 0),
 }
 _SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 _NUMBERS = {"norm_eps": (0.0, 1.0), "layer_scale": (0.0, 1e6), "head_bias_init": (-1e6, 1e6)}
@@ -357,6 +362,14 @@ def _contradictions(config: ViTConfig) -> list[str]:
         config.head_bias_init != 0 and not (config.head_bias and config.classes),
         f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
         f"{config.classes} classes: leave it out",
+    )
+    refuse(
+        config.merge_from > 0 and not config.merge_per_block,
+        f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none",
+    )
+    refuse(
+        config.merge_from >= config.depth,
+        f"merge_from={config.merge_from}: expected a block before {config.depth}, the depth; blocks count from 0",
     )
     refuse(
         config.pool == "none" and config.merge_per_block > 0,

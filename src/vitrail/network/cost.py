@@ -53,7 +53,7 @@ def estimate(config: ViTConfig, image_size: int | tuple[int, int] | None = None)
     weights, patches = 0, grid[0] * grid[1]
     for block in range(config.depth):  # merging leaves fewer tokens to each next block
         weights += len(config.heads_of(block)) * (config.prefix + patches) ** 2
-        patches -= most_joined(patches, config.merge_per_block)
+        patches -= most_joined(patches, config.merged_in(block))
     parameters = count_parameters(model)
     return Cost(
         parameters,

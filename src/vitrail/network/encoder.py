@@ -106,7 +106,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
         super().__init__()
-        self.merged = config.merge_per_block
+        self.merged = config.merged_in(index)
         self.joins = False  # whether the last layers of both branches add to the tokens themselves: packed ones can
         self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
         self.norm1 = build_norm(config)

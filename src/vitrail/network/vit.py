@@ -155,14 +155,14 @@ class ViT(nn.Module):
         return [mask[block, list(self.config.heads_of(block))] for block in range(depth)]
 
 
-def with_merging(model: ViT, per_block: int) -> ViT:
-    """The same network, its weights shared and not copied, that merges so many tokens in every block; 0: none.
+def with_merging(model: ViT, per_block: int, first: int = 0) -> ViT:
+    """The same network, its weights shared and not copied, that merges so many tokens in blocks from `first` on.
 
     Merging learns nothing, so any network can do it that does not need the whole grid at every block; the config
     refuses the others. A block merges no more than half of the patches that reach it, so at least one stays.
     """
     instance("model", model, ViT, error=InputError)
-    other = on_meta(replace(model.config, merge_per_block=per_block))
+    other = on_meta(replace(model.config, merge_per_block=per_block, merge_from=first))
     other.load_state_dict(model.state_dict(), assign=True)
     for name, parameter in model.named_parameters():
         other.get_parameter(name).requires_grad_(parameter.requires_grad)
