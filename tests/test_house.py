@@ -50,6 +50,7 @@ PART_OF = {  # a room of several files
     "doctor": "cli",
 }
 WITHOUT_TORCH = ("errors", "images", "inference")
+RUNTIMES = {"onnxruntime", "openvino"}  # optional: imported where an exported file is opened, inside functions
 
 PUBLIC = [
     "Checkpoint",
@@ -196,14 +197,14 @@ def eager_faces(package: Path) -> list[str]:
 
 
 def heavy_imports(package: Path) -> list[str]:
-    """Libraries other than numpy and Pillow in the rooms that do without torch."""
+    """Libraries other than numpy and Pillow in the rooms that do without torch; runtimes only inside functions."""
     light = {"numpy", "PIL", "vitrail", *sys.stdlib_module_names}
     return [
         f"{module.name}:{each.line} imports {each.name}"
         for module in modules(package)
         if module.room in WITHOUT_TORCH
         for each in module.imports
-        if not each.typing_only and each.name.split(".")[0] not in light
+        if not each.typing_only and each.name.split(".")[0] not in light | (set() if each.at_import else RUNTIMES)
     ]
 
 
@@ -327,6 +328,8 @@ def test_an_eager_face_is_found(tmp_path: Path, source: str) -> None:
 def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
     assert len(heavy_imports(tree(tmp_path, {name: "def f():\n    import torch"}))) == 1
     assert heavy_imports(tree(tmp_path, {name: "if TYPE_CHECKING:\n    import torch"})) == []
+    assert len(heavy_imports(tree(tmp_path, {name: "import onnxruntime"}))) == 1
+    assert heavy_imports(tree(tmp_path, {name: "def f():\n    import onnxruntime"})) == []
 
 
 @pytest.mark.parametrize(
