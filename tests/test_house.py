@@ -50,7 +50,7 @@ PART_OF = {  # a room of several files
     "doctor": "cli",
 }
 WITHOUT_TORCH = ("errors", "images", "inference")
-LIGHT_EXTRAS = {"av"}  # what those rooms may import too, where it is used
+LIGHT_EXTRAS = {"av", "onnxruntime", "openvino"}  # what those rooms may import too, inside functions
 
 PUBLIC = [
     "Checkpoint",
@@ -84,8 +84,8 @@ PUBLIC = [
     "train",
 ]
 VERBS = [
-    *("audit", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("explain", "export", "inspect", "models", "predict", "prune", "rerun", "train"),
+    *("audit", "bench", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
+    *("explain", "export", "inspect", "models", "optimize", "predict", "prune", "rerun", "train"),
 ]
 
 NOT_IN_NETWORK = {
@@ -330,6 +330,8 @@ def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
     assert heavy_imports(tree(tmp_path, {name: "if TYPE_CHECKING:\n    import torch"})) == []
     assert len(heavy_imports(tree(tmp_path, {name: "import av"}))) == 1
     assert heavy_imports(tree(tmp_path, {name: "def f():\n    import av"})) == []
+    assert len(heavy_imports(tree(tmp_path, {name: "import onnxruntime"}))) == 1
+    assert heavy_imports(tree(tmp_path, {name: "def f():\n    import onnxruntime"})) == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ NEEDED = [
     *(f"004.{number:02}" for number in (*range(1, 11), *range(12, 16))),
     *("P.1", "P.2", "P.3", "P.4", "P.5", "P.8", "P.9", "P.10"),
     *("VE.1", "VE.2", "VE.3", "VE.4", "4.DINO"),
+    *("DL.6", "DL.7", "4.TRT"),
     *("4.REG", "4.ROPE", "4.GAP", "4.REP", "4.SIN"),
 ]
 

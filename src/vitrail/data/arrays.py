@@ -13,7 +13,6 @@ from vitrail.checks import listed
 from vitrail.data.classes import Reading
 from vitrail.data.idx import read_idx
 from vitrail.data.naming import as_label, as_split
-from vitrail.data.npz import read_npz
 from vitrail.data.samples import SPLITS, Sample
 from vitrail.data.walk import entries
 from vitrail.errors import InputError
@@ -63,6 +62,8 @@ def read_npz_file(path: Path) -> Reading:
     name = describe(path)
     others = {f"{old}_{split}": f"{split}_{new}" for old, new in _OTHER_NAMES.items() for split in SPLITS}
     wanted = {f"{split}_{what}" for split in SPLITS for what in ("images", "labels")} | others.keys()
+    from vitrail.data.npz import read_npz  # here, since it imports torch, which plain folders do without
+
     arrays = read_npz(path, wanted | {"images", "labels", "splits", "classes"})
     arrays = {others.get(key, key): array for key, array in arrays.items()}
     names = [str(each) for each in _texts(arrays["classes"], f"{name}: classes")] if "classes" in arrays else None

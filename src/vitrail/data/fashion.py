@@ -10,7 +10,6 @@ from typing import Final
 
 from vitrail.data.arrays import Part, has_idx, joined, read_idx_folder
 from vitrail.data.classes import settle
-from vitrail.data.npz import read_npz
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 
@@ -26,6 +25,8 @@ VARIABLE: Final = "VITRAIL_FASHION"
 def fashion(classes: Sequence[str] | None = None) -> Dataset:
     """6,000 pictures to train and 1,000 to test, 28x28 and grey: the first 600 and 100 of each class."""
     with resources.as_file(resources.files("vitrail") / "data" / "fashion.npz") as path:
+        from vitrail.data.npz import read_npz  # here, since it imports torch, which plain folders do without
+
         arrays = read_npz(path, {f"{split}_{what}" for split in ("train", "test") for what in ("images", "labels")})
     parts = [Part(split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in ("train", "test")]
     return settle("vitrail:fashion", joined(parts, NAMES, "vitrail:fashion"), classes)

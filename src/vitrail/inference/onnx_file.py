@@ -78,9 +78,7 @@ def metadata(data: memoryview, name: str) -> dict[str, str]:
             graphs += 1
             _check_graph(data, _inside(field, name), name)
         elif field.number in (_TRAINING, _FUNCTIONS):
-            raise CheckpointError(
-                f"{name}: refused, it holds functions or a training graph, which our exports never do"
-            )
+            raise CheckpointError(f"{name}: refused, it holds functions or training graphs, which our exports never do")
     if graphs != 1:
         raise CheckpointError(f"{name}: expected one graph, got {graphs}: it is no ONNX model, or damaged: {AGAIN}")
     return found

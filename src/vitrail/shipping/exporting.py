@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -19,7 +18,7 @@ from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import open_exported, read_exported
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
-from vitrail.shipping.checking import Case, PixelCheck, Run, cases, compare, compare_pixels
+from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
 from vitrail.shipping.quiet import quietly
@@ -79,36 +78,56 @@ def export(
     choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
         raise InputError("resize_inside makes one size of whole pictures: it needs pixels='bytes', and no dynamic_size")
+    ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
+    found = _write(path, ready)
+    return ExportReport(
+        out=str(path),
+        format=target,
+        bytes=sum(each.stat().st_size for each in _files(path, target)),
+        inputs={"img": _shape(ready.contents)},
+        outputs=ready.graph.outputs,
+        checks=tuple(found),
+        pixels=ready.pixels,
+        seconds=time.perf_counter() - start,
+    )
+
+
+class Prepared(NamedTuple):
+    """All that an export starts from."""
+
+    graph: Graph  # what is written
+    network: Graph  # what it is compared with
+    contents: Contents
+    pixels: PixelCheck | None
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    target: str,
+    *,
+    dynamic_size: bool = False,
+    pixels: str = "float",
+    resize_inside: bool = False,
+) -> Prepared:
+    """The graph of a checkpoint for a target, and what will be written about it."""
     entrance = Entrance(checkpoint.preprocess, resize_inside) if pixels == "bytes" else None
     graph, network = build_graph(checkpoint, dynamic_size=dynamic_size, entrance=entrance)
     if target == "onnx":
         onnx.check_size(graph)
-    size, cell = checkpoint.preprocess.size, checkpoint.model.config.cell
+    config = checkpoint.model.config
     contents = Contents(
         about=checkpoint.about,
         target=target,
-        size=size,
-        cell=cell,
-        embedding=_embedding(checkpoint),
-        config=checkpoint.model.config.to_dict(),
+        size=checkpoint.preprocess.size,
+        cell=config.cell,
+        embedding=config.representation_width or config.pooled_width,
+        config=config.to_dict(),
         pixels=pixels,
         dynamic_size=dynamic_size,
         resize_inside=resize_inside,
     )
     made = compare_pixels(entrance, checkpoint.preprocess) if entrance is not None else None
-    parameters = sum(each.numel() for each in checkpoint.model.parameters())
-    step = cell if dynamic_size else (1, 1) if resize_inside else (0, 0)
-    found = _write(path, graph, network, contents, cases(parameters, size, step))
-    return ExportReport(
-        out=str(path),
-        format=target,
-        bytes=sum(each.stat().st_size for each in _files(path, target)),
-        inputs={"img": _shape(contents)},
-        outputs=graph.outputs,
-        checks=tuple(found),
-        pixels=made,
-        seconds=time.perf_counter() - start,
-    )
+    return Prepared(graph, network, contents, made)
 
 
 def _target(path: Path, to: str) -> str:
@@ -122,11 +141,6 @@ def _target(path: Path, to: str) -> str:
     if path.suffix != SUFFIXES[target]:
         raise InputError(f"an export to {target} is called NAME{SUFFIXES[target]}, got {path.name!r}")
     return target
-
-
-def _embedding(checkpoint: Checkpoint) -> int:
-    config = checkpoint.model.config
-    return config.representation_width or config.pooled_width
 
 
 def _files(path: Path, target: str) -> list[Path]:
@@ -165,8 +179,12 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
         raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
 
 
-def _write(path: Path, graph: Graph, network: Graph, contents: Contents, wanted: Sequence[Case]) -> list[Check]:
+def _write(path: Path, ready: Prepared) -> list[Check]:
     """Write under another name, run it, compare, and only then give it its own."""
+    graph, network, contents, _ = ready
+    parameters = sum(each.numel() for each in graph.model.parameters())
+    step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
+    wanted = cases(parameters, contents.size, step)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     target = contents.target
     try:
