@@ -40,6 +40,7 @@ class Contents:
     pixels: str = "float"  # normalised (B, C, H, W), or "bytes": uint8 (B, H, W, C)
     dynamic_size: bool = False
     resize_inside: bool = False  # takes whole pictures of any size
+    measurements: Mapping[str, Any] = field(default_factory=dict)  # what was measured when it was made
     checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,6 +50,8 @@ class Contents:
         flags(self, "dynamic_size", "resize_inside")
         instance("precision", self.precision, str)
         instance("config", self.config, Mapping)
+        instance("measurements", self.measurements, Mapping)
+        object.__setattr__(self, "measurements", json.loads(json.dumps(dict(self.measurements))))
         object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))  # lists, as they come back
         object.__setattr__(self, "size", pair("size", self.size))
         object.__setattr__(self, "cell", pair("cell", self.cell))
@@ -65,6 +68,7 @@ class Contents:
             "format": FORMAT,
             **{name: getattr(self, name) for name in _PLAIN},
             "config": dict(self.config),
+            "measurements": dict(self.measurements),
             "about": self.about.to_dict(),
         }
         return json.dumps(plain, allow_nan=False)
@@ -93,12 +97,12 @@ def read_contents(description: str, checks: str, name: str) -> Contents:
         newer = isinstance(number, int) and number > FORMAT
         hint = "use a newer Vitrail" if newer else "export the checkpoint again"
         raise CheckpointError(f"{name}: expected an export of format {FORMAT}, got {shown(number)}: {hint}")
-    missing = [each for each in (*_PLAIN, "config", "about") if each not in plain]
+    missing = [each for each in (*_PLAIN, "config", "measurements", "about") if each not in plain]
     if missing:
         raise CheckpointError(f"{name}: the description inside lacks {', '.join(missing)}: export the checkpoint again")
     try:
         return Contents(
-            **{each: plain[each] for each in (*_PLAIN, "config")},
+            **{each: plain[each] for each in (*_PLAIN, "config", "measurements")},
             about=About.from_dict(_mapping(plain["about"])),
             checks=tuple(map(_check, _list(passed))),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +20,13 @@ from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import open_exported, read_exported
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
-from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
+from vitrail.shipping.checking import ROUNDED, TOLERANCE, PixelCheck, Run, cases, compare, compare_pixels
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
+from vitrail.shipping.packing import Range
+from vitrail.shipping.qdq import quantised
 from vitrail.shipping.quiet import quietly
+from vitrail.shipping.rounding import rounded
 
 SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
 _MOST_BATCH: Final = 1 << 16
@@ -64,12 +69,19 @@ def export(
     dynamic_size: bool = False,
     pixels: str = "float",
     resize_inside: bool = False,
+    int8: Mapping[str, Range] | None = None,
+    symmetric: bool = False,
+    measurements: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
 
     The batch is always free; with `dynamic_size` height and width are too, in whole patches. With pixels="bytes" the
     graph takes 8-bit values and normalises them, with `resize_inside` whole pictures of any size. The file is run in
     its own runtime and compared with the network; one that differs is an error, and nothing is left behind.
+
+    `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
+    explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
+    places. `measurements` go into the description.
     """
     start = time.perf_counter()
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -78,7 +90,17 @@ def export(
     choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
         raise InputError("resize_inside makes one size of whole pictures: it needs pixels='bytes', and no dynamic_size")
+    if int8 and target == "torch":
+        raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
+    if measurements:
+        ready = ready._replace(contents=replace(ready.contents, measurements=measurements))
+    if int8:
+        ready = ready._replace(
+            network=_rounding(ready.network, int8, symmetric),
+            contents=replace(ready.contents, precision=f"int8 in {len(int8)} layers, float32 elsewhere"),
+            int8=Int8(int8, symmetric),
+        )
     found = _write(path, ready)
     return ExportReport(
         out=str(path),
@@ -99,6 +121,22 @@ class Prepared(NamedTuple):
     network: Graph  # what it is compared with
     contents: Contents
     pixels: PixelCheck | None
+    int8: Int8 | None = None
+
+
+class Int8(NamedTuple):
+    """Layers that compute in int8."""
+
+    ranges: Mapping[str, Range]
+    symmetric: bool
+
+
+def _rounding(network: Graph, ranges: Mapping[str, Range], symmetric: bool) -> Graph:
+    """The graph that an int8 file is compared with."""
+    other = copy.copy(network)
+    other._modules = dict(network._modules)
+    other.model = rounded(network.model, ranges, symmetric)
+    return other
 
 
 def prepare(
@@ -181,7 +219,7 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
 
 def _write(path: Path, ready: Prepared) -> list[Check]:
     """Write under another name, run it, compare, and only then give it its own."""
-    graph, network, contents, _ = ready
+    graph, network, contents, _, int8 = ready
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
     wanted = cases(parameters, contents.size, step)
@@ -190,8 +228,9 @@ def _write(path: Path, ready: Prepared) -> list[Check]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         program = trace(graph, contents)
-        run = _written(target, graph, program, contents, temporary)
-        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels)
+        run = _written(target, graph, program, contents, temporary, int8)
+        within = TOLERANCE if int8 is None else ROUNDED
+        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, within)
         _note(target, replace(contents, checks=tuple(checks)), temporary)
         for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
             with open(source, "rb") as file:
@@ -207,17 +246,29 @@ def _write(path: Path, ready: Prepared) -> list[Check]:
     return checks
 
 
-def _written(target: str, graph: Graph, program: torch.export.ExportedProgram, contents: Contents, path: Path) -> Run:
+def _written(
+    target: str,
+    graph: Graph,
+    program: torch.export.ExportedProgram,
+    contents: Contents,
+    path: Path,
+    int8: Int8 | None,
+) -> Run:
     """Write the file of a target, and open it in its own runtime."""
     if target == "torch":
         torch_export.write_torch(program, contents, path)
         return torch_export.open_torch(path)
     if target == "onnx":
-        onnx.write_onnx(onnx.onnx_model(graph, program, onnx.FREE), contents, path)
+        onnx.write_onnx(_in_int8(onnx.onnx_model(graph, program, onnx.FREE), int8), contents, path)
     else:
-        openvino.write_openvino(openvino.openvino_model(graph, program, contents), contents, path)
+        model = openvino.openvino_model(graph, program, contents, lambda made: _in_int8(made, int8))
+        openvino.write_openvino(model, contents, path)
     opened = open_exported(path)
     return lambda img: opened.compute(img, graph.outputs)
+
+
+def _in_int8(model: Any, int8: Int8 | None) -> Any:
+    return model if int8 is None else quantised(model, int8.ranges, symmetric=int8.symmetric)
 
 
 def _note(target: str, contents: Contents, path: Path) -> None:

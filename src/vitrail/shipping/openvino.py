@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import quoteattr
@@ -18,14 +19,19 @@ from vitrail.shipping.quiet import quietly
 _LATER: Final = "[      ]"  # an empty list, told by its spaces: the checks come here once they are made
 
 
-def openvino_model(graph: Graph, program: torch.export.ExportedProgram, contents: Contents) -> Any:
-    """The model (an openvino.Model): by way of ONNX, which is quick, or directly where that is too large for ONNX."""
+def openvino_model(
+    graph: Graph, program: torch.export.ExportedProgram, contents: Contents, change: Callable[[Any], Any]
+) -> Any:
+    """The model (an openvino.Model): by way of ONNX, which is quick, or directly where that is too large for ONNX.
+
+    `change` is done to the ONNX model on the way.
+    """
     try:
         import openvino
     except ImportError:
         raise MissingExtraError("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'") from None
     if onnx.fits(graph):
-        return openvino.Core().read_model(onnx.onnx_model(graph, program, onnx.FREE).SerializeToString())
+        return openvino.Core().read_model(change(onnx.onnx_model(graph, program, onnx.FREE)).SerializeToString())
     with quietly():
         model = openvino.convert_model(program)
     free = contents.dynamic_size or contents.resize_inside
