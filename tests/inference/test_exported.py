@@ -23,6 +23,7 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import exported, is_exported, onnx_file, open_exported, openvino_file
+from vitrail.inference.digest import PIECE, digest_of
 from vitrail.inference.wire import fields, varint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +155,7 @@ def test_settings_of_an_exported_file_cannot_be_overridden(shelf: Path) -> None:
 
 
 def sealed(body: bytes) -> bytes:
-    return body + onnx_file.seal(hashlib.sha256(body).hexdigest())
+    return body + onnx_file.seal(digest_of(body))
 
 
 def edited(path: Path, change: Callable[[Any], None]) -> bytes:
@@ -317,7 +318,7 @@ def copy_of(shelf: Path, folder: Path, change: Callable[[str], str] = str, seal:
     last = text[-openvino_file.SEAL :]
     if seal:
         weights = (folder / "a.bin").read_bytes()
-        last = openvino_file.seal(openvino_file.digest_of(memoryview(body), memoryview(weights)))
+        last = openvino_file.seal(digest_of(body, weights))
     (folder / "a.xml").write_bytes(body + last)
     return folder / "a.xml"
 
@@ -375,3 +376,13 @@ def test_fields_are_read_as_protobuf_writes_them(shelf: Path) -> None:
     found = [(each.number, each.value) for each in fields(shape, 0, len(shape), "x")]
     assert found == [(1, 1), (1, 300), (1, 2**64 - 5), (2, 7)]
     assert varint(memoryview(b"\xac\x02"), 0, 2, "x") == (300, 2)
+
+
+def test_the_checksum_is_that_of_all_pieces() -> None:
+    raw = np.random.default_rng(0).bytes(2 * PIECE + 5)
+    pieces = (raw[:PIECE], raw[PIECE : 2 * PIECE], raw[2 * PIECE :])
+    by_hand = hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
+    assert digest_of(raw) == by_hand
+    assert digest_of(raw[:PIECE], raw[PIECE:]) == by_hand
+    assert digest_of(raw[:7], raw[7:20]) != digest_of(raw[:8], raw[8:20])  # nothing may move from one to the other
+    assert digest_of(b"x") == hashlib.sha256(hashlib.sha256(b"x").digest()).hexdigest()

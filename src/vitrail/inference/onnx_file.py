@@ -1,16 +1,16 @@
 """NAME.onnx -> what is written about it inside, once nothing in the file can lead a runtime astray.
 
 An exported file is an ONNX model whose metadata carries our description, and whose last 84 bytes are one more entry of
-that metadata: the SHA-256 of all that stands before it. Read without the onnx package.
+that metadata: the checksum of all that stands before it. Read without the onnx package.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Final
 
 from vitrail.errors import CheckpointError
+from vitrail.inference.digest import digest_of
 from vitrail.inference.wire import BYTES, VARINT, Field, damaged, fields, numbers, text, written
 
 DESCRIPTION: Final = "vitrail"  # the key of our JSON in the metadata
@@ -36,7 +36,7 @@ def entry(key: str, value: str) -> bytes:
 
 
 def seal(digest: str) -> bytes:
-    """The last entry of a file: the SHA-256, in hexadecimal, of all before it."""
+    """The last entry of a file: the checksum of all before it."""
     return entry(DIGEST, digest)
 
 
@@ -52,7 +52,7 @@ def check_seal(data: memoryview, name: str) -> None:
             f"{name} has no checksum at its end: it was cut short, or something else rewrote it, or it is no file of "
             f"`vitrail export`: {AGAIN}"
         )
-    found = hashlib.sha256(body).hexdigest()
+    found = digest_of(body)
     if seal(found) != last:
         raise CheckpointError(f"{name} is damaged: its checksum is {found}, expected {last[-64:].decode('latin-1')}")
 

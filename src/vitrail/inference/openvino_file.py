@@ -1,18 +1,18 @@
 """NAME.xml and NAME.bin -> what is written about them inside, once nothing in them can lead a runtime astray.
 
 An exported pair is an OpenVINO model whose rt_info carries our description, with a last line of its own in the .xml:
-the SHA-256 of what stands before it followed by the .bin.
+the checksum of what stands before it and of the .bin.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from typing import Final
 from xml.etree import ElementTree
 
 from vitrail.errors import CheckpointError
+from vitrail.inference.digest import digest_of
 
 MARK: Final = "vitrail"  # our part of rt_info
 DESCRIPTION: Final = "description"  # in it: our JSON
@@ -36,13 +36,6 @@ def seal(digest: str) -> bytes:
 
 
 SEAL: Final = len(seal("0" * 64))
-
-
-def digest_of(text: memoryview, weights: memoryview) -> str:
-    """The SHA-256 of the .xml without its last line, followed by the .bin."""
-    digest = hashlib.sha256(text)
-    digest.update(weights)
-    return digest.hexdigest()
 
 
 def check_seal(text: memoryview, weights: memoryview, name: str) -> None:

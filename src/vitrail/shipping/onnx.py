@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import hashlib
+import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from torch import nn
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file
 from vitrail.inference.contents import Contents
+from vitrail.inference.digest import digest_of
 from vitrail.shipping.graph import Graph
 from vitrail.shipping.quiet import quietly
 
@@ -83,7 +84,7 @@ def write_onnx(model: Any, contents: Contents, path: Path) -> None:
         raise InputError(f"the model does not fit one ONNX file ({error}): export NAME.xml or NAME.pt2") from None
     with open(path, "wb") as file:
         file.write(body)
-        file.write(onnx_file.seal(hashlib.sha256(body).hexdigest()))
+        file.write(onnx_file.seal(digest_of(body)))
 
 
 def add_checks(contents: Contents, path: Path) -> None:
@@ -92,10 +93,10 @@ def add_checks(contents: Contents, path: Path) -> None:
         file.seek(-onnx_file.SEAL, 2)
         file.truncate()
         file.write(onnx_file.entry(onnx_file.CHECKS, contents.checks_json()))
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256")
-        file.seek(0, 2)
-        file.write(onnx_file.seal(digest.hexdigest()))
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest = digest_of(data)
+        file.write(onnx_file.seal(digest))
 
 
 def _exporter() -> tuple[Any, dict[Any, Any]]:

@@ -12,6 +12,7 @@ import torch
 from vitrail.errors import MissingExtraError
 from vitrail.inference import openvino_file
 from vitrail.inference.contents import Contents
+from vitrail.inference.digest import digest_of
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph
 from vitrail.shipping.quiet import quietly
@@ -63,5 +64,4 @@ def add_checks(contents: Contents, path: Path) -> None:
 
 def _seal(path: Path, text: bytes) -> None:
     weights = path.with_suffix(".bin").read_bytes()
-    digest = openvino_file.digest_of(memoryview(text), memoryview(weights))
-    path.write_bytes(text + openvino_file.seal(digest))
+    path.write_bytes(text + openvino_file.seal(digest_of(text, weights)))
