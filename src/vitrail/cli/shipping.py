@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitrail.checks import listed
 from vitrail.cli.app import app
+from vitrail.cli.pictures import Unlabelled, pictures_for
 from vitrail.cli.terminal import (
     AsJson,
     CheckpointPath,
     LeaveOut,
     Override,
     busy,
+    complain,
     print_json,
     say,
     show,
@@ -21,12 +24,22 @@ from vitrail.cli.terminal import (
     table_of,
 )
 from vitrail.cli.weights import load_checkpoint
+from vitrail.errors import InputError
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint
+    from vitrail.evaluation import Score
+    from vitrail.shipping import ExportReport, Quantised
+    from vitrail.shipping.judging import Judged
 
 
 @app.command()
 def export(
     checkpoint: CheckpointPath,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2 (torch).")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="NAME.onnx, .xml (OpenVINO), .pt2 (torch) or .safetensors."),
+    ],
     to: Annotated[str, typer.Option("--to", help="onnx, openvino or torch; by default as OUT is called.")] = "",
     dynamic_size: Annotated[
         bool, typer.Option("--dynamic-size", help="Take pictures of any size that divides into patches.")
@@ -37,26 +50,123 @@ def export(
     resize_inside: Annotated[
         bool, typer.Option("--resize-inside", help="Take whole pictures of any size, and resize them too.")
     ] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="In int8, as far as the budget allows; needs --data.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; for NAME.safetensors.")] = False,
+    data: Annotated[str, typer.Option(help="Pictures to calibrate on and to be judged by; of a run: its own.")] = "",
+    max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="int8 about zero, as TensorRT wants it.")] = False,
+    unlabelled: Unlabelled = False,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a file for another runtime, run it there, and say how equal its answers are."""
+    """Write a file for another runtime, run it there, and say how equal its answers are.
+
+    OUT as NAME.safetensors is a packed network for this machine's processor.
+    """
     from vitrail.shipping import export as run
 
+    if int8 and bf16:
+        raise InputError("--int8 and --bf16: choose one of them")
     loaded = load_checkpoint(checkpoint, override, leave_out)
+    small = None
+    if int8 or bf16:
+        from vitrail.shipping import quantise
+
+        source = pictures_for(loaded, checkpoint, data, unlabelled)
+        small = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
+    elif data or unlabelled or symmetric:
+        raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
+    if out.suffix == ".safetensors":
+        if to or dynamic_size or as_bytes or resize_inside or symmetric:
+            raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
+        _write_packed(loaded, small, out, as_json)
+        return
+    if bf16:
+        raise InputError("--bf16 is for a packed NAME.safetensors; OpenVINO takes bf16 by itself where it is faster")
     with busy(f"exporting {checkpoint}"):
         report = run(
-            loaded,
+            loaded if small is None else small.checkpoint,
             out,
             to=to,
             dynamic_size=dynamic_size,
             pixels="bytes" if as_bytes or resize_inside else "float",
             resize_inside=resize_inside,
+            int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
+            symmetric=symmetric,
+            measurements=None if small is None else small.to_dict(),
         )
+    judged = None if small is None or symmetric else _judged(small, out, max_drop)
     if as_json:
-        print_json(report.to_dict())
+        print_json(report.to_dict() | ({} if small is None else {"int8": small.to_dict()}))
         return
+    if small is not None:
+        _show(small)
+    if judged is not None:
+        say(f"in its runtime    {judged.drop.value:+.2f} points lost on {judged.pictures} pictures")
+    _tell(report)
+
+
+def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_json: bool) -> None:
+    from vitrail.shipping import Packed, save_packed
+
+    runtime = Packed(loaded) if small is None else small.runtime
+    measured = {} if small is None else small.to_dict()
+    save_packed(runtime, loaded if small is None else small.checkpoint, out, measured)
+    for note in runtime.notes:
+        complain(note)
+    size = out.stat().st_size
+    if as_json:
+        print_json({"out": str(out), "format": "packed", "bytes": size, "precision": runtime.precision} | measured)
+        return
+    if small is not None:
+        _show(small)
+    say(f"written           {out} (packed {runtime.precision}, {size_of(size)}); opened again, it answers the same")
+    say(f"try it            vitrail predict {out} PICTURE")
+
+
+def _judged(small: Quantised, out: Path, max_drop: float) -> Judged:
+    """The written file on the same pictures; one that loses more than the network it was made from is taken away."""
+    from vitrail.inference import open_exported
+
+    found = small.judge(open_exported(out))
+    if found.drop.value > max(max_drop, small.after.judged.drop.value):
+        for each in (out, *([out.with_suffix(".bin")] if out.suffix == ".xml" else [])):
+            each.unlink(missing_ok=True)
+        raise InputError(
+            f"not exported: in its own runtime it loses {found.drop.value:.2f} points on {found.pictures} pictures, and "
+            f"{max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
+        )
+    return found
+
+
+def _show(small: Quantised) -> None:
+    before, after = small.before, small.after
+    drop = after.judged.drop
+    table = table_of("", "before", "after")
+    for name, old, new in (
+        ("accuracy, %", *(_percent(each.judged.accuracy) for each in (before, after))),
+        ("points lost", "", f"{drop.value:+.2f} ({drop.low:+.2f} to {drop.high:+.2f})"),
+        ("same answers, %", "", f"{100 * after.judged.agreement:.2f}"),
+        ("ms a picture", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
+        ("weights in memory", size_of(before.weights), size_of(after.weights)),
+    ):
+        table.add_row(name, old, new)
+    show(table)
+    say(f"speed             {small.speed:.2f} times, packed on this machine, measured in turn; intervals are of 95 %")
+    layers = 0 if small.runtime.plan is None else len(small.runtime.plan.int8)
+    if layers:
+        say(
+            f"int8              {layers} layers; in higher precision: {listed([each.name for each in small.kept], ', ') or 'none'}"
+        )
+    say(f"pictures          {small.words}")
+
+
+def _percent(score: Score) -> str:
+    return f"{100 * score.value:.2f} ({100 * score.low:.2f} to {100 * score.high:.2f})"
+
+
+def _tell(report: ExportReport) -> None:
     say(f"written           {report.out} ({report.format}, {size_of(report.bytes)}, {report.seconds:.0f} s)")
     for name, kind in report.inputs.items():
         say(f"input             {name}: {kind}")

@@ -45,6 +45,7 @@ class Quantised:
     before: Measured
     after: Measured
     kept: tuple[Sensitive, ...]  # layers left in higher precision, the most harmful first
+    judge: Judge  # of the pictures that report
     words: str  # which pictures did what
     notes: tuple[str, ...]
 
@@ -197,4 +198,4 @@ def _reported(
     took = latencies({"before": original, "after": runtime}, batch=1)
     before = Measured(judge.of(judge.baseline), took["before"], weight_bytes(original.model))
     after = Measured(judge(runtime), took["after"], weight_bytes(runtime.model))
-    return Quantised(runtime, base, before, after, tuple(kept), dealt.words, runtime.notes)
+    return Quantised(runtime, base, before, after, tuple(kept), judge, dealt.words, runtime.notes)
