@@ -134,8 +134,8 @@ def _judged(small: Quantised, out: Path, max_drop: float) -> Judged:
         for each in (out, *([out.with_suffix(".bin")] if out.suffix == ".xml" else [])):
             each.unlink(missing_ok=True)
         raise InputError(
-            f"not exported: in its own runtime it loses {found.drop.value:.2f} points on {found.pictures} pictures, and "
-            f"{max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
+            f"not exported: in its own runtime it loses {found.drop.value:.2f} points on {found.pictures} pictures, "
+            f"and {max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
         )
     return found
 
@@ -156,9 +156,8 @@ def _show(small: Quantised) -> None:
     say(f"speed             {small.speed:.2f} times, packed on this machine, measured in turn; intervals are of 95 %")
     layers = 0 if small.runtime.plan is None else len(small.runtime.plan.int8)
     if layers:
-        say(
-            f"int8              {layers} layers; in higher precision: {listed([each.name for each in small.kept], ', ') or 'none'}"
-        )
+        kept = listed([each.name for each in small.kept], ", ")
+        say(f"int8              {layers} layers; in higher precision: {kept or 'none'}")
     say(f"pictures          {small.words}")
 
 
