@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def test_verbs_take_the_path_of_an_exported_file(name: str, shelf: Path, source:
     theirs_scores = vitrail.evaluate(path, shelf / "photos", resamples=10).scores
     for each in ours_scores:
         assert theirs_scores[each].value == pytest.approx(ours_scores[each].value, abs=1e-4)
+    compared = vitrail.compare(source, path, shelf / "photos")
+    assert (compared.only_a, compared.only_b) == (0, 0)
+    with ThreadPoolExecutor(4) as pool:  # many at once get their own answers
+        runtime = open_exported(path)
+        given = [np.full((1, 3, 32, 32), number / 10, np.float32) for number in range(20)]
+        for pixels, (logits, _) in zip(given, pool.map(runtime.run, given), strict=True):
+            np.testing.assert_allclose(logits, source.run(pixels)[0], atol=1e-4)
 
 
 def test_an_exported_file_knows_what_it_is(shelf: Path, source: Checkpoint) -> None:
