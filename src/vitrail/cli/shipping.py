@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -71,5 +72,5 @@ def export(
             f"pixels            made inside differ from Preprocess's by at most {report.pixels.largest:.2g} of 255 "
             f"({100 * report.pixels.share:.2g} % of them by half a step or more)"
         )
-    if report.format != "torch":
-        say(f"try it            vitrail predict {report.out} PICTURE")
+    if report.format != "torch" and not resize_inside:
+        say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")

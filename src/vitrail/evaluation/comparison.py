@@ -72,7 +72,7 @@ def compare(
     threads: int = 2,
     done: Done | None = None,
 ) -> Comparison:
-    """Two runtimes (checkpoints, exported files) with the same classes in any order, on pictures whose labels are known.
+    """Two runtimes (checkpoints, exported files), with the same classes in any order, on pictures with known labels.
 
     A picture that one of them cannot read counts for neither. `done` is told of each picture twice.
     """
