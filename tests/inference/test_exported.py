@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def test_verbs_take_the_path_of_an_exported_file(name: str, shelf: Path, source:
     theirs_scores = vitrail.evaluate(path, shelf / "photos", resamples=10).scores
     for each in ours_scores:
         assert theirs_scores[each].value == pytest.approx(ours_scores[each].value, abs=1e-4)
+    compared = vitrail.compare(source, path, shelf / "photos")
+    assert (compared.only_a, compared.only_b) == (0, 0)
+    with ThreadPoolExecutor(4) as pool:  # many at once get their own answers
+        runtime = open_exported(path)
+        given = [np.full((1, 3, 32, 32), number / 10, np.float32) for number in range(20)]
+        for pixels, (logits, _) in zip(given, pool.map(runtime.run, given), strict=True):
+            np.testing.assert_allclose(logits, source.run(pixels)[0], atol=1e-4)
 
 
 def test_an_exported_file_knows_what_it_is(shelf: Path, source: Checkpoint) -> None:
@@ -386,3 +394,28 @@ def test_the_checksum_is_that_of_all_pieces() -> None:
     assert digest_of(raw[:PIECE], raw[PIECE:]) == by_hand
     assert digest_of(raw[:7], raw[7:20]) != digest_of(raw[:8], raw[8:20])  # nothing may move from one to the other
     assert digest_of(b"x") == hashlib.sha256(hashlib.sha256(b"x").digest()).hexdigest()
+
+
+@pytest.mark.fault("W16")
+def test_no_damage_leads_to_another_error(shelf: Path, tmp_path: Path) -> None:
+    """Bytes changed, cut out and put in at random, with the checksum made right again."""
+    dice = np.random.default_rng(0)
+    raw = (shelf / "a.onnx").read_bytes()[: -onnx_file.SEAL]
+    ends = [0, len(raw)]  # where lengths and names stand thickest
+    refused = 0
+    for _ in range(400):
+        body = bytearray(raw)
+        place = abs(int(dice.choice(ends)) - int(dice.integers(1, 6000)))
+        kind = int(dice.integers(3))
+        if kind == 0:
+            body[place] = int(dice.integers(256))
+        elif kind == 1:
+            del body[place : place + int(dice.integers(1, 40))]
+        else:
+            body[place:place] = dice.bytes(int(dice.integers(1, 40)))
+        (tmp_path / "a.onnx").write_bytes(sealed(bytes(body)))
+        try:
+            exported.read_exported(tmp_path / "a.onnx")
+        except CheckpointError:
+            refused += 1
+    assert refused > 200

@@ -38,6 +38,7 @@ def model(ready: Prepared) -> Any:
     return to_onnx.onnx_model(ready.graph, trace(ready.graph, ready.contents), to_onnx.FREE)
 
 
+@torch.no_grad()
 def ranges_of(source: Checkpoint, pixels: Tensor) -> dict[str, tuple[float, float]]:
     """The least and the largest value that goes into every linear layer."""
     seen: dict[str, tuple[float, float]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -181,4 +182,4 @@ def _tell(report: ExportReport) -> None:
             f"({100 * report.pixels.share:.2g} % of them by half a step or more)"
         )
     if report.format != "torch":
-        say(f"try it            vitrail predict {report.out} PICTURE")
+        say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, worded
 from vitrail.inference import Runtime
 from vitrail.inference.passes import Done
+from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 
@@ -61,12 +63,20 @@ class Comparison:
 
 
 def compare(
-    a: Runtime, b: Runtime, data: Data, *, split: str = "", batch: int = 64, threads: int = 2, done: Done | None = None
+    a: Runtime | str | os.PathLike[str],
+    b: Runtime | str | os.PathLike[str],
+    data: Data,
+    *,
+    split: str = "",
+    batch: int = 64,
+    threads: int = 2,
+    done: Done | None = None,
 ) -> Comparison:
-    """Two checkpoints, or any runtimes, with the same classes in any order, on pictures whose labels are known.
+    """Two runtimes (checkpoints, exported files), with the same classes in any order, on pictures with known labels.
 
     A picture that one of them cannot read counts for neither. `done` is told of each picture twice.
     """
+    a, b = runtime_of(a), runtime_of(b)
     check_alike(a, b)
     dataset = opened(data, (a, b), split)
     found = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]

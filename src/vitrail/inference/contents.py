@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.about import About
 from vitrail.checks import choice, flags, instance, pair, shown, whole
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError
 
 FORMAT: Final = 1  # of what is written inside; a file of a higher one needs a newer Vitrail
 TARGETS: Final = ("onnx", "openvino", "torch")
@@ -106,7 +106,7 @@ def read_contents(description: str, checks: str, name: str) -> Contents:
             about=About.from_dict(_mapping(plain["about"])),
             checks=tuple(map(_check, _list(passed))),
         )
-    except (ConfigError, CheckpointError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:  # our own kinds are ValueErrors too
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
 
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Final
 
 import numpy as np
@@ -215,14 +215,15 @@ def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
         compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
         for name in OUTPUTS:
             compiled.output(name)
-        request = compiled.create_infer_request()
+        request, turn = compiled.create_infer_request(), Lock()  # one request serves one thread at a time
     except RuntimeError as error:
         raise CheckpointError(f"OpenVINO refuses {path}: {error}") from None
 
     def compute(img: Array, outputs: Sequence[str]) -> Sequence[Array]:
         try:
-            found = request.infer({"img": img}, share_inputs=True)
-            return [np.array(found[each]) for each in outputs]  # copies: the request writes over its own
+            with turn:
+                found = request.infer({"img": img}, share_inputs=True)
+                return [np.array(found[each]) for each in outputs]  # copies: the request writes over its own
         except RuntimeError as error:
             raise InputError(f"OpenVINO could not run {path.name} on {img.shape}: {error}") from None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from vitrail.errors import ConfigError, InputError, MissingExtraError
 from vitrail.evaluation.evaluate import Data
 from vitrail.inference import Runtime, open_exported
 from vitrail.inference.passes import passes
+from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import save_packed
 from vitrail.shipping.calibration import calibrate
@@ -24,7 +26,7 @@ from vitrail.shipping.exporting import export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.packed import Packed
-from vitrail.shipping.packing import Plan
+from vitrail.shipping.packing import Plan, Range
 from vitrail.shipping.quantising import RANKED_ON, pixels_of, within_budget
 from vitrail.shipping.smoothing import smooth
 from vitrail.shipping.timing import interleaved
@@ -35,15 +37,31 @@ FINALISTS: Final = 3  # that are tried with every batch and number of threads
 Tell = Callable[[str], None]
 
 
+class Merging(NamedTuple):
+    """Tokens merged in each block, from a first one on."""
+
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    first: int = 0
+
+    def of(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint, merging."""
+        if not self.count:
+            return checkpoint
+        return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
+
+    def __str__(self) -> str:
+        return f"{self.count} merged in blocks from {self.first} on"
+
+
 class Way(NamedTuple):
-    """One way to answer: who, how exactly, and how many tokens are merged in each block."""
+    """One way to answer: who, how exactly, and which tokens are merged."""
 
     runtime: str  # eager, packed, onnx or openvino
     precision: str
-    merged: int
+    merging: Merging = Merging()
 
     def __str__(self) -> str:
-        return f"{self.runtime} {self.precision}" + (f", {self.merged} merged a block" if self.merged else "")
+        return f"{self.runtime} {self.precision}" + (f", {self.merging}" if self.merging.count else "")
 
 
 class Tried(NamedTuple):
@@ -59,7 +77,10 @@ class Tried(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            **self.way._asdict(),
+            "runtime": self.way.runtime,
+            "precision": self.way.precision,
+            "merge_per_block": self.way.merging.count,
+            "merge_from": self.way.merging.first,
             "batch": self.batch,
             "threads": self.threads,
             "pictures_per_second": self.rate,
@@ -102,6 +123,7 @@ class _Candidate(NamedTuple):
     runtime: Runtime
     base: Checkpoint  # what it was made from
     judged: Judged
+    ranges: Mapping[str, Range] = MappingProxyType({})  # of layers in int8
 
 
 def optimize(
@@ -155,65 +177,88 @@ def _candidates(
     tell: Tell,
 ) -> list[_Candidate]:
     batches = pixels_of(checkpoint, dealt.calibration, 32)
-    found = [_Candidate(Way("eager", "fp32", 0), checkpoint, checkpoint, judge(checkpoint))]
-    rates = [0]
-    if merging:
-        rate = _most_merged(checkpoint, judge, max_drop, tell)
-        rates += [rate] if rate else []
+    found = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
+    rates = [Merging(), *(_mergings(checkpoint, judge, max_drop, tell) if merging else ())]
     for merged in rates:
-        base = replace(checkpoint, model=with_merging(checkpoint.model, merged)) if merged else checkpoint
+        base = merged.of(checkpoint)
+        tell(f"making runtimes{f', {merged}' if merged.count else ''}")
+        small = _int8(base, batches, judge, max_drop, tell) if probe("int8").works else None
         for runtime in runtimes:
-            tell(f"making {runtime}{f' with {merged} tokens merged a block' if merged else ''}")
-            if runtime == "packed":
-                found += _packed(base, batches, judge, max_drop, merged, tell)
-                continue
             try:
-                path = folder / (f"{merged}.onnx" if runtime == "onnx" else f"{merged}.xml")
-                export(base, path)
-                opened = open_exported(path)
+                made = _packed(base) if runtime == "packed" else _exported(runtime, base, small, folder)
             except MissingExtraError as error:
                 tell(f"{runtime} left out: {error}")
                 continue
-            found.append(_Candidate(Way(runtime, "fp32", merged), opened, base, judge(opened)))
+            if runtime == "packed" and small is not None:
+                made["int8"] = (small.runtime, small.base)
+            for precision, (opened, origin) in made.items():
+                ranges = small.ranges if small is not None and precision == "int8" else {}
+                found.append(_Candidate(Way(runtime, precision, merged), opened, origin, judge(opened), ranges))
     return found
 
 
-def _packed(
-    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, merged: int, tell: Tell
-) -> list[_Candidate]:
-    found = []
-    for precision in ("fp32", *(("bf16",) if has_bf16_units() else ())):
-        runtime = Packed(base, Plan(precision))
-        found.append(_Candidate(Way("packed", precision, merged), runtime, base, judge(runtime)))
-    if probe("int8").works:
-        even = replace(base, model=smooth(base.model, batches))
-        ranges = calibrate(even.model, batches)
-        rest = "bf16" if has_bf16_units() else "fp32"
-        try:
-            small, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell)
-        except InputError as error:
-            tell(str(error))
-        else:
-            found.append(_Candidate(Way("packed", "int8", merged), small, even, judge(small)))
-    return found
+class _Small(NamedTuple):
+    """A packed int8 network within the budget, and the evened one that it was packed from."""
+
+    runtime: Packed
+    base: Checkpoint
+    ranges: Mapping[str, Range]
 
 
-def _most_merged(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> int:
-    """The most tokens merged in each block within the budget; 0 where the network cannot merge."""
+def _int8(base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell) -> _Small | None:
+    even = replace(base, model=smooth(base.model, batches))
+    rest = "bf16" if has_bf16_units() else "fp32"
+    try:
+        found, _ = within_budget(
+            even, calibrate(even.model, batches), judge, max_drop, rest, batches[0][:RANKED_ON], tell
+        )
+    except InputError as error:
+        tell(str(error))
+        return None
+    return None if found.plan is None else _Small(found, even, found.plan.int8)
+
+
+def _packed(base: Checkpoint) -> dict[str, tuple[Runtime, Checkpoint]]:
+    precisions = ("fp32", *(("bf16",) if has_bf16_units() else ()))
+    return {precision: (Packed(base, Plan(precision)), base) for precision in precisions}
+
+
+def _exported(
+    runtime: str, base: Checkpoint, small: _Small | None, folder: Path
+) -> dict[str, tuple[Runtime, Checkpoint]]:
+    suffix = ".onnx" if runtime == "onnx" else ".xml"
+    path = folder / f"{len(list(folder.iterdir()))}{suffix}"
+    export(base, path)
+    made: dict[str, tuple[Runtime, Checkpoint]] = {"fp32": (open_exported(path), base)}
+    if small is not None:
+        path = folder / f"{len(list(folder.iterdir()))}{suffix}"
+        export(small.base, path, int8=small.ranges)
+        made["int8"] = (open_exported(path), small.base)
+    return made
+
+
+def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> list[Merging]:
+    """The most tokens merged within the budget, from the first block on and from a third of the depth on."""
     config = checkpoint.model.config
     h, w = config.grid_for(checkpoint.preprocess.size)
-    low, high = 0, max(1, int(0.95 * h * w / config.depth))
-    while low < high:
-        middle = (low + high + 1) // 2
-        try:
-            merged = replace(checkpoint, model=with_merging(checkpoint.model, middle))
-        except (ConfigError, InputError) as error:
-            tell(f"no token merging: {error}")
-            return 0
-        lost = judge(Packed(merged)).drop.value
-        tell(f"{middle} tokens merged a block: {lost:+.2f} points lost")
-        low, high = (middle, high) if lost <= max_drop else (low, middle - 1)
-    return low
+    found: list[Merging] = []
+    for first in dict.fromkeys((0, config.depth // 3)):
+        low, high = 0, max(1, int(0.95 * h * w / (config.depth - first)))
+        while low < high:
+            middle = Merging((low + high + 1) // 2, first)
+            try:
+                merged = middle.of(checkpoint)
+            except (ConfigError, InputError) as error:
+                tell(f"no token merging: {error}")
+                return []
+            lost = judge(Packed(merged)).drop.value
+            tell(f"{middle}: {lost:+.2f} points lost")
+            low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
+        if low:
+            found.append(Merging(low, first))
+    size = checkpoint.preprocess.size
+    cost = {each: estimate(each.of(checkpoint).model.config, size).multiply_adds for each in found}
+    return sorted(found, key=lambda each: cost[each])[:1]
 
 
 def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_drop: float) -> list[Tried]:
@@ -258,6 +303,7 @@ def _write(winner: _Candidate, made: Optimised) -> None:
     if isinstance(winner.runtime, Packed) and winner.runtime.plan is not None:
         save_packed(winner.runtime, winner.base, made.out, made.to_dict())
     elif winner.way.runtime in ("onnx", "openvino"):
-        export(winner.base, made.out, measurements=made.to_dict())
+        ranges = winner.ranges if winner.way.precision == "int8" else None
+        export(winner.base, made.out, int8=ranges, measurements=made.to_dict())
     else:
         save(winner.base, made.out)
