@@ -106,8 +106,11 @@ def test_wrong_pixels_are_told(pixels: Any, words: str, shelf: Path) -> None:
 
 
 def test_bytes_where_pixels_are_taken_and_other_paths_are_told(shelf: Path) -> None:
-    with pytest.raises(InputError, match="takes normalised pixels"):
-        open_exported(shelf / "a.onnx").run_bytes(np.zeros((1, 32, 32, 3), np.uint8))
+    runtime = open_exported(shelf / "a.onnx")
+    side = runtime.preprocess.size
+    values = np.random.default_rng(0).integers(0, 256, (2, *side, 3)).astype(np.uint8)
+    logits, _ = runtime.run_bytes(values)  # a graph of pixels: they are normalised first
+    np.testing.assert_array_equal(logits, runtime.run(runtime.preprocess.normalise(values))[0])
     with pytest.raises(InputError, match="vitrail.load"):
         vitrail.predict("model.safetensors", [])
     with pytest.raises(InputError, match="NAME.onnx or NAME.xml"):
@@ -156,7 +159,7 @@ def test_the_command_line_never_imports_torch(shelf: Path) -> None:
 def test_settings_of_an_exported_file_cannot_be_overridden(shelf: Path) -> None:
     run = python("-m", "vitrail", "predict", shelf / "a.onnx", pictures(shelf)[0], "--set", "heads=2")
     assert run.returncode == 2
-    assert "--set and --leave-out have no meaning" in run.stderr
+    assert "--set, --leave-out and --runtime have no meaning" in run.stderr
 
 
 # ---- files that are not as they should be ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from vitrail.about import About, Described
-from vitrail.errors import ImageError, InputError
+from vitrail.errors import CheckpointError, ImageError, InputError
 from vitrail.images import Preprocess
 from vitrail.inference import Named, embed, predict, predictions
 from vitrail.inference.passes import passes
@@ -231,6 +231,6 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
         predictions(Colours(), [picture], threads=0)
     with pytest.raises(InputError, match="batch: expected a whole number from 1 to"):
         predictions(Colours(), [picture], batch=0)
-    with pytest.raises(InputError, match="no exported file"):
+    with pytest.raises(CheckpointError, match="no exported file"):
         predictions("model.onnx", [picture])  # type: ignore[arg-type]
     assert reading() == []

@@ -12,6 +12,7 @@ from vitrail.cli.learning import Data
 from vitrail.cli.terminal import (
     AsJson,
     Batch,
+    RuntimeName,
     RuntimePath,
     command_line,
     complain,
@@ -37,13 +38,14 @@ def evaluate(
     split: Split = "",
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
     batch: Batch = 64,
+    runtime: RuntimeName = "",
     as_json: AsJson = False,
 ) -> None:
     """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
     from vitrail.evaluation import evaluate
     from vitrail.evaluation.known import data_for
 
-    loaded = load_runtime(checkpoint)
+    loaded = load_runtime(checkpoint, runtime=runtime)
     source = data_for(checkpoint, data, loaded.classes)
     with progress(len(source)) as done:
         found = evaluate(loaded, source, split=split, batch=batch, skip=_skipped, done=done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from vitrail.cli.terminal import (
     ImagePaths,
     LeaveOut,
     Override,
+    RuntimePath,
     Skipped,
     complain,
     print_json,
@@ -23,17 +24,18 @@ from vitrail.cli.terminal import (
     show,
     table_of,
 )
-from vitrail.cli.weights import load_checkpoint, settings_of
+from vitrail.cli.weights import load_checkpoint, load_runtime, settings_of
 from vitrail.errors import ImageError, InputError, nearest
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
+    from vitrail.inference import Runtime
     from vitrail.insight import Explanation, Method
 
 
 @app.command()
 def explain(
-    checkpoint: CheckpointPath,
+    checkpoint: RuntimePath,
     images: ImagePaths,
     method: Annotated[
         list[str] | None,
@@ -68,7 +70,9 @@ def explain(
     if versus and not target:
         raise InputError("--versus names the other class of a pair: name the first with --target")
     aim = Versus(target, versus) if versus else target or None
-    loaded = load_checkpoint(checkpoint, override, leave_out)
+    loaded = load_runtime(checkpoint, override, leave_out)
+    if (heads or film) and not hasattr(loaded, "model"):
+        raise InputError(f"--heads and --film show a network's inside, and {checkpoint} is exported: use its weights")
     skipped = Skipped()
     paths = find_images(images)
     rows: list[dict[str, Any]] = []
@@ -206,7 +210,7 @@ def _name(path: Path, names: set[str]) -> str:
 
 
 def _draw(
-    checkpoint: Checkpoint, path: Path, name: str, found: dict[str, Explanation], to: Path, heads: bool, film: bool
+    checkpoint: Runtime, path: Path, name: str, found: dict[str, Explanation], to: Path, heads: bool, film: bool
 ) -> list[Path]:
     """A heat map a method, the card of all of them, and what else was asked for."""
     from vitrail.insight import cards
@@ -220,10 +224,10 @@ def _draw(
         cards.card(list(found.values())).save(files[-1])
         if heads:
             files.append(to / f"{name}-heads.png")
-            cards.heads_sheet(checkpoint, path).save(files[-1])
+            cards.heads_sheet(cast("Checkpoint", checkpoint), path).save(files[-1])
         if film:
             files.append(to / f"{name}-blocks.gif")
-            cards.save_film(cards.film(checkpoint, path), str(files[-1]))
+            cards.save_film(cards.film(cast("Checkpoint", checkpoint), path), str(files[-1]))
     except OSError as error:
         raise InputError(f"cannot write to {to}: {error.strerror}") from error
     return files

@@ -116,8 +116,8 @@ def bench(
         print_json(found.to_dict())
         return
     table = table_of(
-        *("runtime", "size", "batch", "ms", "pictures/s", "times eager", "of the limit, %", "difference"),
-        *("start, s", "memory", "largest batch"),
+        *("runtime", "size", "batch", "ms", "pictures/s", "times eager", "limit, %", "difference"),
+        *("start, s", "memory", "most"),
     )
     for each in found.rows:
         table.add_row(
@@ -136,6 +136,7 @@ def bench(
     show(table)
     rates = ", ".join(f"{name} {rate:.0f}" for name, rate in found.limits.items())
     say(f"the machine's limit, GFLOP/s of a large product: {rates}; {found.threads} threads")
+    say("start and memory: a new process until its first answer; most: the largest batch for the memory free now")
     say("int8 is calibrated on random pixels here, so its difference says nothing; `vitrail optimize` judges it")
     for note in found.notes:
         complain(note)

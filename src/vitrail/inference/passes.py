@@ -81,7 +81,9 @@ def _passes(
     runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None
 ) -> Generator[Passed, None, None]:
     make, run = _ways(runtime)
-    with Ahead(enumerate(images), lambda item: _read(make, *item), threads, 2 * batch) as ahead:
+    # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
+    held = batch if threads >= _cores() else 2 * batch
+    with Ahead(enumerate(images), lambda item: _read(make, *item), threads, held) as ahead:
         while found := ahead.take(batch):
             count = len(found)
             kept, failed = _readable(found, skip)
@@ -98,6 +100,10 @@ def _passes(
             ahead.used(count)
             if done is not None:
                 done(count)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _ways(runtime: Runtime) -> tuple[Callable[[Source], Array], Callable[[Array], tuple[Array, Array]]]:

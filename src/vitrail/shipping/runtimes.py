@@ -39,15 +39,9 @@ def open_runtime(
         return open_exported(place)
     if is_packed(place):
         return open_packed(place)
+    check_checkpoint_runtime(runtime, place)
     checkpoint = load(path, override=override, leave_out=leave_out)
-    if runtime in ("", "eager"):
-        return checkpoint
-    if runtime in ("onnx", "openvino"):
-        suffix = ".onnx" if runtime == "onnx" else ".xml"
-        raise InputError(
-            f"{place} is a checkpoint: `vitrail export {place} NAME{suffix}` writes the file for {runtime}"
-        )
-    return packed(checkpoint, runtime)
+    return checkpoint if runtime in ("", "eager") else packed(checkpoint, runtime)
 
 
 def packed(checkpoint: Checkpoint, runtime: str = "packed") -> Packed:

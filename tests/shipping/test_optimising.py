@@ -1,0 +1,145 @@
+"""The search under a budget, the table of runtimes, and runtimes by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from shipping.packs import checkpoint, labelled
+from vitrail.errors import ConfigError, InputError
+from vitrail.inference import open_exported
+from vitrail.shipping import bench, open_packed, open_runtime, optimize
+from vitrail.shipping.benching import KINDS
+from vitrail.shipping.limits import limits
+from vitrail.shipping.packed import Packed
+from vitrail.shipping.plots import save_plot
+from vitrail.shipping.timing import interleaved, latencies
+
+
+def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path: Path) -> None:
+    made = checkpoint()
+    data = labelled(made, 90, train=30, val=40, test=20)
+    said: list[str] = []
+    found = optimize(
+        made, data, tmp_path / "fast", max_drop=10.0, batches=(1, 4), runtimes=("packed",), tell=said.append
+    )
+    assert found.best.within
+    assert found.best.judged.drop.value <= 10.0
+    assert all(each.rate <= found.best.rate for each in found.tried if each.within)
+    tried = {str(each.way) for each in found.tried}
+    assert {"eager fp32", "packed fp32", "packed int8"} <= tried
+    assert any("merged in blocks from" in each for each in tried)
+    assert found.eager.way.runtime == "eager"
+    assert found.speed == pytest.approx(found.best.rate / found.eager.rate)
+    assert found.reported.pictures == 20
+    assert found.out == tmp_path / "fast.safetensors"
+    if found.best.way.runtime == "packed":
+        opened = open_packed(found.out)
+        assert opened.measurements["best"]["pictures_per_second"] == found.best.rate
+        assert opened.model.config.merge_per_block == found.best.way.merging.count
+    save_plot(found, tmp_path / "plots" / "found.png")
+    assert (tmp_path / "plots" / "found.png").stat().st_size > 10_000
+    with pytest.raises(InputError, match=r"expected FILE\.png"):
+        save_plot(found, tmp_path / "found.txt")
+
+
+def test_a_budget_that_only_the_network_itself_keeps(tmp_path: Path) -> None:
+    made = checkpoint()
+    found = optimize(
+        made, labelled(made, 60, train=20, val=40), tmp_path / "fast", max_drop=0.0, batches=(4,), runtimes=("packed",)
+    )
+    assert found.best.judged.drop.value <= 0.0
+    assert found.reported.drop.value <= 0.0
+
+
+def test_an_exported_winner_is_opened_without_torch_and_keeps_its_measurements(tmp_path: Path) -> None:
+    made = checkpoint(depth=1)
+    found = optimize(
+        made,
+        labelled(made, 60, train=20, val=40),
+        tmp_path / "fast.onnx",
+        max_drop=50.0,
+        batches=(4,),
+        merging=False,
+        runtimes=("onnx",),
+    )
+    assert {each.way.runtime for each in found.tried} == {"eager", "onnx"}
+    if found.best.way.runtime == "onnx":
+        assert found.out == tmp_path / "fast.onnx"
+        assert open_exported(found.out).contents.measurements["best"]["runtime"] == "onnx"
+
+
+def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
+    made = checkpoint()
+    with pytest.raises(ConfigError, match="goal 'speed' is unknown"):
+        optimize(made, labelled(made, 40), tmp_path / "a", goal="speed")
+    with pytest.raises(InputError, match="batch: expected a whole number"):
+        optimize(made, labelled(made, 40), tmp_path / "a", batches=(0,))
+    with pytest.raises(InputError, match="expected Checkpoint"):
+        optimize(made.model, labelled(made, 40), tmp_path / "a")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.row("P.13")
+def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size() -> None:
+    found = bench(checkpoint(), batches=(1, 3), sizes=(32, 64), runtimes=("packed fp32", "packed int8"), rounds=1)
+    keys = [(each.runtime, each.size, each.batch) for each in found.rows]
+    assert keys == [
+        (runtime, (side, side), batch)
+        for side in (32, 64)
+        for batch in (1, 3)
+        for runtime in ("eager", "packed fp32", "packed int8")
+    ]
+    for each in found.rows:
+        assert each.pictures_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
+        assert each.start_seconds > 0
+        assert 50e6 < each.memory_bytes < 5e9
+        assert each.largest_batch > 1
+        assert 0 < each.of_limit < 1
+    assert {each.ratio for each in found.rows if each.runtime == "eager"} == {1.0}
+    assert all(each.difference < 1e-4 for each in found.rows if each.runtime == "packed fp32")
+    assert found.limits["fp32"] > 0
+    assert found.to_dict()["rows"][0]["runtime"] == "eager"
+    with pytest.raises(InputError, match="no runtime 'packed fp16'"):
+        bench(checkpoint(), runtimes=("packed fp16",))
+    assert "openvino fp32" in KINDS
+
+
+def test_the_limit_is_the_faster_of_plain_and_packed() -> None:
+    found = limits(rounds=1, shape=(64, 32, 48))
+    assert set(found) == {"fp32", "bf16", "int8"}
+    assert all(rate > 0 for rate in found.values())
+
+
+def test_timing_takes_turns() -> None:
+    order: list[str] = []
+    took = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, least=0.0)
+    assert set(took) == {"a", "b"}
+    assert order.count("a") == order.count("b") == 2 + 3 * 2
+    found = latencies({"eager": checkpoint()}, batch=2, rounds=1)
+    assert found["eager"] > 0
+
+
+def test_runtimes_by_name(tmp_path: Path) -> None:
+    made = checkpoint()
+    path = tmp_path / "weights.safetensors"
+    vitrail.save(made, path)
+    pixels = torch.randn(2, 3, 32, 32).numpy()
+    expected, _ = made.run(pixels)
+    for name, kind in (("", vitrail.Checkpoint), ("eager", vitrail.Checkpoint), ("packed", Packed)):
+        runtime = open_runtime(path, name)
+        assert isinstance(runtime, kind)
+        np.testing.assert_allclose(runtime.run(pixels)[0], expected, rtol=0, atol=1e-5)
+    assert open_runtime(path, "packed-bf16").precision == "bf16"  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="no runtime 'packd'"):
+        open_runtime(path, "packd")
+    with pytest.raises(InputError, match=r"is a checkpoint: `vitrail export .* NAME\.onnx` makes a file for onnx"):
+        open_runtime(path, "onnx")
+    vitrail.shipping.save_packed(Packed(made), made, tmp_path / "packed.safetensors")
+    assert isinstance(open_runtime(tmp_path / "packed.safetensors"), Packed)
+    with pytest.raises(InputError, match="was made for its runtime"):
+        open_runtime(tmp_path / "packed.safetensors", "packed")

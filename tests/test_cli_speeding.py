@@ -1,0 +1,131 @@
+"""The verbs optimize, bench, and export under a budget, as typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import vitrail
+from shipping.packs import checkpoint, labelled, pictures
+from vitrail.cli import app
+from vitrail.errors import InputError
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A checkpoint, labelled pictures in folders, and others without labels."""
+    made = checkpoint()
+    vitrail.save(made, tmp_path / "net.safetensors")
+    data = labelled(made, 72, train=24, val=48)
+    for number, sample in enumerate(data.samples):
+        folder = tmp_path / "data" / sample.split / sample.labels[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(data.images[number])).save(folder / f"{number}.png")
+    for split in ("train", "val"):
+        for name in made.classes:
+            (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "loose").mkdir()
+    for number, image in enumerate(pictures(40, seed=5)):
+        Image.fromarray(image).save(tmp_path / "loose" / f"{number}.png")
+    return tmp_path
+
+
+def typed(*words: object) -> str:
+    ran = RUN.invoke(app, [str(each) for each in words])
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        raise ran.exception
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+def test_export_in_int8_under_a_budget(place: Path) -> None:
+    net, data = place / "net.safetensors", place / "data"
+    told = typed("export", net, place / "small.safetensors", "--int8", "--data", data, "--max-drop", 20)
+    assert "points lost" in told
+    assert "packed int8" in told
+    said = json.loads(typed("predict", place / "small.safetensors", place / "loose" / "3.png", "--json"))
+    assert len(said["predictions"]) == 1
+    found = json.loads(typed("export", net, place / "small.onnx", "--int8", "--data", data, "--max-drop", 20, "--json"))
+    assert found["format"] == "onnx"
+    assert found["int8"]["int8_layers"] == 12
+    assert (place / "small.onnx").stat().st_size < (place / "net.safetensors").stat().st_size
+    again = json.loads(typed("predict", place / "small.onnx", place / "loose" / "3.png", "--json"))
+    assert again["predictions"][0]["labels"][0] == said["predictions"][0]["labels"][0]
+    evaluated = json.loads(typed("evaluate", place / "small.safetensors", data, "--json"))
+    assert evaluated["n"] == 48
+    assert evaluated["top1"] >= 0.8
+
+
+def test_export_packed_and_bf16(place: Path) -> None:
+    net = place / "net.safetensors"
+    assert "packed fp32" in typed("export", net, place / "fast.safetensors")
+    told = json.loads(
+        typed("export", net, place / "half.safetensors", "--bf16", "--data", place / "data", "--max-drop", 30, "--json")
+    )
+    assert told["precision"] == "bf16"
+    assert told["after"]["pictures"] == 48
+
+
+def test_optimize_judged_by_its_own_answers(place: Path) -> None:
+    words = ("optimize", place / "net.safetensors", "--data", place / "loose", "--unlabelled", "--max-drop", 30)
+    told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
+    assert "times eager" in told
+    assert "best" in told
+    assert (place / "plot.png").is_file()
+    assert any((place / f"best{suffix}").is_file() for suffix in (".safetensors", ".onnx", ".xml"))
+
+
+@pytest.mark.row("P.13")
+def test_bench_prints_its_table(place: Path) -> None:
+    told = typed("bench", place / "net.safetensors", "--batch", "1,2", "--runtimes", "packed fp32", "--rounds", 1)
+    assert "largest batch" in told
+    assert "the machine's limit" in told
+    plain = json.loads(
+        typed("bench", place / "net.safetensors", "--batch", 1, "--runtimes", "eager", "--rounds", 1, "--json")
+    )
+    assert [each["runtime"] for each in plain["rows"]] == ["eager"]
+
+
+def test_predict_by_a_packed_runtime(place: Path) -> None:
+    picture = place / "loose" / "7.png"
+    one, other = (
+        json.loads(typed("predict", place / "net.safetensors", picture, "--runtime", name, "--json"))["predictions"][0]
+        for name in ("eager", "packed")
+    )
+    assert one["labels"] == other["labels"]
+    np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("export", "net", "a.onnx", "--int8", "--bf16"), "choose one of them"),
+        (("export", "net", "a.onnx", "--data", "data"), "are for --int8 or --bf16"),
+        (("export", "net", "a.onnx", "--bf16", "--data", "data", "--max-drop", "50"), "for a packed NAME.safetensors"),
+        (("export", "net", "a.safetensors", "--dynamic-size"), "leave the other options out"),
+        (
+            ("export", "net", "a.onnx", "--int8", "--data", "data", "--max-drop", "-5"),
+            "no int8 network loses at most -5",
+        ),
+        (("export", "net", "a.onnx", "--int8", "--data", "nothing"), "no data in nothing"),
+        (("export", "net", "a.onnx", "--int8", "--unlabelled"), "name the pictures with --data"),
+        (("optimize", "net", "--data", "data", "--batch", "x"), "--batch: expected whole numbers"),
+        (("bench", "net", "--runtimes", "tensorrt"), "no runtime 'tensorrt'"),
+        (("predict", "net", "loose", "--runtime", "onnx"), "makes a file for onnx"),
+    ],
+)
+def test_mistakes_are_told_and_leave_nothing(
+    words: tuple[str, ...], told: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    before = sorted(each.name for each in place.iterdir())
+    with pytest.raises(InputError, match=told):
+        typed(*("net.safetensors" if each == "net" else each for each in words))
+    assert sorted(each.name for each in place.iterdir()) == before
