@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import vitrail
 from shipping.packs import checkpoint, labelled, pictures
 from vitrail.cli import app
 from vitrail.errors import InputError
+from vitrail.shipping import benching
 
 RUN = CliRunner()
 
@@ -73,8 +75,9 @@ def test_export_packed_and_bf16(place: Path) -> None:
     assert told["after"]["pictures"] == 48
 
 
-def test_optimize_judged_by_its_own_answers(place: Path) -> None:
+def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("optimize", place / "net.safetensors", "--data", place / "loose", "--unlabelled", "--max-drop", 30)
+    monkeypatch.setitem(sys.modules, "openvino", None)  # quicker
     told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
     assert "times eager" in told
     assert "best" in told
@@ -83,10 +86,12 @@ def test_optimize_judged_by_its_own_answers(place: Path) -> None:
 
 
 @pytest.mark.row("P.13")
-def test_bench_prints_its_table(place: Path) -> None:
+def test_bench_prints_its_table(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # measuring it takes seconds
     told = typed("bench", place / "net.safetensors", "--batch", "1,2", "--runtimes", "packed fp32", "--rounds", 1)
-    assert "largest batch" in told
-    assert "the machine's limit" in told
+    assert "largest batch for the memory free now" in told
+    assert "limit, GFLOP/s of a large product: fp32 100, int8 400" in told
+    assert told.count("packed fp32") == 2
     plain = json.loads(
         typed("bench", place / "net.safetensors", "--batch", 1, "--runtimes", "eager", "--rounds", 1, "--json")
     )
