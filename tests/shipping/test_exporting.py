@@ -239,3 +239,18 @@ def test_more_than_one_file_can_hold_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(to_onnx, "LARGEST", 1000)
     with pytest.raises(InputError, match="at most 1,000: export NAME.xml"):
         vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("way", [{"resize": "crop", "crop": 0.875}, {"resize": "squash", "crop": 1.0}])
+def test_predict_gives_whole_pictures_to_a_file_that_resizes(way: dict[str, Any], tmp_path: Path) -> None:
+    checkpoint = small.checkpoint()
+    checkpoint = replace(checkpoint, preprocess=replace(checkpoint.preprocess, **way))
+    vitrail.export(checkpoint, tmp_path / "whole.onnx", pixels="bytes", resize_inside=True)
+    dice = np.random.default_rng(0)
+    shapes = ((50, 71), (90, 40), (33, 33))
+    pictures = [dice.integers(0, 256, (*shape, 3)).astype(np.uint8) for shape in shapes]
+    found = vitrail.predict(str(tmp_path / "whole.onnx"), pictures, top=2)
+    expected = vitrail.predict(checkpoint, pictures, top=2)
+    assert [each.labels for each in found] == [each.labels for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-3)
