@@ -15,7 +15,10 @@ import vitrail
 from shipping.packs import checkpoint, labelled, pictures
 from vitrail.cli import app
 from vitrail.errors import InputError
+from vitrail.evaluation import Score
+from vitrail.inference import Exported
 from vitrail.shipping import benching
+from vitrail.shipping.judging import Judge, Judged
 
 RUN = CliRunner()
 
@@ -63,6 +66,24 @@ def test_export_in_int8_under_a_budget(place: Path) -> None:
     evaluated = json.loads(typed("evaluate", place / "small.safetensors", data, "--json"))
     assert evaluated["n"] == 48
     assert evaluated["top1"] >= 0.8
+
+
+def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "small.onnx").write_text("older")
+    bad = Judged(Score(0.5, 0.4, 0.6), Score(45.0, 40.0, 50.0), 0.5, 48)
+    true = Judge.__call__
+    monkeypatch.setattr(Judge, "__call__", lambda self, each: bad if isinstance(each, Exported) else true(self, each))
+    with pytest.raises(
+        InputError, match=r"in its own runtime it loses 45\.00 points on 48 pictures, and 20 were allowed"
+    ):
+        typed(
+            *("export", place / "net.safetensors", place / "small.onnx", "--int8", "--data", place / "data"),
+            *("--max-drop", 20),
+        )
+    assert (place / "small.onnx").read_text() == "older"
+    assert not [each for each in place.iterdir() if ".tmp" in each.name]
 
 
 def test_export_packed_and_bf16(place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ from vitrail.errors import InputError
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
     from vitrail.evaluation import Score
+    from vitrail.inference import Exported
     from vitrail.shipping import ExportReport, Quantised
     from vitrail.shipping.judging import Judged
 
@@ -85,6 +87,7 @@ def export(
         return
     if bf16:
         raise InputError("--bf16 is for a packed NAME.safetensors; OpenVINO takes bf16 by itself where it is faster")
+    judged: list[Judged] = []
     with busy(f"exporting {checkpoint}"):
         report = run(
             loaded if small is None else small.checkpoint,
@@ -96,15 +99,15 @@ def export(
             int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
             symmetric=symmetric,
             measurements=None if small is None else small.to_dict(),
+            accept=None if small is None or symmetric else _judged(small, max_drop, judged),
         )
-    judged = None if small is None or symmetric else _judged(small, out, max_drop)
     if as_json:
         print_json(report.to_dict() | ({} if small is None else {"int8": small.to_dict()}))
         return
     if small is not None:
         _show(small)
-    if judged is not None:
-        say(f"in its runtime    {judged.drop.value:+.2f} points lost on {judged.pictures} pictures")
+    for each in judged:
+        say(f"in its runtime    {each.drop.value:+.2f} points lost on {each.pictures} pictures")
     _tell(report)
 
 
@@ -126,19 +129,19 @@ def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_jso
     say(f"try it            vitrail predict {out} PICTURE")
 
 
-def _judged(small: Quantised, out: Path, max_drop: float) -> Judged:
-    """The written file on the same pictures; one that loses more than the network it was made from is taken away."""
-    from vitrail.inference import open_exported
+def _judged(small: Quantised, max_drop: float, found: list[Judged]) -> Callable[[Exported], None]:
+    """Judges a file on the same pictures, and refuses one that loses more than the network it was made from."""
 
-    found = small.judge(open_exported(out))
-    if found.drop.value > max(max_drop, small.after.judged.drop.value):
-        for each in (out, *([out.with_suffix(".bin")] if out.suffix == ".xml" else [])):
-            each.unlink(missing_ok=True)
-        raise InputError(
-            f"not exported: in its own runtime it loses {found.drop.value:.2f} points on {found.pictures} pictures, "
-            f"and {max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
-        )
-    return found
+    def accept(opened: Exported) -> None:
+        judged = small.judge(opened)
+        if judged.drop.value > max(max_drop, small.after.judged.drop.value):
+            raise InputError(
+                f"not exported: in its own runtime it loses {judged.drop.value:.2f} points on {judged.pictures} "
+                f"pictures, and {max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
+            )
+        found.append(judged)
+
+    return accept
 
 
 def _show(small: Quantised) -> None:

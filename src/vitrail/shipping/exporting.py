@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import choice, instance
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
-from vitrail.inference.exported import open_exported, read_exported
+from vitrail.inference.exported import Exported, open_exported, read_exported
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
 from vitrail.shipping.checking import ROUNDED, TOLERANCE, PixelCheck, Run, cases, compare, compare_pixels
@@ -72,6 +72,7 @@ def export(
     int8: Mapping[str, Range] | None = None,
     symmetric: bool = False,
     measurements: Mapping[str, Any] | None = None,
+    accept: Callable[[Exported], None] | None = None,
 ) -> ExportReport:
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
 
@@ -81,7 +82,8 @@ def export(
 
     `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
     explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
-    places. `measurements` go into the description.
+    places. `measurements` go into the description. `accept` is given the file, opened, before it gets its name: what
+    it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -101,7 +103,7 @@ def export(
             contents=replace(ready.contents, precision=f"int8 in {len(int8)} layers, float32 elsewhere"),
             int8=Int8(int8, symmetric),
         )
-    found = _write(path, ready)
+    found = _write(path, ready, accept)
     return ExportReport(
         out=str(path),
         format=target,
@@ -217,7 +219,7 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
         raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
 
 
-def _write(path: Path, ready: Prepared) -> list[Check]:
+def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | None) -> list[Check]:
     """Write under another name, run it, compare, and only then give it its own."""
     graph, network, contents, _, int8 = ready
     parameters = sum(each.numel() for each in graph.model.parameters())
@@ -232,6 +234,8 @@ def _write(path: Path, ready: Prepared) -> list[Check]:
         within = TOLERANCE if int8 is None else ROUNDED
         checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, within)
         _note(target, replace(contents, checks=tuple(checks)), temporary)
+        if accept is not None and target != "torch":
+            accept(open_exported(temporary))
         for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
             with open(source, "rb") as file:
                 os.fsync(file.fileno())
