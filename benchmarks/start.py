@@ -3,8 +3,8 @@
     python benchmarks/start.py --rounds 5
 
 The timm script builds its network on the meta device and assigns tensors read by safetensors, as quick as timm goes.
-Ours are `vitrail predict` with an exported file, a packed one, and our checkpoint. Each run is a process of its own, all
-in turn; this program imports nothing heavy, since a child's memory is counted from its parent's.
+Ours are `vitrail predict` with an exported file, a packed one, and our checkpoint. Each run is a process of its own,
+all in turn; this program imports nothing heavy, since a child's memory is counted from its parent's.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class About:
         instance("preprocess", self.preprocess, Preprocess, error=CheckpointError)
         for name in ("classes", "thresholds"):
             value = getattr(self, name)
-            if isinstance(value, str) or not (value is None or isinstance(value, Iterable)):
+            missing = value is None and name == "thresholds"
+            if isinstance(value, str) or not (missing or isinstance(value, Iterable)):
                 raise CheckpointError(f"{name}: expected a list, got {value!r:.80}")
         object.__setattr__(self, "classes", tuple(self.classes))
         if self.thresholds is not None:

@@ -99,7 +99,7 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     assert found.before.judged.accuracy.value == 1.0  # the labels are its own answers
     assert found.after.judged.pictures == 40
     assert found.after.judged.agreement == pytest.approx(found.after.judged.accuracy.value)
-    assert found.words == "calibrated on train, chosen by val, reported on test"
+    assert found.words == "calibrated on train, chosen by val pictures, reported on test"
     plain = found.to_dict()
     assert plain["int8_layers"] == 12 - len(found.kept)
     assert plain["before"]["weight_bytes"] > 1.5 * plain["after"]["weight_bytes"]
@@ -157,7 +157,17 @@ def test_pictures_are_dealt_by_their_splits() -> None:
     assert [len(each) for each in dealt[:3]] == [20, 24, 16]
     assert {each.split for each in dealt.choosing.samples} == {"val"}
     dealt = deal(labelled(made, 60, train=30, test=30), made)
-    assert dealt.words == "calibrated on train, chosen by test, reported on test"
+    assert dealt.words == "calibrated on train, chosen by test pictures, reported on test"
+
+
+def test_new_pictures_beside_training_ones_choose() -> None:
+    made = checkpoint()
+    data = labelled(made, 50, train=20, **{"": 30})
+    dealt = deal(data, made)
+    assert dealt.words == "calibrated on train, chosen by new pictures, reported on new"
+    assert {each.split for each in dealt.calibration.samples} == {"train"}
+    assert {each.split for each in dealt.choosing.samples} == {""}
+    assert dealt.reporting is dealt.choosing
 
 
 def test_pictures_without_splits_are_dealt_by_chance_and_none_twice() -> None:

@@ -71,6 +71,16 @@ def export(
 
     if int8 and bf16:
         raise InputError("--int8 and --bf16: choose one of them")
+    if bf16 and out.suffix != ".safetensors":
+        raise InputError("--bf16 is for a packed NAME.safetensors")
+    if out.suffix not in (".onnx", ".xml", ".pt2", ".safetensors"):
+        raise InputError(f"expected NAME.onnx, NAME.xml, NAME.pt2 or NAME.safetensors, got {out.name!r}")
+    if int8 and out.suffix == ".pt2":
+        raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
+    if out.suffix == ".safetensors":
+        from vitrail.shipping.artefact import check_place
+
+        check_place(out)
     loaded = load_checkpoint(checkpoint, override, leave_out)
     small = None
     if int8 or bf16:
@@ -85,8 +95,6 @@ def export(
             raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
         _write_packed(loaded, small, out, as_json)
         return
-    if bf16:
-        raise InputError("--bf16 is for a packed NAME.safetensors; OpenVINO takes bf16 by itself where it is faster")
     judged: list[Judged] = []
     with busy(f"exporting {checkpoint}"):
         report = run(
@@ -99,10 +107,11 @@ def export(
             int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
             symmetric=symmetric,
             measurements=None if small is None else small.to_dict(),
-            accept=None if small is None or symmetric else _judged(small, max_drop, judged),
+            accept=None if small is None else _judged(small, max_drop, judged),
         )
     if as_json:
-        print_json(report.to_dict() | ({} if small is None else {"int8": small.to_dict()}))
+        own = {"own_runtime": judged[0].to_dict()} if judged else {}
+        print_json(report.to_dict() | ({} if small is None else {"int8": small.to_dict() | own}))
         return
     if small is not None:
         _show(small)

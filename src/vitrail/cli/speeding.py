@@ -47,6 +47,10 @@ def optimize(
     """Find the fastest way to answer on this machine within an accuracy budget, and write it as one file."""
     from vitrail.shipping import optimize as run
 
+    if plot is not None:
+        from vitrail.shipping.plots import check_plot, save_plot
+
+        check_plot(plot)
     loaded = load_checkpoint(checkpoint, override, leave_out)
     name = Path(checkpoint.removeprefix("vitrail:"))
     place = to or Path(f"{name.name if name.is_dir() or not name.suffix else name.stem}-fast")
@@ -63,8 +67,6 @@ def optimize(
         tell=complain,
     )
     if plot is not None:
-        from vitrail.shipping.plots import save_plot
-
         save_plot(found, plot)
     if as_json:
         print_json(found.to_dict())
@@ -127,11 +129,11 @@ def bench(
             f"{each.milliseconds:.4g}",
             f"{each.pictures_per_second:.4g}",
             f"{each.ratio:.2f}",
-            f"{100 * each.of_limit:.0f}",
+            "" if each.of_limit is None else f"{100 * each.of_limit:.0f}",
             f"{each.difference:.1e}",
             f"{each.start_seconds:.2f}",
-            size_of(each.memory_bytes),
-            f"{each.largest_batch:,}",
+            "" if each.memory_bytes is None else size_of(each.memory_bytes),
+            "" if each.largest_batch is None else f"{each.largest_batch:,}",
         )
     show(table)
     rates = ", ".join(f"{name} {rate:.0f}" for name, rate in found.limits.items())

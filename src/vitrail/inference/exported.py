@@ -256,11 +256,14 @@ class _Importing:
         return self._bring()
 
 
+_READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
 @contextmanager
 def _mapped(path: Path) -> Iterator[memoryview]:
     """The bytes of a file, which must be the same file when they have been looked at."""
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+        number = os.open(path, _READ)  # a pipe must not hold us up
     except FileNotFoundError:
         raise CheckpointError(f"no exported file {path}") from None
     except OSError as error:

@@ -20,6 +20,6 @@ def runtime_of(given: Given | str | os.PathLike[str]) -> Given | Exported:
     if not is_exported(given):
         raise InputError(
             f"expected a checkpoint, another runtime, or an exported file (NAME.onnx, NAME.xml), got the path "
-            f"{os.fspath(given)!r:.80}: use vitrail.load for it"
+            f"{os.fspath(given)!r:.80}: use vitrail.load, or vitrail.shipping.open_runtime for a packed one"
         )
     return open_exported(given)

@@ -42,11 +42,11 @@ class Row(NamedTuple):
     milliseconds: float  # of one pass
     pictures_per_second: float
     ratio: float  # to eager at the same batch
-    of_limit: float  # of what the machine's products could do in that precision
+    of_limit: float | None  # of what the machine's products could do in that precision
     difference: float  # from eager, of the largest logit, on random pixels
     start_seconds: float
-    memory_bytes: int
-    largest_batch: int  # that fits into the memory free now, by what one more picture was seen to take
+    memory_bytes: int | None  # None where the system does not tell
+    largest_batch: int | None  # that fits into the memory free now, by what more pictures were seen to take
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _table(
         try:
             if kind != "eager":
                 made[kind], files[kind] = _made(checkpoint, kind, folder)
-        except MissingExtraError as error:
+        except (MissingExtraError, InputError) as error:
             if kind in asked:
                 raise
             notes.append(f"{kind} left out: {error}")
@@ -147,7 +147,10 @@ def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Pat
         return open_exported(path), path
     plan = Plan(precision) if precision != "int8" else _random_plan(checkpoint)
     path = folder / f"{precision}.safetensors"
-    save_packed(Packed(checkpoint, plan), checkpoint, path)
+    packed = Packed(checkpoint, plan)
+    if packed.plan != plan:
+        raise InputError("; ".join(packed.notes))
+    save_packed(packed, checkpoint, path)
     return open_packed(path), path
 
 
@@ -175,7 +178,7 @@ def _timed(
     for kind, seconds in took.items():
         logits, _ = made[kind].run(pixels)
         rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
-        share = batch * _gflops(checkpoint) / seconds / rate if rate else float("nan")
+        share = batch * _gflops(checkpoint) / seconds / rate if rate else None
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
         rows.append(
             Row(
@@ -207,11 +210,11 @@ class Alone(NamedTuple):
     """Seconds until the first answer, the largest memory then, and the batch that would fit into the free memory."""
 
     seconds: float
-    memory: int
-    largest: int
+    memory: int | None
+    largest: int | None
 
 
-SEVERAL: Final = 8  # pictures in the second pass, which shows what each more takes
+SEVERAL: Final = 32  # pictures in the second pass, which shows what each more takes
 ALONE: Final = """
 import json, sys, time
 started = time.perf_counter()
@@ -223,14 +226,26 @@ else:
     from vitrail.shipping.runtimes import open_runtime
     runtime = open_runtime(sys.argv[1])
 way = runtime.preprocess
-def peak(count):
+def run(count):
     runtime.run(numpy.zeros((count, way.channels, *way.size), numpy.float32))
-    # The largest since this program began; what getrusage says would count what its parent had, too.
-    with open("/proc/self/status") as file:
-        return 1024 * int(dict(line.split(":", 1) for line in file)["VmHWM"].split()[0])
-one = peak(1)
+def peak(anew):
+    # The largest so far; what getrusage says would count what this program's parent had, too.
+    try:
+        with open("/proc/self/status") as file:
+            found = 1024 * int(dict(line.split(":", 1) for line in file)["VmHWM"].split()[0])
+        if anew:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
+        return found
+    except OSError:
+        return 0
+run(1)
 took = time.perf_counter() - started
-print(json.dumps([took, one, peak(int(sys.argv[2]))]))
+first = peak(True)
+run(1)
+one = peak(True)
+run(int(sys.argv[2]))
+print(json.dumps([took, first, one, peak(False)]))
 """
 
 
@@ -242,12 +257,16 @@ def _alone(path: Path) -> Alone:
     if ran.returncode:
         last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise VitrailError(f"{path.name} could not be opened in a process of its own: {last[0]}")
-    seconds, one, several = json.loads(ran.stdout.splitlines()[-1])
-    each = max(1, (several - one) // (SEVERAL - 1))
-    return Alone(float(seconds), int(one), max(1, int((_free() - one) // each)))
+    seconds, first, one, several = json.loads(ran.stdout.splitlines()[-1])
+    each, free = (several - one) // (SEVERAL - 1), _free()
+    largest = max(1, (free - first) // each) if each > 4096 and free else None
+    return Alone(float(seconds), int(first) or None, largest)
 
 
 def _free() -> int:
-    """Bytes of memory that are free now."""
-    with open("/proc/meminfo") as file:
-        return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])
+    """Bytes of memory that are free now; 0 where the system does not tell."""
+    try:
+        with open("/proc/meminfo") as file:
+            return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])
+    except OSError:
+        return 0

@@ -74,7 +74,8 @@ def sensitivity(
         tried = shared(model).eval()
         found = []
         for name, layer in layers_of(model):
-            swapped = ByteLinear(Bytes.of(layer.weight), layer.bias, Scale.of_range(*ranges[name]))
+            scale = Scale.of_range(*ranges[name])
+            swapped = ByteLinear(Bytes.of(layer.weight), layer.bias, scale, kind=layer.weight.dtype)
             parent, _, last = name.rpartition(".")
             setattr(tried.get_submodule(parent), last, swapped)
             harm = (truth.exp() * (truth - _chances(tried(pixels)))).sum(dim=-1).mean()

@@ -41,9 +41,13 @@ def cases(parameters: int, size: tuple[int, int], step: tuple[int, int]) -> list
 
 
 def compare(
-    run: Run, network: Graph, preprocess: Preprocess, wanted: Sequence[Case], pixels: str, within: float = TOLERANCE
+    run: Run, network: Graph, preprocess: Preprocess, wanted: Sequence[Case], pixels: str, rounds: bool = False
 ) -> list[Check]:
-    """Every case through the exported file and the network itself; an answer too far from the latter is an error."""
+    """Every case through the exported file and the network itself; an answer too far from the latter is an error.
+
+    `rounds`: both compute in int8.
+    """
+    within = ROUNDED if rounds else TOLERANCE
     found: list[Check] = []
     for number, case in enumerate(wanted):
         img = example(preprocess, batch=case.batch, size=case.size, pixels=pixels, seed=number)

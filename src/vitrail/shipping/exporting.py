@@ -20,7 +20,7 @@ from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import Exported, open_exported, read_exported
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
-from vitrail.shipping.checking import ROUNDED, TOLERANCE, PixelCheck, Run, cases, compare, compare_pixels
+from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
 from vitrail.shipping.packing import Range
@@ -100,7 +100,7 @@ def export(
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
-            contents=replace(ready.contents, precision=f"int8 in {len(int8)} layers, float32 elsewhere"),
+            contents=replace(ready.contents, precision="int8"),
             int8=Int8(int8, symmetric),
         )
     found = _write(path, ready, accept)
@@ -231,8 +231,7 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
         path.parent.mkdir(parents=True, exist_ok=True)
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
-        within = TOLERANCE if int8 is None else ROUNDED
-        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, within)
+        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
         _note(target, replace(contents, checks=tuple(checks)), temporary)
         if accept is not None and target != "torch":
             accept(open_exported(temporary))

@@ -72,7 +72,7 @@ class Judge:
         drop = Score(*(100 * each for each in both.difference))
         count = len(both.a)
         name = "top1" if found.task == "one" else "exact"
-        return Judged(found.scores[name], drop, 1 - len(both.differing) / count, count)
+        return Judged(both.b.scores[name], drop, 1 - len(both.differing) / count, count)
 
 
 def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
@@ -82,28 +82,37 @@ def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
         raise InputError(f"{dataset.source} has no pictures to calibrate on")
     dice = np.random.default_rng(seed)
     splits = dataset.splits
-    if "train" in splits and len(splits) > 1:
+    loose = [row for row, each in enumerate(dataset.samples) if not each.split]
+    if "train" in splits and (len(splits) > 1 or loose):
         calibration = dataset.part("train")
-        choosing = dataset.part("val" if "val" in splits else "test")
-        reporting = dataset.part("test" if "test" in splits else "val")
-        words = f"calibrated on train, chosen by {'val' if 'val' in splits else 'test'}, reported on " + (
-            "test" if "test" in splits else "val"
-        )
+        choose = "val" if "val" in splits else "test" if "test" in splits else "new"
+        report = "test" if "test" in splits else choose
+        lots = {"new": dataset.select(loose), **{each: dataset.part(each) for each in splits}}
+        choosing, reporting = lots[choose], lots[report]
+        words = f"calibrated on train, chosen by {choose} pictures, reported on {report}"
+    elif "test" in splits and "val" in splits:  # test pictures only report
+        choosing, reporting = dataset.part("val"), dataset.part("test")
+        order = dice.permutation(len(choosing))
+        calibration = choosing.select(np.sort(order[: _share(len(order))]))
+        words = "calibrated on a part of val, chosen by val pictures, reported on test"
     else:
         order = dice.permutation(len(dataset))
-        first = max(min(CALIBRATE, len(order) // 4), min(FEWEST, len(order) // 2))
+        first = _share(len(order))
         calibration = dataset.select(np.sort(order[:first]))
         choosing = reporting = dataset.select(np.sort(order[first:]))
-        words = f"{first} pictures calibrated, the other {len(order) - first} chose and report"
+        seen = ", all of them seen in training" if splits == ("train",) else ""
+        words = f"{first} pictures calibrated, the other {len(order) - first} chose and report{seen}"
     calibration = _some(calibration, CALIBRATE, dice)
     _check(calibration)
-    same = choosing is reporting or "test" not in splits or "val" not in splits
+    same = choosing is reporting
     choosing = _some(choosing, CHOOSE, dice)
     return Dealt(calibration, choosing, choosing if same else _some(reporting, 5 * CHOOSE, dice), words)
 
 
 def self_labelled(runtime: Runtime, images: Sequence[Source]) -> Dataset:
     """Pictures without labels, with the answers of the network itself for labels: accuracy is then agreement."""
+    if runtime.task != "one":
+        raise InputError("a network of several labels is not judged by its own answers: give pictures with labels")
     if not len(images):
         raise InputError("no pictures to calibrate on")
     found = predict(runtime, images, top=1)
@@ -111,6 +120,11 @@ def self_labelled(runtime: Runtime, images: Sequence[Source]) -> Dataset:
     if any(not each.labels for each in samples):
         raise InputError("the checkpoint leaves some pictures without an answer (thresholds or reject): give labels")
     return Dataset("the network's own answers", samples, list(images), runtime.classes)  # type: ignore[arg-type]
+
+
+def _share(count: int) -> int:
+    """How many of so many pictures calibrate: a quarter, or a few where they are few."""
+    return max(min(CALIBRATE, count // 4), min(FEWEST, count // 2))
 
 
 def _some(data: Dataset, most: int, dice: np.random.Generator) -> Dataset:

@@ -186,6 +186,13 @@ def _probe_bytes(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor) -> Probe
     given = (small, scale, packed, made.steps, zeros, bias)
     pairs = [(linear_bytes(*given, name), _activated(plain, name)) for name in FUSED]
     pairs.append((linear_bytes_onto(*given, onto), plain + onto))
+    half = torch.bfloat16
+    halves = [
+        (linear_bytes(*given, "", None, half), plain),
+        (linear_bytes_onto(*given, onto.to(half), half), plain + onto.to(half).float()),
+    ]
+    if not _verdict(halves, 0.02).works:
+        return Probe(False, "bf16 out of int8 differs from plain torch")
     small_out = linear_bytes(*given, "gelu", out)
     again = (small_out.float() - out.zero) * out.step
     if (again - F.gelu(plain).clamp(-1.0, 8.0)).abs().max() > 1.01 * out.step:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import InputError
 from vitrail.network.encoder import activate
 from vitrail.network.patches import PatchEmbed, patchify
 from vitrail.shipping import kernels
@@ -34,6 +35,7 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach().to(kind)
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        _refuse_gradients(x)
         flat = x.reshape(-1, self.in_features)
         if onto is None:
             made = kernels.linear(flat, self.packed, self.bias, self.activation)
@@ -66,6 +68,7 @@ class ByteLinear(nn.Module):
         self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        _refuse_gradients(x)
         flat = x.reshape(-1, self.in_features)
         small = flat if x.dtype == torch.uint8 else kernels.quantise(flat.float(), self.scale)
         given = (small, self.scale, self.packed, self.steps, self.zeros, self.bias)
@@ -74,6 +77,12 @@ class ByteLinear(nn.Module):
         else:
             made = kernels.linear_bytes_onto(*given, onto.reshape(-1, self.out_features), self.kind)
         return made.view(*x.shape[:-1], self.out_features)
+
+
+def _refuse_gradients(x: Tensor) -> None:
+    """Packed kernels have no way back, and would give wrong gradients in silence."""
+    if x.requires_grad and torch.is_grad_enabled():
+        raise InputError("packed networks have no gradients: use the checkpoint that this one was packed from")
 
 
 class PackedMlp(nn.Module):

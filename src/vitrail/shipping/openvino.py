@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 
 import torch
 
-from vitrail.errors import MissingExtraError
+from vitrail.errors import InputError, MissingExtraError
 from vitrail.inference import openvino_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
@@ -33,6 +33,8 @@ def openvino_model(
         raise MissingExtraError("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'") from None
     if onnx.fits(graph):
         return openvino.Core().read_model(change(onnx.onnx_model(graph, program, onnx.FREE)).SerializeToString())
+    if contents.precision == "int8":
+        raise InputError("int8 goes by way of ONNX, and this network is too large for one ONNX file: leave int8 out")
     with quietly():
         model = openvino.convert_model(program)
     free = contents.dynamic_size or contents.resize_inside

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
-from vitrail.checks import choice, instance, number, whole
-from vitrail.errors import ConfigError, InputError, MissingExtraError
+from vitrail.checks import choice, instance, number, shown, whole
+from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluate import Data
 from vitrail.inference import Runtime, open_exported
 from vitrail.inference.passes import passes
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
-from vitrail.shipping.artefact import save_packed
+from vitrail.shipping.artefact import check_place, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.exporting import export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
@@ -32,6 +32,7 @@ from vitrail.shipping.smoothing import smooth
 from vitrail.shipping.timing import interleaved
 
 GOALS: Final = ("throughput", "latency")
+RUNTIMES: Final = ("packed", "onnx", "openvino")
 TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
 Tell = Callable[[str], None]
@@ -135,7 +136,7 @@ def optimize(
     goal: str = "throughput",
     batches: Sequence[int] = (1, 8, 16),
     merging: bool = True,
-    runtimes: Sequence[str] = ("packed", "onnx", "openvino"),
+    runtimes: Sequence[str] = RUNTIMES,
     seed: int = 0,
     tell: Tell = lambda text: None,
 ) -> Optimised:
@@ -147,8 +148,16 @@ def optimize(
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
     choice("goal", goal, GOALS)
     number("max_drop", max_drop, -100.0, 100.0)
+    if not batches:
+        raise InputError("batches: expected at least one batch size")
     for batch in batches:
         whole("batch", batch, error=InputError)
+    if isinstance(runtimes, str) or not set(runtimes) <= set(RUNTIMES):
+        raise InputError(f"runtimes: expected some of {', '.join(RUNTIMES)}, got {shown(runtimes)}")
+    for way in (Way("packed", "fp32"), Way("onnx", "fp32"), Way("openvino", "fp32")):
+        place = _name(Path(out), way)
+        if place.suffix == ".safetensors":
+            check_place(place)
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head first")
     dealt = deal(data, checkpoint, seed)
@@ -157,7 +166,14 @@ def optimize(
         found = _candidates(checkpoint, dealt, judge, max_drop, merging, runtimes, Path(folder), tell)
         tell(f"timing {len(found)} ways from file to answer")
         tried = _raced(found, dealt, (1,) if goal == "latency" else tuple(batches), max_drop)
-        best = max((each for each in tried if each.within), key=lambda each: each.rate)
+        allowed = [each for each in tried if each.within]
+        if not allowed:
+            least = min(tried, key=lambda each: each.judged.drop.value)
+            raise InputError(
+                f"nothing keeps the budget of {max_drop:g} points on {least.judged.pictures} pictures: the best found, "
+                f"{least.way}, loses {least.judged.drop.value:.2f}"
+            )
+        best = max(allowed, key=lambda each: each.rate)
         winner = next(each for each in found if each.way == best.way)
         reported = Judge.by(checkpoint, dealt.reporting)(winner.runtime)
         eager = next(each for each in tried if (each.way.runtime, each.batch, each.threads) == ("eager", *best[1:3]))
@@ -184,16 +200,17 @@ def _candidates(
         tell(f"making runtimes{f', {merged}' if merged.count else ''}")
         small = _int8(base, batches, judge, max_drop, tell) if probe("int8").works else None
         for runtime in runtimes:
-            try:
-                made = _packed(base) if runtime == "packed" else _exported(runtime, base, small, folder)
-            except MissingExtraError as error:
-                tell(f"{runtime} left out: {error}")
-                continue
-            if runtime == "packed" and small is not None:
-                made["int8"] = (small.runtime, small.base)
-            for precision, (opened, origin) in made.items():
-                ranges = small.ranges if small is not None and precision == "int8" else {}
-                found.append(_Candidate(Way(runtime, precision, merged), opened, origin, judge(opened), ranges))
+            for precision in ("fp32", *(("bf16",) if runtime == "packed" and has_bf16_units() else ()), "int8"):
+                way = Way(runtime, precision, merged)
+                if precision == "int8" and small is None:
+                    continue
+                try:
+                    opened = _opened(way, base, small, folder)
+                except VitrailError as error:  # one that cannot be made is no reason to give up the others
+                    tell(f"{way} left out: {error}")
+                    continue
+                origin, ranges = (small.base, small.ranges) if small and precision == "int8" else (base, {})
+                found.append(_Candidate(way, opened, origin, judge(opened), ranges))
     return found
 
 
@@ -218,23 +235,22 @@ def _int8(base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop:
     return None if found.plan is None else _Small(found, even, found.plan.int8)
 
 
-def _packed(base: Checkpoint) -> dict[str, tuple[Runtime, Checkpoint]]:
-    precisions = ("fp32", *(("bf16",) if has_bf16_units() else ()))
-    return {precision: (Packed(base, Plan(precision)), base) for precision in precisions}
-
-
-def _exported(
-    runtime: str, base: Checkpoint, small: _Small | None, folder: Path
-) -> dict[str, tuple[Runtime, Checkpoint]]:
-    suffix = ".onnx" if runtime == "onnx" else ".xml"
-    path = folder / f"{len(list(folder.iterdir()))}{suffix}"
-    export(base, path)
-    made: dict[str, tuple[Runtime, Checkpoint]] = {"fp32": (open_exported(path), base)}
-    if small is not None:
-        path = folder / f"{len(list(folder.iterdir()))}{suffix}"
+def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> Runtime:
+    """The runtime of a way."""
+    if way.runtime == "packed":
+        if small is not None and way.precision == "int8":
+            return small.runtime
+        plan = Plan(way.precision)
+        made = Packed(base, plan)
+        if made.plan != plan:
+            raise InputError("; ".join(made.notes))
+        return made
+    path = folder / f"{len(list(folder.iterdir()))}{'.onnx' if way.runtime == 'onnx' else '.xml'}"
+    if small is not None and way.precision == "int8":
         export(small.base, path, int8=small.ranges)
-        made["int8"] = (open_exported(path), small.base)
-    return made
+    else:
+        export(base, path)
+    return open_exported(path)
 
 
 def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> list[Merging]:
@@ -251,7 +267,7 @@ def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell)
             except (ConfigError, InputError) as error:
                 tell(f"no token merging: {error}")
                 return []
-            lost = judge(Packed(merged)).drop.value
+            lost = judge(merged).drop.value
             tell(f"{middle}: {lost:+.2f} points lost")
             low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
         if low:

@@ -12,15 +12,23 @@ COLOURS = {"eager": "#6b7280", "packed": "#1d6fb8", "onnx": "#b45309", "openvino
 MARKS = {"fp32": "o", "bf16": "s", "int8": "^"}
 
 
-def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
-    """Points lost against pictures a second, the fastest setting of each way; the budget's best is ringed."""
+def check_plot(path: str | os.PathLike[str]) -> Path:
+    """Refuse at once what could not be drawn later."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("plots need matplotlib: pip install 'vitrail[figures]'") from error
     place = Path(path)
     if place.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot: expected FILE.png, .svg or .pdf, got {place.name!r}")
+    return place
+
+
+def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
+    """Points lost against pictures a second, the fastest setting of each way; the budget's best is ringed."""
+    place = check_plot(path)
+    from matplotlib.figure import Figure
+
     best = {}
     for each in sorted(found.tried, key=lambda each: each.rate):
         best[each.way] = each

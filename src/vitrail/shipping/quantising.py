@@ -17,7 +17,7 @@ from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.evaluate import Data
 from vitrail.shipping.calibration import Sensitive, calibrate, sensitivity
-from vitrail.shipping.judging import Dealt, Judge, Judged, deal
+from vitrail.shipping.judging import FEWEST, Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.packed import Packed, weight_bytes
 from vitrail.shipping.packing import Plan, Range
@@ -97,7 +97,7 @@ def quantise(
     if not found.works:
         raise InputError(f"{precision} is not available here: {found.why}")
     if not checkpoint.classes:
-        raise InputError("this network has no head, so no accuracy can be kept: train a head, or use precision 'fp32'")
+        raise InputError("this network has no head, so no accuracy can be kept: train a head, or stay in fp32")
     dealt = deal(data, checkpoint, seed)
     original = checkpoint if against is None else against
     judge = Judge.by(original, dealt.choosing, batch)
@@ -131,26 +131,29 @@ def within_budget(
         return whole_plan, ()
     tell(f"ranking {len(ranges)} layers by what each loses alone")
     order = sensitivity(base.model, ranges, pixels)
-    tried: dict[int, tuple[Packed, Judged]] = {0: (whole_plan, verdict)}
+    tried = {0: verdict}
+    del whole_plan  # one at a time is enough to hold
+
+    def without(count: int) -> Packed:
+        left = {each.name for each in order[:count]}
+        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}))
 
     def holds(count: int) -> bool:
-        left = {each.name for each in order[:count]}
-        runtime = Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}))
-        tried[count] = (runtime, judge(runtime))
-        lost = tried[count][1].drop.value
+        tried[count] = judge(without(count))
+        lost = tried[count].drop.value
         tell(f"{count} layers in {rest}: {lost:+.2f} points lost")
         return lost <= max_drop
 
     count = fewest(len(order) - 1, holds)
     if count is None:
-        best = min(tried, key=lambda each: tried[each][1].drop.value)
-        lost = tried[best][1]
+        best = min(tried, key=lambda each: tried[each].drop.value)
+        lost = tried[best]
         raise InputError(
             f"no int8 network loses at most {max_drop:g} points on {lost.pictures} pictures: the best found loses "
             f"{lost.drop.value:.2f} (95 % interval {lost.drop.low:.2f} to {lost.drop.high:.2f}) with {best} of "
             f"{len(order)} layers in {rest}: allow more, calibrate on more pictures, or stay in {rest}"
         )
-    return tried[count][0], tuple(order[:count])
+    return without(count), tuple(order[:count])
 
 
 def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
@@ -174,12 +177,16 @@ def pixels_of(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]
     for first in range(0, len(data), batch):
         pixels = []
         for row in range(first, min(first + batch, len(data))):
-            with suppress(ImageError):  # as `evaluate` does, which tells of them
+            with suppress(ImageError):
                 pixels.append(checkpoint.preprocess(data.images[row]))
         if pixels:
             found.append(torch.from_numpy(np.stack(pixels)).to(kind))
-    if not found:
-        raise InputError(f"{data.source}: none of {len(data)} pictures to calibrate on can be read")
+    read = sum(map(len, found))
+    if read < FEWEST:
+        raise InputError(
+            f"{data.source}: {read} of {len(data)} pictures to calibrate on can be read, expected at least {FEWEST}: "
+            "`vitrail audit` says what is wrong with the others"
+        )
     return found
 
 
