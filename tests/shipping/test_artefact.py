@@ -112,6 +112,12 @@ def test_mistakes_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         save_packed(runtime, base, tmp_path / "packed.bin")
     with pytest.raises(CheckpointError, match="JSON cannot carry"):
         save_packed(runtime, base, tmp_path / "packed.safetensors", {"speed": float("nan")})
+    vitrail.save(base, tmp_path / "mine.safetensors")
+    before = (tmp_path / "mine.safetensors").read_bytes()
+    with pytest.raises(InputError, match="is there already, and is no packed network"):
+        save_packed(runtime, base, tmp_path / "mine.safetensors")
+    assert (tmp_path / "mine.safetensors").read_bytes() == before
+    (tmp_path / "mine.safetensors").unlink()
     monkeypatch.setattr(artefact, "open_packed", lambda path: (_ for _ in ()).throw(CheckpointError("does not open")))
     with pytest.raises(CheckpointError, match="does not open"):
         save_packed(runtime, base, tmp_path / "packed.safetensors")

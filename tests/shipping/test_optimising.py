@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 
 import vitrail
 from shipping.packs import checkpoint, labelled
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.inference import open_exported
-from vitrail.shipping import bench, benching, open_packed, open_runtime, optimize
+from vitrail.shipping import bench, benching, open_packed, open_runtime, optimising, optimize
 from vitrail.shipping.benching import KINDS
 from vitrail.shipping.limits import limits
 from vitrail.shipping.packed import Packed
@@ -79,9 +80,68 @@ def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
         optimize(made, labelled(made, 40), tmp_path / "a", goal="speed")
     with pytest.raises(InputError, match="batch: expected a whole number"):
         optimize(made, labelled(made, 40), tmp_path / "a", batches=(0,))
+    with pytest.raises(InputError, match="expected at least one batch size"):
+        optimize(made, labelled(made, 40), tmp_path / "a", batches=())
+    for wrong in ("packed", ("tensorrt",)):
+        with pytest.raises(InputError, match="runtimes: expected some of packed, onnx, openvino"):
+            optimize(made, labelled(made, 40), tmp_path / "a", runtimes=wrong)
+    with pytest.raises(InputError, match=r"nothing keeps the budget of -1 points on 30 pictures: the best found"):
+        optimize(
+            *(made, labelled(made, 40), tmp_path / "a"),
+            max_drop=-1.0,
+            batches=(4,),
+            merging=False,
+            runtimes=("packed",),
+        )
     with pytest.raises(InputError, match="expected Checkpoint"):
         optimize(made.model, labelled(made, 40), tmp_path / "a")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+    vitrail.save(made, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match="is there already, and is no packed network"):
+        optimize(made, labelled(made, 40), tmp_path / "a")
+
+
+def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint()
+    data = labelled(made, 60, train=20, val=40)
+    for wanted, suffix in (("packed int8", ".safetensors"), ("packed fp32", ".safetensors"), ("onnx int8", ".onnx")):
+
+        def fixed(calls: Any, rounds: int = 1, wanted: str = wanted) -> dict[Any, float]:
+            return {key: 0.5 if str(key) == wanted else 1.0 for key in calls}
+
+        monkeypatch.setattr(optimising, "interleaved", fixed)
+        kinds = ("onnx",) if wanted.startswith("onnx") else ("packed",)
+        out = tmp_path / wanted.replace(" ", "-")
+        found = optimize(made, data, out, max_drop=50.0, batches=(4,), merging=False, runtimes=kinds)
+        assert str(found.best.way) == wanted
+        assert found.speed == 2.0
+        assert found.out == out.with_name(out.name + suffix)
+        opened = open_runtime(found.out)
+        measured = opened.contents.measurements if suffix == ".onnx" else opened.measurements  # type: ignore[attr-defined]
+        assert measured["best"]["precision"] == wanted.split()[1]
+        if suffix == ".safetensors":
+            assert opened.precision == wanted.split()[1]  # type: ignore[attr-defined]
+
+
+def test_a_candidate_that_fails_does_not_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint()
+
+    def refuse(*given: Any, **options: Any) -> None:
+        raise CheckpointError("not exported: it drifts")
+
+    monkeypatch.setattr(optimising, "export", refuse)
+    said: list[str] = []
+    found = optimize(
+        *(made, labelled(made, 40), tmp_path / "a"),
+        max_drop=50.0,
+        batches=(4,),
+        merging=False,
+        runtimes=("onnx",),
+        tell=said.append,
+    )
+    assert found.best.way.runtime == "eager"
+    assert "onnx fp32 left out: not exported: it drifts" in said
+    assert vitrail.load(found.out).classes == made.classes
 
 
 @pytest.mark.row("P.13")
@@ -95,8 +155,10 @@ def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monk
     for each in found.rows:
         assert each.pictures_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
         assert each.start_seconds > 0
+        assert each.memory_bytes is not None
         assert 50e6 < each.memory_bytes < 5e9
-        assert each.largest_batch > 1
+        assert each.largest_batch is None or 1 < each.largest_batch < 10**9
+        assert each.of_limit is not None
         assert each.of_limit > 0
     assert {each.ratio for each in found.rows if each.runtime == "eager"} == {1.0}
     assert all(0 < each.difference < 0.5 for each in found.rows if each.runtime == "packed int8")

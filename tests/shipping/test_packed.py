@@ -14,7 +14,7 @@ from shipping.packs import VARIANTS, checkpoint, network, pictures
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError
 from vitrail.shipping import kernels, packed
-from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes, Probe, Scale
 from vitrail.shipping.layers import ByteLinear, PackedLinear
@@ -237,6 +237,33 @@ def test_a_network_that_packs_wrongly_is_never_used(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packed, "pack", lambda *given: other)
     with pytest.raises(vitrail.VitrailError, match="differs from the eager one by"):
         Packed(checkpoint(seed=0))
+
+
+def test_a_half_precision_checkpoint_packs_in_fp32() -> None:
+    made = replace(checkpoint(), model=network().bfloat16())
+    runtime = Packed(made)
+    pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
+    expected = network()
+    expected.load_state_dict({name: value.float() for name, value in made.model.state_dict().items()})
+    with torch.inference_mode():
+        exact = expected(torch.from_numpy(pixels)).numpy()
+    np.testing.assert_allclose(runtime.run(pixels)[0], exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    ranges = calibrate(made.model, [torch.from_numpy(pixels).bfloat16()])
+    assert len(sensitivity(made.model, ranges, torch.from_numpy(pixels).bfloat16())) == 12
+
+
+def test_no_gradients_go_through_a_packed_network() -> None:
+    pixels = torch.randn(1, 3, 32, 32, requires_grad=True)
+    with pytest.raises(InputError, match="packed networks have no gradients"):
+        Packed(checkpoint()).model(pixels)
+
+
+def test_arrays_in_any_order_are_taken() -> None:
+    made = checkpoint()
+    values = np.stack([made.preprocess.bytes(each) for each in pictures(2)])
+    expected, _ = Packed(made).run_bytes(np.ascontiguousarray(values[:, :, ::-1]))
+    found, _ = Packed(made).run_bytes(values[:, :, ::-1])
+    np.testing.assert_array_equal(found, expected)
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------------

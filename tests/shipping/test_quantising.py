@@ -21,7 +21,7 @@ from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.judging import Judge, deal, self_labelled
 from vitrail.shipping.packed import Packed
 from vitrail.shipping.packing import Plan
-from vitrail.shipping.quantising import fewest, quantise
+from vitrail.shipping.quantising import fewest, pixels_of, quantise
 from vitrail.shipping.smoothing import smooth
 
 FRAGILE = "encoder.blocks.1.mlp.down"
@@ -156,6 +156,11 @@ def test_pictures_are_dealt_by_their_splits() -> None:
     dealt = deal(labelled(made, 60, train=20, val=24, test=16), made)
     assert [len(each) for each in dealt[:3]] == [20, 24, 16]
     assert {each.split for each in dealt.choosing.samples} == {"val"}
+    dealt = deal(labelled(made, 60, val=40, test=20), made)
+    assert dealt.words == "calibrated on a part of val, chosen by val pictures, reported on test"
+    assert {each.split for each in dealt.calibration.samples} == {"val"}
+    assert {each.split for each in dealt.reporting.samples} == {"test"}
+    assert deal(labelled(made, 40, train=40), made).words.endswith("chose and report, all of them seen in training")
     dealt = deal(labelled(made, 60, train=30, test=30), made)
     assert dealt.words == "calibrated on train, chosen by test pictures, reported on test"
 
@@ -211,6 +216,10 @@ def test_bad_pictures_to_calibrate_on_are_told(tmp_path: object) -> None:
     mixed = replace(grey, samples=tuple(Sample(str(row), (str(row % 2),)) for row in range(60)))
     with pytest.raises(InputError, match="none of .* pictures can be read"):
         quantise(made, mixed)
+    with pytest.raises(InputError, match="0 of 60 pictures to calibrate on can be read, expected at least 8"):
+        pixels_of(made, mixed, 16)
+    with pytest.raises(InputError, match="not judged by its own answers"):
+        self_labelled(replace(made, task="several"), list(images))
     with pytest.raises(InputError, match="no head"):
         quantise(replace(checkpoint(classes=0), classes=()), labelled(made, 40))
     with pytest.raises(InputError, match="expected Checkpoint"):

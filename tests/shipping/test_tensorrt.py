@@ -15,7 +15,7 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference.contents import Contents
 from vitrail.shipping import onnx as to_onnx
 from vitrail.shipping import tensorrt
-from vitrail.shipping.exporting import prepare, trace
+from vitrail.shipping.exporting import export, prepare, trace
 from vitrail.shipping.qdq import quantised
 from vitrail.shipping.tensorrt import Builder, Wish, command_for, engine_for, engine_name
 
@@ -35,6 +35,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         to_onnx.write_onnx(whole, contents, folder / name)
         found[name] = (folder / name).read_bytes()
     return found
+
+
+def test_int8_files_as_export_writes_them_are_recognised(tmp_path: Path) -> None:
+    ranges = {"encoder.blocks.0.mlp.up": (-1.0, 2.0)}
+    for symmetric in (True, False):
+        path = tmp_path / f"{symmetric}.onnx"
+        export(small.checkpoint(), path, int8=ranges, symmetric=symmetric)
+        stand_in = StandIn()
+        if symmetric:
+            assert engine_for(path, precision="int8", builder=stand_in.builder).path.is_file()
+            with pytest.raises(InputError, match="is int8"):
+                engine_for(path, precision="fp16", builder=stand_in.builder)
+        else:
+            with pytest.raises(InputError, match="symmetric"):
+                engine_for(path, precision="int8", builder=stand_in.builder)
 
 
 @pytest.fixture
