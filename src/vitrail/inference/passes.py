@@ -82,7 +82,7 @@ def _passes(
 ) -> Generator[Passed, None, None]:
     make, run = _ways(runtime)
     # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
-    held = max(batch, threads) if threads >= _cores() else 2 * batch
+    held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
     with Ahead(enumerate(images), lambda item: _read(make, *item), threads, held) as ahead:
         while found := ahead.take(batch):
             count = len(found)
