@@ -126,6 +126,27 @@ def test_a_missing_runtime_is_named(name: str, extra: str, shelf: Path, monkeypa
         open_exported(shelf / name)
 
 
+def test_files_may_be_opened_and_dropped_in_any_order_beside_signal_handlers(shelf: Path) -> None:
+    """OpenVINO exchanges the stack that signals are handled on, and used to leave one behind whose memory was gone."""
+    code = f"""
+import faulthandler, gc, signal, subprocess
+faulthandler.enable()
+seen = []
+signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
+from vitrail.inference import open_exported
+one, other = open_exported({str(shelf / "a.xml")!r}), open_exported({str(shelf / "a.xml")!r})
+del one
+gc.collect()
+del other
+gc.collect()
+subprocess.run(["true"])
+assert seen
+print("alive")
+"""
+    run = python("-c", code)
+    assert run.stdout.strip() == "alive", run.stderr
+
+
 # ---- without torch -----------------------------------------------------------------------------------------------
 
 

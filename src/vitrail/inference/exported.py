@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
@@ -204,14 +205,26 @@ def _openvino() -> Any:
     return openvino
 
 
+@cache
+def _core(runtime: Any) -> Any:
+    """One for the whole process, never taken down.
+
+    OpenVINO 2026.4 gives the thread another stack for signals when a core first compiles, and puts the one before it
+    back when the core goes: of two cores, the second to go puts back the first one's, whose memory is gone, and the
+    next signal that has a handler ends the process.
+    """
+    core = runtime.Core()
+    core.set_property({"ENABLE_MMAP": True})
+    return core
+
+
 def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
     # Left alone, OpenVINO computes in bf16 where the processor can: what was verified was float32.
     settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = str(threads)
     try:
-        core = runtime.Core()
-        core.set_property({"ENABLE_MMAP": True})
+        core = _core(runtime)
         compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
         for name in OUTPUTS:
             compiled.output(name)
