@@ -32,19 +32,29 @@ def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
     best = {}
     for each in sorted(found.tried, key=lambda each: each.rate):
         best[each.way] = each
+    widest = max(each.rate for each in best.values())
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    for way, each in best.items():
+    ordered = sorted(best.items(), key=lambda pair: pair[1].rate)
+    for number, (way, each) in enumerate(ordered):
         colour, mark = COLOURS[way.runtime], MARKS[way.precision]
         axes.scatter(each.rate, -each.judged.drop.value, s=55, color=colour, marker=mark, zorder=3)
-        axes.annotate(str(way), (each.rate, -each.judged.drop.value), (5, 5), textcoords="offset points", fontsize=8)
+        left = each.rate > widest / 2  # names stay inside
+        axes.annotate(
+            str(way),
+            (each.rate, -each.judged.drop.value),
+            (-8 if left else 8, -14 if number % 2 else 7),  # neighbours above and below in turn
+            textcoords="offset points",
+            ha="right" if left else "left",
+            fontsize=8,
+        )
     top = found.best
     axes.scatter(top.rate, -top.judged.drop.value, s=220, facecolors="none", edgecolors="#b91c1c", zorder=2)
     axes.set_xlabel("pictures a second, from file to answer")
     axes.set_ylabel("accuracy against the checkpoint, points")
     axes.set_title(f"{top.way}: {found.speed:.2f} times the checkpoint as it is", fontsize=11)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.2, y=0.15)
+    axes.set_xlim(0, 1.08 * widest)
+    axes.margins(y=0.15)
     axes.grid(alpha=0.3)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
