@@ -18,7 +18,7 @@ from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes, Probe, Scale
 from vitrail.shipping.layers import ByteLinear, PackedLinear
-from vitrail.shipping.packed import Packed, uniform, weight_bytes
+from vitrail.shipping.packed import Packed, weight_bytes
 from vitrail.shipping.packing import Plan, pack, packable
 
 
@@ -281,8 +281,6 @@ def test_mistakes_are_told() -> None:
         Plan("fp32", {"encoder.blocks.0.mlp.up": (1.0, 1.0)})
     with pytest.raises(ConfigError, match="precision 'fp16' is unknown"):
         Plan("fp16")
-    with pytest.raises(InputError, match="int8 needs a range for every layer, 12 are missing"):
-        uniform(made.model, "int8")
     with pytest.raises(InputError, match="expected Checkpoint"):
         Packed(made.model)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no pictures to calibrate on"):

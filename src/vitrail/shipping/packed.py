@@ -17,7 +17,7 @@ from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
-from vitrail.shipping.packing import Plan, pack, packable
+from vitrail.shipping.packing import Plan, pack
 
 Array = np.ndarray[Any, Any]
 
@@ -163,16 +163,6 @@ def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
             notes.append(f"packed layers are not available ({found.why}): the network runs eager")
             return None, tuple(notes)
     return Plan(precision, int8), tuple(notes)
-
-
-def uniform(model: ViT, precision: str, ranges: dict[str, tuple[float, float]] | None = None) -> Plan:
-    """A plan of one precision for all layers; int8 needs the ranges that calibration found."""
-    if precision != "int8":
-        return Plan(precision)
-    missing = [name for name in packable(model) if name not in (ranges or {})]
-    if missing:
-        raise InputError(f"int8 needs a range for every layer, {len(missing)} are missing: calibrate on pictures first")
-    return Plan("bf16" if has_bf16_units() else "fp32", ranges or {})
 
 
 def weight_bytes(model: ViT) -> int:
