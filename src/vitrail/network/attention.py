@@ -106,11 +106,12 @@ class Attention(nn.Module):
         explicit: bool = False,
         rows: Sequence[int] = (),
         onto: Tensor | None = None,
+        first: int = 0,
     ) -> Attended:
         """The same, with the keys, and with the exact weights where `explicit`.
 
         Those of a few tokens alone, named by `rows`, are computed beside the fused kernel, which stays. A packed `out`
-        can add what it gives `onto` other tokens.
+        can add what it gives `onto` other tokens. With `first` only so many tokens, of the prefix, gather.
         """
         if self.line and place is None:
             raise InputError(f"attention along a {self.line} needs to know the grid: give place")
@@ -121,10 +122,13 @@ class Attention(nn.Module):
         if rotation is not None and place is not None:
             q, k = turn(q, rotation, place.prefix), turn(k, rotation, place.prefix)
         bias = self._bias(q, place)
+        if first:
+            q = q[:, :, :first]
+            bias = bias[..., :first, :] if bias is not None and bias.shape[-2] > 1 else bias
         weights = self._weigh(q, k, bias, place, rows) if explicit else None
         if weights is not None and not rows:
             gathered = F.dropout(weights, self.attention_dropout, self.training) @ v
-        elif self.line and place is not None:
+        elif self.line and place is not None and not first:
             gathered = self._along_lines(q, k, v, place)
         elif bias is None and not self.causal and self.training and not self._dropping and few.suits(q, k):
             gathered = few.gather(q, k, v)

@@ -241,6 +241,11 @@ class ViTConfig:
         return int(self.cls_token) + int(self.distillation_token) + self.registers
 
     @property
+    def read_first(self) -> int:
+        """How many tokens the pool reads, the first ones, where it does not read patches; 0 where it does."""
+        return {"cls": 1, "cls+distillation": 2}.get(self.pool, 0)
+
+    @property
     def slots(self) -> int:
         """How many prefix tokens have a slot in the table of positions."""
         return int(self.cls_token) + int(self.distillation_token) if self.positions.prefix else 0

@@ -131,22 +131,36 @@ class Block(nn.Module):
         explicit: bool = False,
         mlp_chunk: int = 0,
         rows: Sequence[int] = (),
+        first: int = 0,
     ) -> Passed:
-        """Tokens after the block; `explicit` also gives the attention weights, of all tokens or of `rows` alone."""
+        """Tokens after the block; `explicit` also gives the attention weights, of all tokens or of `rows` alone.
+
+        With `first` only so many tokens gather and go on: the others are seen, and needed by nobody after. Prefix
+        tokens are never merged, so there is nothing to merge then.
+        """
         normed = self.norm1(x)
+        x = x[:, :first] if first else x
         onto = x if self.joins else None
         weights = None
-        if explicit or self.merged:
+        if explicit or self.merged or first:
             attended = self.attention.attend(
-                normed, place=place, rotation=rotation, head_mask=head_mask, explicit=explicit, rows=rows, onto=onto
+                normed,
+                place=place,
+                rotation=rotation,
+                head_mask=head_mask,
+                explicit=explicit,
+                rows=rows,
+                onto=onto,
+                first=first,
             )
             branch, weights = attended.output, attended.weights
+            normed = normed[:, :first] if first else normed
         else:
             branch = self.attention(normed, place=place, rotation=rotation, head_mask=head_mask, onto=onto)
         x = branch if self.joins else x + self._branch(branch, self.scale1)
         if self.norm2 is None:  # side by side
             x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
-        if self.merged:
+        if self.merged and not first:
             keys = attended.keys if head_mask is None else attended.keys * head_mask.view(-1, 1, 1)
             x, place = merge(x, place, keys.mean(dim=1), self.merged)  # a silenced head has no say
         if self.norm2 is not None:
@@ -214,8 +228,12 @@ class Encoder(nn.Module):
         rotary: RotaryPositions | None = None,
         head_mask: Sequence[Tensor] | None = None,
         tape: Tape | None = None,
+        first: int = 0,
     ) -> Passed:
-        """Tokens through every block; `tape` collects what was asked for on the way."""
+        """Tokens through every block, the last of which gives all or, without a tape, the `first`.
+
+        `tape` collects what was asked for on the way.
+        """
         rotation = None
         for index, block in enumerate(self.blocks):
             if tape is not None:
@@ -228,7 +246,9 @@ class Encoder(nn.Module):
                 rotation = rotary(place.places, index)
             mask = head_mask[index] if head_mask is not None else None
             explicit = tape is not None and index in tape.blocks
-            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk, tape.rows if explicit and tape else ())
+            rows = tape.rows if explicit and tape else ()
+            wanted = first if tape is None and index == len(self.blocks) - 1 else 0
+            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk, rows, wanted)
             if self.checkpointing and self.training and torch.is_grad_enabled():
                 passed = checkpoint(block, *inputs, use_reentrant=False)
             else:

@@ -51,6 +51,7 @@ class ViT(nn.Module):
         self.norm = build_norm(config) if config.final_norm != "none" else None
         self.pool = build_pool(config)
         self.head = build_head(config)
+        self.pooled_only = False  # whether the last block stops at the tokens that the pool reads: what ships does
         initialise(self, config)
 
     def forward(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
@@ -63,20 +64,25 @@ class ViT(nn.Module):
 
         (B, D); (B, 2D) for pool "cls+mean", (B, 2, D) for "cls+distillation", (B, T, D) for "none".
         """
-        tokens, place = self.encode(pixels, head_mask)
+        tokens, place = self.encode(pixels, head_mask, first=self.config.read_first if self.pooled_only else 0)
         if self.config.final_norm == "pooled":
             return self.head.represent(self.normed(self.pool(tokens, place)))
         return self.head.represent(self.pool(self.normed(tokens), place))
 
-    def encode(self, pixels: Tensor, head_mask: Tensor | None = None, tape: Tape | None = None) -> Encoded:
-        """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""
+    def encode(
+        self, pixels: Tensor, head_mask: Tensor | None = None, tape: Tape | None = None, first: int = 0
+    ) -> Encoded:
+        """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way.
+
+        With `first`, and without a tape, only so many tokens come out of the last block.
+        """
         grid = self.grid_of(pixels)
         x = pixels if self.stem is None else self.stem(pixels)  # (B, C', H/r, W/r)
         x = self.patches(x)  # (B, N, D)
         x, place = self.tokens(x, grid)  # (B, T, D)
         x = x if self.embedding_norm is None else self.embedding_norm(x)
         mask = None if head_mask is None else self._mask_of_blocks(head_mask)
-        passed = self.encoder(x, place, self.tokens.additions(grid), self.tokens.rotary, mask, tape)
+        passed = self.encoder(x, place, self.tokens.additions(grid), self.tokens.rotary, mask, tape, first)
         return Encoded(passed.tokens, passed.place)
 
     def normed(self, x: Tensor) -> Tensor:

@@ -27,16 +27,18 @@ class Sensitive(NamedTuple):
 
 @contextmanager
 def watched(model: ViT, look: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Shows what each layer that can be int8 receives."""
+    """Shows what each layer that can be int8 receives, in a network that computes no more than its pool reads."""
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, given: look(name, given[0].detach())
 
     hooks = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers_of(model)]
+    before, model.pooled_only = model.pooled_only, True
     try:
         with evaluating(model), torch.inference_mode():
             yield
     finally:
+        model.pooled_only = before
         for each in hooks:
             each.remove()
 

@@ -62,6 +62,7 @@ def build_graph(checkpoint: Checkpoint, *, dynamic_size: bool, entrance: Entranc
     models = on_meta(config), on_meta(config)
     for model in models:
         model.load_state_dict(state, assign=True)
+    models[0].pooled_only = True
     if dynamic_size:
         free_the_size(models[0])
     graph, network = (Graph(model, checkpoint.about, entrance).requires_grad_(False).eval() for model in models)

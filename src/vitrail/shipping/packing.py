@@ -69,6 +69,7 @@ def pack(
         for number, block in enumerate(packed.encoder.blocks):
             _pack_block(cast(Block, block), f"encoder.blocks.{number}", plan, rows, weights or {})
         _pack_patches(packed, plan, preprocess, rows)
+    packed.pooled_only = True
     return packed.to(plan.kind).eval().requires_grad_(False)
 
 
