@@ -121,7 +121,7 @@ def worker(name: str, case: dict[str, int], bf16: bool, compiled: bool) -> None:
     called = torch.compile(model) if compiled else model
     keeping: Any = nullcontext()
     if name == "vitrail":  # as `vitrail train` does it
-        from vitrail.training.memory import keeping_memory
+        from vitrail.inference.memory import keeping_memory
         from vitrail.training.optimisers import build as optimiser_of
         from vitrail.training.recipe import Recipe
 

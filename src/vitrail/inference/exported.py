@@ -22,6 +22,7 @@ from vitrail.checks import whole
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file, openvino_file
 from vitrail.inference.contents import Contents, read_contents
+from vitrail.inference.memory import returning_memory
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[Array, Sequence[str]], Sequence[Array]]  # img and names of outputs -> those outputs
@@ -176,7 +177,8 @@ def _onnx_session(runtime: Any, path: Path, threads: int) -> Compute:
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = threads
     try:
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        with returning_memory():
+            session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # kinds of its own, none of them public
         raise CheckpointError(f"ONNX Runtime refuses {path}: {error}") from None
     names = [each.name for each in session.get_outputs()]

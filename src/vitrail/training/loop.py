@@ -26,12 +26,12 @@ from vitrail.data.draws import key
 from vitrail.data.loader import Batch, Planned, balanced_order, batches, epoch_order, turns
 from vitrail.errors import InputError, StoppedError
 from vitrail.evaluation.metrics import mean_average_precision, top_k
+from vitrail.inference.memory import keeping_memory
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT
 from vitrail.stored import all_finite
 from vitrail.training import state as saving
 from vitrail.training.average import Average
-from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.plan import Plan
 from vitrail.training.randomness import random_states, randomness, set_random_states

@@ -16,9 +16,9 @@ from vitrail.data.augment import Augment
 from vitrail.data.draws import key
 from vitrail.data.loader import Batch, Planned, batches, epoch_order
 from vitrail.errors import InputError
+from vitrail.inference.memory import keeping_memory
 from vitrail.network.vit import ViT
 from vitrail.training.loop import Job, gradients, memory_named, validate
-from vitrail.training.memory import keeping_memory
 from vitrail.training.optimisers import Optimiser, build
 from vitrail.training.recipe import Recipe
 

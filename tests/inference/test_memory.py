@@ -1,4 +1,4 @@
-"""Memory that is freed inside stays for the next step, and goes back afterwards; in a process of its own."""
+"""Freed memory stays for the next step and goes back afterwards, or goes back at once; in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from vitrail.training.memory import keeping_memory
+from vitrail.inference.memory import keeping_memory
 
 PROGRAM = """
 import json, resource
 from pathlib import Path
 import torch
-from vitrail.training.memory import keeping_memory
+from vitrail.inference.memory import keeping_memory
 
 MB = 1 << 20
 
@@ -53,3 +53,37 @@ def test_freed_memory_is_kept_inside_and_goes_back_afterwards() -> None:
 def test_an_error_inside_passes_through() -> None:
     with pytest.raises(KeyError), keeping_memory():
         raise KeyError
+
+
+HOLES = """
+import json, resource
+from pathlib import Path
+import numpy
+from vitrail.inference.memory import returning_memory
+
+MB = 1 << 20
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // MB
+
+def returned():
+    arrays = [numpy.ones(2 * MB, numpy.uint8) for _ in range(60)]
+    most = resident()
+    arrays[::2] = [None] * 30  # holes between those that stay
+    return most - resident()
+
+numpy.ones(30 * MB, numpy.uint8)  # freed: the C library takes arrays of this size for usual from here on
+found = {"before": returned()}
+with returning_memory():
+    found["inside"] = returned()
+found["after"] = returned()
+print(json.dumps(found))
+"""
+
+
+def test_large_arrays_go_back_at_once_inside() -> None:
+    run = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout)
+    assert found["before"] < 10
+    assert found["inside"] >= 55  # of 60 MB
+    assert found["after"] < 10
