@@ -59,9 +59,17 @@ def write_openvino(model: Any, contents: Contents, path: Path) -> None:
 
 def add_checks(contents: Contents, path: Path) -> None:
     """Note in a written file what was verified of it; the graph stays as it is."""
+    _exchange(_LATER, contents.checks_json(), path)
+
+
+def describe(before: Contents, after: Contents, path: Path) -> None:
+    """Put another description in the place of the one that a finished file has."""
+    _exchange(before.to_json(), after.to_json(), path)
+
+
+def _exchange(before: str, after: str, path: Path) -> None:
     text = path.read_bytes()[: -openvino_file.SEAL]
-    noted = text.replace(quoteattr(_LATER).encode(), quoteattr(contents.checks_json()).encode())
-    _seal(path, noted)
+    _seal(path, text.replace(quoteattr(before).encode(), quoteattr(after).encode()))
 
 
 def _seal(path: Path, text: bytes) -> None:
