@@ -23,6 +23,7 @@ from vitrail.inference.exported import open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
 from vitrail.shipping import ExportReport, checking, torch_export
 from vitrail.shipping import onnx as to_onnx
+from vitrail.shipping.exporting import add_measurements
 
 # Several parts in each, so that all are covered by few exports.
 DINO = Positions(resample=Resample("bicubic", antialias=False, offset=0.1))
@@ -191,6 +192,13 @@ def test_openvino_gives_the_networks_own_numbers(tmp_path: Path, monkeypatch: py
     by_itself = openvino.Core().compile_model(str(tmp_path / "a.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     pixels = random_pixels(3)
     agree([by_itself(pixels)["logits"]], checkpoint.run(pixels)[:1])
+
+    said = {"best": {"way": 'packed & "sure"', "rate": 12.5}}
+    add_measurements(tmp_path / "a.xml", tmp_path / "c.xml", said)
+    noted = open_exported(tmp_path / "c.xml", threads=1)
+    assert noted.contents == replace(exported.contents, measurements=said)
+    np.testing.assert_array_equal(noted.run(pixels)[0], exported.run(pixels)[0])
+    assert not list(tmp_path.glob(".*"))
 
     monkeypatch.setattr(to_onnx, "fits", lambda graph: False)  # too large for ONNX: converted without it
     vitrail.export(checkpoint, tmp_path / "b.xml")
