@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -229,7 +229,14 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
         text = json.dumps(description | {"hash": _signature(description, seen)}, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
-    layout = lay_out(tensors, {KEY: text})
+    write_proven(path, tensors, {KEY: text}, load)
+
+
+def write_proven(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prove: Callable[[Path], object]
+) -> None:
+    """Write a .safetensors file, all or nothing: it takes its name once `prove` has read it back without an error."""
+    layout = lay_out(tensors, metadata)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +244,7 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
             write_safetensors(file, layout, tensors)
             file.flush()
             os.fsync(file.fileno())
-        load(temporary)  # read it back before it takes the name
+        prove(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:

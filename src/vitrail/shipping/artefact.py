@@ -8,23 +8,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor
 
 from vitrail.about import About
-from vitrail.checkpoint import Checkpoint, Provenance, content_hash
+from vitrail.checkpoint import Checkpoint, Provenance, content_hash, write_proven
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT, on_meta
-from vitrail.opened import path_text, reason, sync_folder
+from vitrail.opened import path_text
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes
 from vitrail.shipping.packed import Packed, possible, proof
 from vitrail.shipping.packing import Plan, pack
-from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
+from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
 FORMAT: Final = 1
@@ -66,22 +65,7 @@ def save_packed(
         text = json.dumps(description | {"hash": content_hash(description, tensors)}, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
-    layout = lay_out(tensors, {KEY: text})
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            write_safetensors(file, layout, tensors)
-            file.flush()
-            os.fsync(file.fileno())
-        open_packed(temporary)  # read it back, and let it answer, before it takes the name
-        os.replace(temporary, place)
-        sync_folder(place.parent)
-    except OSError as error:
-        raise CheckpointError(f"could not write {place} ({layout.size:,} bytes needed): {reason(error)}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    write_proven(place, tensors, {KEY: text}, open_packed)  # which lets it answer, too
 
 
 def check_place(place: Path) -> None:

@@ -132,9 +132,10 @@ def _table(
     tell("starting each in a process of its own")
     alone = {kind: _alone(files[kind]) for kind in made}
     rows = []
+    gflops = 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
     for batch in batches:
         tell(f"timing batch {batch}")
-        rows += _timed(checkpoint, made, batch, rounds, rates, alone)
+        rows += _timed(checkpoint, made, batch, rounds, gflops, rates, alone)
     return rows
 
 
@@ -167,6 +168,7 @@ def _timed(
     made: dict[str, Runtime],
     batch: int,
     rounds: int,
+    gflops: float,  # of one picture
     rates: dict[str, float],
     alone: dict[str, Alone],
 ) -> list[Row]:
@@ -178,7 +180,7 @@ def _timed(
     for kind, seconds in took.items():
         logits, _ = made[kind].run(pixels)
         rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
-        share = batch * _gflops(checkpoint) / seconds / rate if rate else None
+        share = batch * gflops / seconds / rate if rate else None
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
         rows.append(
             Row(
@@ -200,10 +202,6 @@ def _timed(
 
 def _call(runtime: Runtime, pixels: np.ndarray[Any, Any]) -> Callable[[], object]:
     return lambda: runtime.run(pixels)
-
-
-def _gflops(checkpoint: Checkpoint) -> float:
-    return 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
 
 
 class Alone(NamedTuple):

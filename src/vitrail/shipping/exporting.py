@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -225,16 +226,36 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
     wanted = cases(parameters, contents.size, step)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     target = contents.target
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _named_last(path, target) as temporary:
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
         checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
         _note(target, replace(contents, checks=tuple(checks)), temporary)
         if accept is not None and target != "torch":
             accept(open_exported(temporary))
+    return checks
+
+
+def add_measurements(source: Path, out: Path, measurements: Mapping[str, Any]) -> None:
+    """A finished NAME.onnx or NAME.xml once more, under another name and with measurements; its graph is the same."""
+    before = read_exported(source)
+    after = replace(before, measurements=measurements)
+    target = before.target
+    with _named_last(out, target) as temporary:
+        for file, place in zip(_files(source, target), _files(temporary, target), strict=True):
+            shutil.copyfile(file, place)
+        {"onnx": onnx, "openvino": openvino}[target].describe(before, after, temporary)
+        _read_back(target, after, temporary)
+
+
+@contextmanager
+def _named_last(path: Path, target: str) -> Iterator[Path]:
+    """Another name to write to; what stands there in the end gets its own, and after an error nothing is left."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
         for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
             with open(source, "rb") as file:
                 os.fsync(file.fileno())
@@ -246,7 +267,6 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
         for each in _files(temporary, target):
             with suppress(OSError):
                 each.unlink()
-    return checks
 
 
 def _written(
@@ -277,6 +297,10 @@ def _in_int8(model: Any, int8: Int8 | None) -> Any:
 def _note(target: str, contents: Contents, path: Path) -> None:
     """Add to the file what was verified of it, and read it once more."""
     {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)
+    _read_back(target, contents, path)
+
+
+def _read_back(target: str, contents: Contents, path: Path) -> None:
     read = torch_export.read_torch(path) if target == "torch" else read_exported(path)
     if read != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

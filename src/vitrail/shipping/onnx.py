@@ -6,7 +6,7 @@ import ast
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import torch
@@ -93,10 +93,31 @@ def add_checks(contents: Contents, path: Path) -> None:
         file.seek(-onnx_file.SEAL, 2)
         file.truncate()
         file.write(onnx_file.entry(onnx_file.CHECKS, contents.checks_json()))
-        file.flush()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            digest = digest_of(data)
-        file.write(onnx_file.seal(digest))
+        _seal(file)
+
+
+def describe(before: Contents, after: Contents, path: Path) -> None:
+    """Put another description in the place of the one that a finished file ends with, with the same checks."""
+    old, new = (
+        onnx_file.entry(onnx_file.DESCRIPTION, each.to_json()) + onnx_file.entry(onnx_file.CHECKS, each.checks_json())
+        for each in (before, after)
+    )
+    with open(path, "r+b") as file:
+        start = file.seek(-len(old) - onnx_file.SEAL, 2)
+        if file.read(len(old)) != old:
+            raise CheckpointError(f"{path.name} does not end with its description: export the checkpoint again")
+        file.seek(start)
+        file.truncate()
+        file.write(new)
+        _seal(file)
+
+
+def _seal(file: BinaryIO) -> None:
+    """End a file with the checksum of all that stands in it."""
+    file.flush()
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        digest = digest_of(data)
+    file.write(onnx_file.seal(digest))
 
 
 def _exporter() -> tuple[Any, dict[Any, Any]]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
-from xml.sax.saxutils import quoteattr
+from typing import Any
+from xml.sax.saxutils import escape
 
 import torch
 
-from vitrail.errors import InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import openvino_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph
 from vitrail.shipping.quiet import quietly
-
-_LATER: Final = "[      ]"  # an empty list, told by its spaces: the checks come here once they are made
 
 
 def openvino_model(
@@ -52,16 +51,29 @@ def write_openvino(model: Any, contents: Contents, path: Path) -> None:
     import openvino
 
     model.set_rt_info(contents.to_json(), [openvino_file.MARK, openvino_file.DESCRIPTION])
-    model.set_rt_info(_LATER, [openvino_file.MARK, openvino_file.CHECKS])
+    model.set_rt_info("[]", [openvino_file.MARK, openvino_file.CHECKS])  # until they are made
     openvino.save_model(model, str(path), compress_to_fp16=False)
     _seal(path, path.read_bytes())
 
 
 def add_checks(contents: Contents, path: Path) -> None:
     """Note in a written file what was verified of it; the graph stays as it is."""
+    _exchange(openvino_file.CHECKS, contents.checks_json(), path)
+
+
+def describe(before: Contents, after: Contents, path: Path) -> None:
+    """Put another description in the place of the one that a finished file has, with the same checks."""
+    _exchange(openvino_file.DESCRIPTION, after.to_json(), path)
+
+
+def _exchange(name: str, value: str, path: Path) -> None:
+    """Give one of our entries another value; no text inside a value can look like an entry, for its < is escaped."""
     text = path.read_bytes()[: -openvino_file.SEAL]
-    noted = text.replace(quoteattr(_LATER).encode(), quoteattr(contents.checks_json()).encode())
-    _seal(path, noted)
+    entry = f'<{name} value="{escape(value, {chr(34): "&quot;"})}"'.encode()
+    changed, count = re.subn(rb'<%s value="[^"]*"' % name.encode(), lambda found: entry, text)
+    if count != 1:
+        raise CheckpointError(f"{path.name} has {count} entries {name!r}, expected one: export the checkpoint again")
+    _seal(path, changed)
 
 
 def _seal(path: Path, text: bytes) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -16,13 +15,13 @@ from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import choice, instance, number, shown, whole
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluate import Data
-from vitrail.inference import Runtime, open_exported
+from vitrail.inference import Exported, Runtime, open_exported
 from vitrail.inference.passes import passes
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
 from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.exporting import export
+from vitrail.shipping.exporting import add_measurements, export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.packed import Packed
@@ -124,7 +123,6 @@ class _Candidate(NamedTuple):
     runtime: Runtime
     base: Checkpoint  # what it was made from
     judged: Judged
-    ranges: Mapping[str, Range] = MappingProxyType({})  # of layers in int8
 
 
 def optimize(
@@ -209,8 +207,8 @@ def _candidates(
                 except VitrailError as error:  # one that cannot be made is no reason to give up the others
                     tell(f"{way} left out: {error}")
                     continue
-                origin, ranges = (small.base, small.ranges) if small and precision == "int8" else (base, {})
-                found.append(_Candidate(way, opened, origin, judge(opened), ranges))
+                origin = small.base if small and precision == "int8" else base
+                found.append(_Candidate(way, opened, origin, judge(opened)))
     return found
 
 
@@ -272,13 +270,21 @@ def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell)
             low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
         if low:
             found.append(Merging(low, first))
-    size = checkpoint.preprocess.size
-    cost = {each: estimate(each.of(checkpoint).model.config, size).multiply_adds for each in found}
-    return sorted(found, key=lambda each: cost[each])[:1]
+    if len(found) < 2:
+        return found
+
+    def cost(each: Merging) -> int:
+        merging = replace(config, merge_per_block=each.count, merge_from=each.first)
+        return estimate(merging, checkpoint.preprocess.size).multiply_adds
+
+    return [min(found, key=cost)]
 
 
 def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_drop: float) -> list[Tried]:
-    """Rates of all at one batch, then of the fastest with every batch and number of reading threads."""
+    """Rates of all at one batch, then of the fastest with every batch and number of reading threads.
+
+    Only eager and the fastest are left in `found`: the memory of the others is free again.
+    """
     pictures = dealt.choosing
     images = [pictures.images[row] for row in range(min(TIMED, len(pictures)))]
     cores = torch.get_num_threads()
@@ -297,11 +303,13 @@ def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_dr
         (each for each in found if each.judged.drop.value <= max_drop), key=lambda each: -rows[each.way, most, cores]
     )
     finalists = [found[0], *[each for each in fast[:FINALISTS] if each is not found[0]]]
+    judged = {each.way: each.judged for each in found}
+    del fast
+    found[:] = finalists
     for batch in batches:
         for threads in sorted({1, cores}):
             if (batch, threads) != (most, cores):
                 race(finalists, batch, threads)
-    judged = {each.way: each.judged for each in found}
     return [
         Tried(way, batch, threads, rate, judged[way], judged[way].drop.value <= max_drop)
         for (way, batch, threads), rate in rows.items()
@@ -318,8 +326,7 @@ def _name(out: Path, way: Way) -> Path:
 def _write(winner: _Candidate, made: Optimised) -> None:
     if isinstance(winner.runtime, Packed) and winner.runtime.plan is not None:
         save_packed(winner.runtime, winner.base, made.out, made.to_dict())
-    elif winner.way.runtime in ("onnx", "openvino"):
-        ranges = winner.ranges if winner.way.precision == "int8" else None
-        export(winner.base, made.out, int8=ranges, measurements=made.to_dict())
+    elif isinstance(winner.runtime, Exported):  # the very file that was judged and timed
+        add_measurements(winner.runtime.path, made.out, made.to_dict())
     else:
         save(winner.base, made.out)
