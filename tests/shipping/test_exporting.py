@@ -21,7 +21,7 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
 from vitrail.inference.exported import open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
-from vitrail.shipping import checking, torch_export
+from vitrail.shipping import checking
 from vitrail.shipping import onnx as to_onnx
 
 # Several parts in each, so that all are covered by few exports.
@@ -184,17 +184,16 @@ def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:
     changes = {"positions": Positions("relative"), "pool": "mean", "cls_token": False, "qkv_bias": "none"}
     checkpoint = small.checkpoint(**changes)
     report = vitrail.export(checkpoint, tmp_path / "a.pt2", dynamic_size=True)
-    extra = {torch_export.DESCRIPTION: ""}
+    extra = {"vitrail.json": ""}
     program = torch.export.load(tmp_path / "a.pt2", extra_files=extra)
-    assert json.loads(extra[torch_export.DESCRIPTION])["about"] == checkpoint.about.to_dict()
-    assert torch_export.read_torch(tmp_path / "a.pt2").checks == report.checks
+    assert json.loads(extra["vitrail.json"])["about"] == checkpoint.about.to_dict()
+    assert open_exported(tmp_path / "a.pt2").contents.checks == report.checks
     module = program.module()
     for size in ((4, 32, 32), (1, 24, 56)):
         pixels = random_pixels(*size)
         logits, embedding, _ = module(torch.from_numpy(pixels))
         agree([logits.detach().numpy(), embedding.detach().numpy()], checkpoint.run(pixels))
-    with pytest.raises(InputError, match="vitrail.load"):
-        vitrail.predict(tmp_path / "a.pt2", [])  # type: ignore[arg-type]
+        agree(open_exported(tmp_path / "a.pt2").run(pixels), checkpoint.run(pixels))
 
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

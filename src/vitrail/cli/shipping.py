@@ -193,5 +193,4 @@ def _tell(report: ExportReport) -> None:
             f"pixels            made inside differ from Preprocess's by at most {report.pixels.largest:.2g} of 255 "
             f"({100 * report.pixels.share:.2g} % of them by half a step or more)"
         )
-    if report.format != "torch":
-        say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")
+    say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")

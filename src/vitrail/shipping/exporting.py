@@ -18,6 +18,7 @@ from vitrail.checks import choice, instance
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import Exported, open_exported, read_exported
+from vitrail.inference.quiet import quietly
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
 from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
@@ -25,7 +26,6 @@ from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
 from vitrail.shipping.packing import Range
 from vitrail.shipping.qdq import quantised
-from vitrail.shipping.quiet import quietly
 from vitrail.shipping.rounding import rounded
 
 SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
@@ -233,7 +233,7 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
         run = _written(target, graph, program, contents, temporary, int8)
         checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
         _note(target, replace(contents, checks=tuple(checks)), temporary)
-        if accept is not None and target != "torch":
+        if accept is not None:
             accept(open_exported(temporary))
         for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
             with open(source, "rb") as file:
@@ -260,8 +260,7 @@ def _written(
     """Write the file of a target, and open it in its own runtime."""
     if target == "torch":
         torch_export.write_torch(program, contents, path)
-        return torch_export.open_torch(path)
-    if target == "onnx":
+    elif target == "onnx":
         onnx.write_onnx(_in_int8(onnx.onnx_model(graph, program, onnx.FREE), int8), contents, path)
     else:
         model = openvino.openvino_model(graph, program, contents, lambda made: _in_int8(made, int8))
@@ -277,6 +276,5 @@ def _in_int8(model: Any, int8: Int8 | None) -> Any:
 def _note(target: str, contents: Contents, path: Path) -> None:
     """Add to the file what was verified of it, and read it once more."""
     {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)
-    read = torch_export.read_torch(path) if target == "torch" else read_exported(path)
-    if read != contents:
+    if read_exported(path) != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

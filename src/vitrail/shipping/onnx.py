@@ -16,8 +16,8 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.quiet import quietly
 from vitrail.shipping.graph import Graph
-from vitrail.shipping.quiet import quietly
 
 LARGEST: Final = 2**31 - 1  # bytes: protobuf can hold no more in one file
 _ROOM: Final = 16 << 20  # for all that is not weights

@@ -13,9 +13,9 @@ from vitrail.errors import InputError, MissingExtraError
 from vitrail.inference import openvino_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.quiet import quietly
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph
-from vitrail.shipping.quiet import quietly
 
 _LATER: Final = "[      ]"  # an empty list, told by its spaces: the checks come here once they are made
 
