@@ -236,7 +236,7 @@ EVIL = "__import__('os').mkdir('evil-was-here')"
         (lambda entries: entries.pop(torch_file.GRAPH), "expected a program of torch.export"),
         (lambda entries: entries.pop(torch_file.DESCRIPTION), "no description of ours: export the checkpoint again"),
         (with_entry(torch_file.DESCRIPTION, b"\xff"), "description inside is damaged"),
-        (with_entry(torch_file.CHECKS, b"{"), "description inside is damaged"),
+        (with_entry(torch_file.NOTES, b"{"), "description inside is damaged"),
         (described(format=2), "expected an export of format 1, got 2: use a newer Vitrail"),
         (described(about=[]), "description inside is damaged"),
         (described(size=[0, 0]), "description inside is damaged"),

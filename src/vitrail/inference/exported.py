@@ -144,10 +144,10 @@ def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
 def read_exported(path: Path) -> Contents:
     """What an exported file says of itself, once all of it has been checked; no runtime is needed."""
     target = SUFFIXES[path.suffix.lower()]
-    description, checks, found = _READERS[target](path)
+    description, notes, found = _READERS[target](path)
     if description not in found:
         raise CheckpointError(f"{path} holds no description of ours: export the checkpoint again with vitrail.export")
-    contents = read_contents(found[description], found.get(checks, ""), str(path))
+    contents = read_contents(found[description], found.get(notes, ""), str(path))
     if contents.target != target:
         raise CheckpointError(f"{path} says it was made for {contents.target}, and is {target}: export it again")
     return contents
@@ -156,28 +156,28 @@ def read_exported(path: Path) -> Contents:
 def _read_onnx(path: Path) -> _Read:
     with _mapped(path) as data:
         onnx_file.check_seal(data, str(path))
-        return _Read(onnx_file.DESCRIPTION, onnx_file.CHECKS, onnx_file.metadata(data, str(path)))
+        return _Read(onnx_file.DESCRIPTION, onnx_file.NOTES, onnx_file.metadata(data, str(path)))
 
 
 def _read_openvino(path: Path) -> _Read:
     with _mapped(path) as text, _mapped(path.with_suffix(".bin")) as weights:
         openvino_file.check_seal(text, weights, str(path))
         found = openvino_file.metadata(text, len(weights), str(path))
-        return _Read(openvino_file.DESCRIPTION, openvino_file.CHECKS, found)
+        return _Read(openvino_file.DESCRIPTION, openvino_file.NOTES, found)
 
 
 def _read_torch(path: Path) -> _Read:
     with _mapped(path) as data:
         torch_file.check_seal(data, str(path))
         found = torch_file.metadata(torch_file.entries(data, str(path)), str(path))
-        return _Read(torch_file.DESCRIPTION, torch_file.CHECKS, found)
+        return _Read(torch_file.DESCRIPTION, torch_file.NOTES, found)
 
 
 class _Read(NamedTuple):
     """The entries of a file that are ours, and what those of them are called that say the most."""
 
     description: str
-    checks: str
+    notes: str
     found: Mapping[str, str]
 
 

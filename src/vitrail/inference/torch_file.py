@@ -24,7 +24,7 @@ from vitrail.errors import CheckpointError
 from vitrail.inference.digest import digest_of
 
 DESCRIPTION: Final = "extra/vitrail.json"  # our JSON
-CHECKS: Final = "extra/vitrail.checks.json"  # and what was found out about the file once it was there
+NOTES: Final = "extra/vitrail.notes.json"  # and what was found out about the file once it was there
 GRAPH: Final = "models/model.json"
 EXAMPLES: Final = "data/sample_inputs/model.pt"  # a pickle wherever torch wrote it; always empty in ours
 FOLDER: Final = "vitrail/"  # that all of the archive stands in
@@ -37,7 +37,7 @@ _CONFIGS: Final = {"weights": "weight_", "constants": "tensor_"}  # lists of ten
 _PLAIN: Final = ("archive_format", "archive_version", "byteorder", ".data/version", ".data/serialization_id")
 _ENTRY: Final = re.compile(r"data/weights/weight_\d+|data/constants/tensor_\d+")
 _LISTS: Final = {folder: f"data/{folder}/model_{folder}_config.json" for folder in _CONFIGS}
-_TEXTS: Final = (DESCRIPTION, CHECKS, GRAPH, EXAMPLES, *_PLAIN, *_LISTS.values())
+_TEXTS: Final = (DESCRIPTION, NOTES, GRAPH, EXAMPLES, *_PLAIN, *_LISTS.values())
 
 # Bytes of a number by its kind in torch's schema: uint8, int8, int16, int32, int64, float16, float32, float64, bool,
 # bfloat16.
@@ -82,7 +82,7 @@ def entries(data: memoryview, name: str) -> dict[str, memoryview]:
 def metadata(found: Mapping[str, memoryview], name: str) -> dict[str, str]:
     """Our own entries, as text."""
     try:
-        return {each: bytes(found[each]).decode("utf-8") for each in (DESCRIPTION, CHECKS) if each in found}
+        return {each: bytes(found[each]).decode("utf-8") for each in (DESCRIPTION, NOTES) if each in found}
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
 

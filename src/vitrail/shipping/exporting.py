@@ -71,8 +71,7 @@ def export(
     resize_inside: bool = False,
     int8: Mapping[str, Range] | None = None,
     symmetric: bool = False,
-    measurements: Mapping[str, Any] | None = None,
-    accept: Callable[[Exported], None] | None = None,
+    measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
 
@@ -82,8 +81,8 @@ def export(
 
     `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
     explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
-    places. `measurements` go into the description. `accept` is given the file, opened, before it gets its name: what
-    it raises is raised, and nothing is left behind.
+    places. `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written
+    into the file as its measurements; what it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -95,15 +94,13 @@ def export(
     if int8 and target == "torch":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
-    if measurements:
-        ready = ready._replace(contents=replace(ready.contents, measurements=measurements))
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
             contents=replace(ready.contents, precision="int8"),
             int8=Int8(int8, symmetric),
         )
-    found = _write(path, ready, accept)
+    found = _write(path, ready, measure)
     return ExportReport(
         out=str(path),
         format=target,
@@ -219,8 +216,11 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
         raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
 
 
-def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | None) -> list[Check]:
-    """Write under another name, run it, compare, and only then give it its own."""
+def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[str, Any]] | None) -> list[Check]:
+    """Write under another name, run, compare, measure, note what was found, read that, and only then give it its own.
+
+    Notes stand beside the graph: writing them changes no byte of what was compared and measured.
+    """
     graph, network, contents, _, int8 = ready
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
@@ -232,9 +232,8 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
         checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
-        _note(target, replace(contents, checks=tuple(checks)), temporary)
-        if accept is not None:
-            accept(open_exported(temporary))
+        measured = {} if measure is None else measure(open_exported(temporary))
+        _note(target, replace(contents, checks=tuple(checks), measurements=measured), temporary)
         for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
             with open(source, "rb") as file:
                 os.fsync(file.fileno())
@@ -274,7 +273,7 @@ def _in_int8(model: Any, int8: Int8 | None) -> Any:
 
 
 def _note(target: str, contents: Contents, path: Path) -> None:
-    """Add to the file what was verified of it, and read it once more."""
-    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)
+    """Add to the file what was found out about it, and read it once more."""
+    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_notes(contents, path)
     if read_exported(path) != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

@@ -87,12 +87,12 @@ def write_onnx(model: Any, contents: Contents, path: Path) -> None:
         file.write(onnx_file.seal(digest_of(body)))
 
 
-def add_checks(contents: Contents, path: Path) -> None:
-    """Note in a written file what was verified of it; the graph's own bytes stay as they are."""
+def add_notes(contents: Contents, path: Path) -> None:
+    """Note in a written file what was found out about it; the graph's own bytes stay as they are."""
     with open(path, "r+b") as file:
         file.seek(-onnx_file.SEAL, 2)
         file.truncate()
-        file.write(onnx_file.entry(onnx_file.CHECKS, contents.checks_json()))
+        file.write(onnx_file.entry(onnx_file.NOTES, contents.noted_json()))
         file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             digest = digest_of(data)

@@ -17,7 +17,7 @@ from vitrail.inference.quiet import quietly
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph
 
-_LATER: Final = "[      ]"  # an empty list, told by its spaces: the checks come here once they are made
+_LATER: Final = "{      }"  # an empty object, told by its spaces: checks and measurements come here once made
 
 
 def openvino_model(
@@ -52,15 +52,15 @@ def write_openvino(model: Any, contents: Contents, path: Path) -> None:
     import openvino
 
     model.set_rt_info(contents.to_json(), [openvino_file.MARK, openvino_file.DESCRIPTION])
-    model.set_rt_info(_LATER, [openvino_file.MARK, openvino_file.CHECKS])
+    model.set_rt_info(_LATER, [openvino_file.MARK, openvino_file.NOTES])
     openvino.save_model(model, str(path), compress_to_fp16=False)
     _seal(path, path.read_bytes())
 
 
-def add_checks(contents: Contents, path: Path) -> None:
-    """Note in a written file what was verified of it; the graph stays as it is."""
+def add_notes(contents: Contents, path: Path) -> None:
+    """Note in a written file what was found out about it; the graph stays as it is."""
     text = path.read_bytes()[: -openvino_file.SEAL]
-    noted = text.replace(quoteattr(_LATER).encode(), quoteattr(contents.checks_json()).encode())
+    noted = text.replace(quoteattr(_LATER).encode(), quoteattr(contents.noted_json()).encode())
     _seal(path, noted)
 
 

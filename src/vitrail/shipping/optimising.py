@@ -320,6 +320,6 @@ def _write(winner: _Candidate, made: Optimised) -> None:
         save_packed(winner.runtime, winner.base, made.out, made.to_dict())
     elif winner.way.runtime in ("onnx", "openvino"):
         ranges = winner.ranges if winner.way.precision == "int8" else None
-        export(winner.base, made.out, int8=ranges, measurements=made.to_dict())
+        export(winner.base, made.out, int8=ranges, measure=lambda _: made.to_dict())
     else:
         save(winner.base, made.out)

@@ -29,10 +29,10 @@ def write_torch(program: torch.export.ExportedProgram, contents: Contents, path:
     _seal(path)
 
 
-def add_checks(contents: Contents, path: Path) -> None:
+def add_notes(contents: Contents, path: Path) -> None:
     """Note in a written file what was found out about it: one more file in the archive."""
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(zipfile.ZipInfo(torch_file.FOLDER + torch_file.CHECKS), contents.checks_json())
+        archive.writestr(zipfile.ZipInfo(torch_file.FOLDER + torch_file.NOTES), contents.noted_json())
     _seal(path)
 
 
