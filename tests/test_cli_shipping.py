@@ -58,6 +58,11 @@ def test_export_for_machines(vit: Line, folder: Path) -> None:  # noqa: F811
     assert max(each["difference"] for each in said["checks"]) == said["largest_difference"] < 1e-4
     assert said["pixels"] == {"largest": 0.0, "share": 0.0}
     assert json.dumps(said)
+    labels = [
+        vit("predict", folder / name, folder / "a.png", "--json").json["predictions"][0]["labels"]
+        for name in ("b.pt2", "a.safetensors")
+    ]
+    assert labels[0] == labels[1]
 
 
 def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:  # noqa: F811

@@ -16,7 +16,8 @@ from shipping.packs import checkpoint, labelled, pictures
 from vitrail.cli import app
 from vitrail.errors import InputError
 from vitrail.evaluation import Score
-from vitrail.inference import Exported
+from vitrail.inference import Exported, open_exported
+from vitrail.inference.exported import SUFFIXES
 from vitrail.shipping import benching
 from vitrail.shipping.judging import Judge, Judged
 
@@ -59,13 +60,33 @@ def test_export_in_int8_under_a_budget(place: Path) -> None:
     assert len(said["predictions"]) == 1
     found = json.loads(typed("export", net, place / "small.onnx", "--int8", "--data", data, "--max-drop", 20, "--json"))
     assert found["format"] == "onnx"
-    assert found["int8"]["int8_layers"] == 12
+    assert (found["int8"]["int8_layers"], found["int8"]["runtime"]) == (12, "onnx")
     assert (place / "small.onnx").stat().st_size < (place / "net.safetensors").stat().st_size
     again = json.loads(typed("predict", place / "small.onnx", place / "loose" / "3.png", "--json"))
     assert again["predictions"][0]["labels"][0] == said["predictions"][0]["labels"][0]
     evaluated = json.loads(typed("evaluate", place / "small.safetensors", data, "--json"))
     assert evaluated["n"] == 48
     assert evaluated["top1"] >= 0.8
+
+
+@pytest.mark.parametrize("name", ["small.onnx", "small.xml"])
+def test_a_file_holds_its_own_accuracy_and_agreement(name: str, place: Path) -> None:
+    words = ("export", place / "net.safetensors", place / name, "--int8", "--data", place / "data", "--max-drop", 20)
+    told = typed(*words, *(["--bytes"] if name.endswith(".xml") else []))
+    held = open_exported(place / name).contents.measurements
+    assert (held["runtime"], held["max_drop"], held["precision"]) == (SUFFIXES[Path(name).suffix], 20, "int8")
+    pictures = sorted((place / "data" / "val").rglob("*.png"))
+    theirs = [each.labels[:1] for each in vitrail.predict(place / name, pictures)]
+    ours = [each.labels[:1] for each in vitrail.predict(vitrail.load(place / "net.safetensors"), pictures)]
+    right = sum(found == (path.parent.name,) for found, path in zip(theirs, pictures, strict=True))
+    assert held["after"]["pictures"] == 48
+    assert held["after"]["accuracy"]["value"] == pytest.approx(right / 48)
+    assert held["after"]["agreement"] == pytest.approx(sum(map(tuple.__eq__, theirs, ours)) / 48)
+    assert held["after"]["drop"]["value"] == pytest.approx(100 * (1 - right / 48))  # labels are the network's answers
+    assert f"{100 * right / 48:.2f} (" in told
+    files = [place / name, *([place / "small.bin"] if name.endswith(".xml") else [])]
+    size = sum(each.stat().st_size for each in files)
+    assert 0.9 * size < held["after"]["weight_bytes"] <= size  # measured before the notes were written
 
 
 def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(

@@ -51,6 +51,7 @@ PART_OF = {  # a room of several files
 }
 WITHOUT_TORCH = ("errors", "images", "inference")
 LIGHT_EXTRAS = {"av", "onnxruntime", "openvino"}  # what those rooms may import too, inside functions
+RUNS_TORCH = "vitrail.inference.torch_program"  # what runs NAME.pt2: nothing but torch can, inside functions too
 
 PUBLIC = [
     "Checkpoint",
@@ -199,12 +200,17 @@ def eager_faces(package: Path) -> list[str]:
 def heavy_imports(package: Path) -> list[str]:
     """Libraries other than numpy and Pillow in the rooms that do without torch; extras inside functions only."""
     light = {"numpy", "PIL", "vitrail", *sys.stdlib_module_names}
+
+    def allowed(module: Module, each: Import) -> set[str]:
+        extras = LIGHT_EXTRAS | ({"torch"} if module.name == RUNS_TORCH else set())
+        return light if each.at_import else light | extras
+
     return [
         f"{module.name}:{each.line} imports {each.name}"
         for module in modules(package)
         if module.room in WITHOUT_TORCH
         for each in module.imports
-        if not each.typing_only and each.name.split(".")[0] not in (light if each.at_import else light | LIGHT_EXTRAS)
+        if not each.typing_only and each.name.split(".")[0] not in allowed(module, each)
     ]
 
 
@@ -332,6 +338,11 @@ def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
     assert heavy_imports(tree(tmp_path, {name: "def f():\n    import av"})) == []
     assert len(heavy_imports(tree(tmp_path, {name: "import onnxruntime"}))) == 1
     assert heavy_imports(tree(tmp_path, {name: "def f():\n    import onnxruntime"})) == []
+
+
+def test_torch_is_imported_late_where_it_runs_programs(tmp_path: Path) -> None:
+    assert heavy_imports(tree(tmp_path, {"inference/torch_program.py": "def f():\n    import torch"})) == []
+    assert len(heavy_imports(tree(tmp_path, {"inference/torch_program.py": "import torch"}))) == 1
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_bytes_where_pixels_are_taken_and_other_paths_are_told(shelf: Path) -> N
     np.testing.assert_array_equal(logits, runtime.run(runtime.preprocess.normalise(values))[0])
     with pytest.raises(InputError, match="vitrail.load"):
         vitrail.predict("model.safetensors", [])
-    with pytest.raises(InputError, match="NAME.onnx or NAME.xml"):
+    with pytest.raises(InputError, match="NAME.onnx, NAME.xml or NAME.pt2"):
         open_exported("model.tflite")
     with pytest.raises(InputError, match="threads"):
         open_exported(shelf / "a.onnx", threads=-1)

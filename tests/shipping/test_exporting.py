@@ -19,9 +19,9 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
-from vitrail.inference.exported import open_exported
+from vitrail.inference.exported import Exported, open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
-from vitrail.shipping import ExportReport, checking, torch_export
+from vitrail.shipping import ExportReport, checking
 from vitrail.shipping import onnx as to_onnx
 from vitrail.shipping.exporting import add_measurements
 
@@ -209,17 +209,16 @@ def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:
     changes = {"positions": Positions("relative"), "pool": "mean", "cls_token": False, "qkv_bias": "none"}
     checkpoint = small.checkpoint(**changes)
     report = vitrail.export(checkpoint, tmp_path / "a.pt2", dynamic_size=True)
-    extra = {torch_export.DESCRIPTION: ""}
+    extra = {"vitrail.json": ""}
     program = torch.export.load(tmp_path / "a.pt2", extra_files=extra)
-    assert json.loads(extra[torch_export.DESCRIPTION])["about"] == checkpoint.about.to_dict()
-    assert torch_export.read_torch(tmp_path / "a.pt2").checks == report.checks
+    assert json.loads(extra["vitrail.json"])["about"] == checkpoint.about.to_dict()
+    assert open_exported(tmp_path / "a.pt2").contents.checks == report.checks
     module = program.module()
     for size in ((4, 32, 32), (1, 24, 56)):
         pixels = random_pixels(*size)
         logits, embedding, _ = module(torch.from_numpy(pixels))
         agree([logits.detach().numpy(), embedding.detach().numpy()], checkpoint.run(pixels))
-    with pytest.raises(InputError, match="vitrail.load"):
-        vitrail.predict(tmp_path / "a.pt2", [])  # type: ignore[arg-type]
+        agree(open_exported(tmp_path / "a.pt2").run(pixels), checkpoint.run(pixels))
 
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +227,37 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(checking, "TOLERANCE", -1.0)
     with pytest.raises(CheckpointError, match="away from the network's own"):
         vitrail.export(checkpoint, tmp_path / "a.pt2")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
+    assert (tmp_path / "a.pt2").read_bytes() == b"older"
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.xml", "a.pt2"])
+def test_what_is_measured_of_a_file_is_written_into_it(name: str, tmp_path: Path) -> None:
+    checkpoint, pixels = small.checkpoint(), random_pixels(2)
+    seen: list[Any] = []
+
+    def measure(opened: Exported) -> dict[str, Any]:
+        assert opened.path.name != name  # it has no name of its own yet
+        assert not (tmp_path / name).exists()
+        seen.append(opened.run(pixels)[0])
+        return {"mean": float(seen[0].mean()), "nested": {"list": [1, 2]}}
+
+    report = vitrail.export(checkpoint, tmp_path / name, measure=measure)
+    opened = open_exported(tmp_path / name)
+    assert opened.contents.measurements == {"mean": float(seen[0].mean()), "nested": {"list": [1, 2]}}
+    assert opened.contents.checks == report.checks
+    np.testing.assert_allclose(opened.run(pixels)[0], seen[0], atol=1e-6)  # notes change no answer
+
+
+def test_a_file_whose_measure_is_refused_is_not_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.pt2").write_bytes(b"older")
+
+    def refuse(opened: Exported) -> dict[str, Any]:
+        assert len(list(tmp_path.iterdir())) == 2
+        raise InputError(f"{opened.contents.target} is not good enough")
+
+    with pytest.raises(InputError, match="torch is not good enough"):
+        vitrail.export(small.checkpoint(), tmp_path / "a.pt2", measure=refuse)
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
     assert (tmp_path / "a.pt2").read_bytes() == b"older"
 

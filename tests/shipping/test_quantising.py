@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from itertools import cycle
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from vitrail import Checkpoint
 from vitrail.data.reading import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
+from vitrail.inference import Exported
+from vitrail.inference.contents import Contents
 from vitrail.network.encoder import Block
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.judging import Judge, deal, self_labelled
@@ -103,6 +108,55 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     plain = found.to_dict()
     assert plain["int8_layers"] == 12 - len(found.kept)
     assert plain["before"]["weight_bytes"] > 1.5 * plain["after"]["weight_bytes"]
+
+
+def constant(path: Path, made: Checkpoint, answers: Sequence[int]) -> Exported:
+    """A file, as it seems, that answers with these classes, one picture after the other, over and over."""
+    config = made.model.config
+    contents = Contents(about=made.about, target="onnx", size=(32, 32), cell=config.cell, embedding=config.width)
+    coming = cycle(answers)
+    path.write_bytes(b"x" * 100)
+
+    def compute(img: np.ndarray[Any, Any], outputs: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+        rows = [next(coming) for _ in img]
+        return [np.eye(config.classes, dtype=np.float32)[rows], np.zeros((len(img), config.width), np.float32)]
+
+    return Exported(path, contents, compute)
+
+
+def test_a_file_is_judged_by_its_own_answers_on_the_pictures_that_choose(tmp_path: Path) -> None:
+    made = checkpoint()
+    data = labelled(made, 100, train=20, val=40, test=40)
+    found = quantise(made, data, max_drop=30.0, batch=20)
+    val, test = (
+        [made.classes.index(each.labels[0]) for each in data.samples if each.split == split]
+        for split in ("val", "test")
+    )
+
+    def wrong(labels: list[int], count: int) -> list[int]:
+        return [(each + (row < count)) % 5 for row, each in enumerate(labels)]
+
+    assert found.choosing(constant(tmp_path / "a.onnx", made, wrong(val, 12))).drop.value == pytest.approx(30.0)
+    assert found.judge(constant(tmp_path / "a.onnx", made, wrong(test, 4))).accuracy.value == pytest.approx(0.9)
+    with pytest.raises(InputError, match=r"loses 32\.50 points on 40 pictures, and 30 were allowed"):
+        found.in_file(constant(tmp_path / "a.onnx", made, wrong(val, 13)))
+    again = found.in_file(constant(tmp_path / "a.onnx", made, val))
+    assert (again.by, again.after.weights, found.by) == ("onnx", 100, "packed")
+    assert again.before.judged == found.before.judged
+
+
+def test_where_the_same_pictures_choose_and_report_a_file_is_judged_once(tmp_path: Path) -> None:
+    made = checkpoint()
+    data = labelled(made, 60, train=20, val=40)
+    found = quantise(made, data, max_drop=30.0, batch=20)
+    labels = [made.classes.index(each.labels[0]) for each in data.samples if each.split == "val"]
+    answers = [(each + (row < 10)) % 5 for row, each in enumerate(labels)]
+    plain = found.in_file(constant(tmp_path / "a.onnx", made, answers)).to_dict()
+    assert plain["after"]["accuracy"]["value"] == pytest.approx(0.75)
+    assert plain["after"]["agreement"] == pytest.approx(0.75)
+    assert plain["after"]["drop"]["value"] == pytest.approx(25.0)
+    assert (plain["runtime"], plain["max_drop"]) == ("onnx", 30.0)
+    assert found.to_dict()["runtime"] == "packed"
 
 
 def test_an_impossible_budget_is_refused_with_the_best_found() -> None:

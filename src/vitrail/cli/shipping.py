@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from vitrail.evaluation import Score
     from vitrail.inference import Exported
     from vitrail.shipping import ExportReport, Quantised
-    from vitrail.shipping.judging import Judged
 
 
 @app.command()
@@ -95,7 +94,7 @@ def export(
             raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
         _write_packed(loaded, small, out, as_json)
         return
-    judged: list[Judged] = []
+    made: list[Quantised] = []
     with busy(f"exporting {checkpoint}"):
         report = run(
             loaded if small is None else small.checkpoint,
@@ -106,17 +105,13 @@ def export(
             resize_inside=resize_inside,
             int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
             symmetric=symmetric,
-            measurements=None if small is None else small.to_dict(),
-            accept=None if small is None else _judged(small, max_drop, judged),
+            measure=None if small is None else _measuring(small, made),
         )
     if as_json:
-        own = {"own_runtime": judged[0].to_dict()} if judged else {}
-        print_json(report.to_dict() | ({} if small is None else {"int8": small.to_dict() | own}))
+        print_json(report.to_dict() | ({"int8": made[0].to_dict()} if made else {}))
         return
-    if small is not None:
-        _show(small)
-    for each in judged:
-        say(f"in its runtime    {each.drop.value:+.2f} points lost on {each.pictures} pictures")
+    for each in made:
+        _show(each)
     _tell(report)
 
 
@@ -138,19 +133,14 @@ def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_jso
     say(f"try it            vitrail predict {out} PICTURE")
 
 
-def _judged(small: Quantised, max_drop: float, found: list[Judged]) -> Callable[[Exported], None]:
-    """Judges a file on the same pictures, and refuses one that loses more than the network it was made from."""
+def _measuring(small: Quantised, made: list[Quantised]) -> Callable[[Exported], Mapping[str, Any]]:
+    """Judges a file by itself, on the same pictures and under the same budget; what it is worth goes into the file."""
 
-    def accept(opened: Exported) -> None:
-        judged = small.judge(opened)
-        if judged.drop.value > max(max_drop, small.after.judged.drop.value):
-            raise InputError(
-                f"not exported: in its own runtime it loses {judged.drop.value:.2f} points on {judged.pictures} "
-                f"pictures, and {max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
-            )
-        found.append(judged)
+    def measure(opened: Exported) -> Mapping[str, Any]:
+        made.append(small.in_file(opened))
+        return made[-1].to_dict()
 
-    return accept
+    return measure
 
 
 def _show(small: Quantised) -> None:
@@ -162,11 +152,15 @@ def _show(small: Quantised) -> None:
         ("points lost", "", f"{drop.value:+.2f} ({drop.low:+.2f} to {drop.high:+.2f})"),
         ("same answers, %", "", f"{100 * after.judged.agreement:.2f}"),
         ("ms a picture", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
-        ("weights in memory", size_of(before.weights), size_of(after.weights)),
+        (
+            "weights in memory" if small.by == "packed" else "weights, file",
+            *map(size_of, (before.weights, after.weights)),
+        ),
     ):
         table.add_row(name, old, new)
     show(table)
-    say(f"speed             {small.speed:.2f} times, packed on this machine, measured in turn; intervals are of 95 %")
+    how = "packed" if small.by == "packed" else f"by {small.by}"
+    say(f"speed             {small.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %")
     layers = 0 if small.runtime.plan is None else len(small.runtime.plan.int8)
     if layers:
         kept = listed([each.name for each in small.kept], ", ")
@@ -193,5 +187,4 @@ def _tell(report: ExportReport) -> None:
             f"pixels            made inside differ from Preprocess's by at most {report.pixels.largest:.2g} of 255 "
             f"({100 * report.pixels.share:.2g} % of them by half a step or more)"
         )
-    if report.format != "torch":
-        say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")
+    say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")

@@ -29,7 +29,7 @@ RuntimePath = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="Weights of any known family: a file, a folder, or vitrail:fashion; or an exported NAME.onnx or NAME.xml.",
+        help="Weights of any known family: a file, a folder, vitrail:fashion; or an exported NAME.onnx, .xml or .pt2.",
     ),
 ]
 RuntimeName = Annotated[

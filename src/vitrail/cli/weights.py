@@ -31,7 +31,7 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
 def load_runtime(
     path: str, override: list[str] | None = None, leave_out: list[str] | None = None, runtime: str = ""
 ) -> Runtime:
-    """An exported file, opened without torch; a packed network; or a checkpoint, packed if that is asked for."""
+    """An exported file, without torch unless it is a .pt2; a packed network; or a checkpoint, packed if asked for."""
     from vitrail.inference import is_exported, open_exported
 
     if is_exported(path):

@@ -40,8 +40,8 @@ class Contents:
     pixels: str = "float"  # normalised (B, C, H, W), or "bytes": uint8 (B, H, W, C)
     dynamic_size: bool = False
     resize_inside: bool = False  # takes whole pictures of any size
-    measurements: Mapping[str, Any] = field(default_factory=dict)  # what was measured when it was made
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Check, ...] = ()  # made once the file was there, as measurements are
+    measurements: Mapping[str, Any] = field(default_factory=dict)  # what the file itself is worth, in its own runtime
 
     def __post_init__(self) -> None:
         instance("about", self.about, About)
@@ -63,18 +63,19 @@ class Contents:
         return self.about.preprocess.channels
 
     def to_json(self) -> str:
-        """All but the checks, which are made later; `from_json` gives the same back."""
+        """All that is known before the file is there; `read_contents` gives it back."""
         plain = {
             "format": FORMAT,
             **{name: getattr(self, name) for name in _PLAIN},
             "config": dict(self.config),
-            "measurements": dict(self.measurements),
             "about": self.about.to_dict(),
         }
         return json.dumps(plain, allow_nan=False)
 
-    def checks_json(self) -> str:
-        return json.dumps([list(each) for each in self.checks])
+    def noted_json(self) -> str:
+        """What was found out about the file once it was there."""
+        noted = {"checks": [list(each) for each in self.checks], "measurements": dict(self.measurements)}
+        return json.dumps(noted, allow_nan=False)
 
 
 _PLAIN: Final = (
@@ -83,13 +84,13 @@ _PLAIN: Final = (
 )
 
 
-def read_contents(description: str, checks: str, name: str) -> Contents:
+def read_contents(description: str, noted: str, name: str) -> Contents:
     """What stands in a file, or an error that says why it cannot be used."""
-    if len(description) + len(checks) > _LONGEST:
-        raise CheckpointError(f"{name}: refused, a description of {len(description) + len(checks):,} characters")
+    if len(description) + len(noted) > _LONGEST:
+        raise CheckpointError(f"{name}: refused, a description of {len(description) + len(noted):,} characters")
     try:
         plain = json.loads(description)
-        passed = json.loads(checks) if checks else []
+        later = json.loads(noted) if noted else {}
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
     number = plain.get("format") if isinstance(plain, dict) else None
@@ -97,21 +98,22 @@ def read_contents(description: str, checks: str, name: str) -> Contents:
         newer = isinstance(number, int) and number > FORMAT
         hint = "use a newer Vitrail" if newer else "export the checkpoint again"
         raise CheckpointError(f"{name}: expected an export of format {FORMAT}, got {shown(number)}: {hint}")
-    missing = [each for each in (*_PLAIN, "config", "measurements", "about") if each not in plain]
+    missing = [each for each in (*_PLAIN, "config", "about") if each not in plain]
     if missing:
         raise CheckpointError(f"{name}: the description inside lacks {', '.join(missing)}: export the checkpoint again")
     try:
         return Contents(
-            **{each: plain[each] for each in (*_PLAIN, "config", "measurements")},
-            about=About.from_dict(_mapping(plain["about"])),
-            checks=tuple(map(_check, _list(passed))),
+            **{each: plain[each] for each in (*_PLAIN, "config")},
+            about=About.from_dict(_mapping("about", plain["about"])),
+            checks=tuple(map(_check, _list(_mapping("notes", later).get("checks", [])))),
+            measurements=later.get("measurements", {}),
         )
     except (ValueError, TypeError, OverflowError) as error:  # our own kinds are ValueErrors too
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    instance("about", value, Mapping)
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    instance(name, value, Mapping)
     found: Mapping[str, Any] = value
     return found
 

@@ -1,4 +1,6 @@
-"""Exported: a file that `vitrail export` wrote, as a runtime: pixels in, logits and embedding out; without torch.
+"""Exported: a file that `vitrail export` wrote, as a runtime: pixels in, logits and embedding out.
+
+Without torch, but for NAME.pt2, which nothing else can run.
 
 Before a runtime sees the file, all of it is checked: that it is ours, whole, and holds nothing that reaches elsewhere.
 """
@@ -8,26 +10,26 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from vitrail.about import About, Described
 from vitrail.checks import whole
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.inference import onnx_file, openvino_file
+from vitrail.inference import onnx_file, openvino_file, torch_file, torch_program
 from vitrail.inference.contents import Contents, read_contents
 from vitrail.inference.memory import returning_memory
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[Array, Sequence[str]], Sequence[Array]]  # img and names of outputs -> those outputs
 
-SUFFIXES: Final = {".onnx": "onnx", ".xml": "openvino"}
+SUFFIXES: Final = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch"}
 OUTPUTS: Final = ("logits", "embedding")
 _WHOLE_BYTE: Final = 0.02  # how far pixels may be from a whole byte and still count as one
 
@@ -124,14 +126,14 @@ class Exported(Described):
 
 
 def is_exported(path: object) -> bool:
-    """Whether this is the name of an exported file: NAME.onnx or NAME.xml."""
+    """Whether this is the name of an exported file: NAME.onnx, NAME.xml or NAME.pt2."""
     return isinstance(path, str | os.PathLike) and Path(os.fsdecode(path)).suffix.lower() in SUFFIXES
 
 
 def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
-    """Open NAME.onnx or NAME.xml, checked in full first; `threads` 0 leaves their number to the runtime."""
+    """Open NAME.onnx, NAME.xml or NAME.pt2, checked in full first; `threads` 0 leaves their number to the runtime."""
     if not is_exported(path):
-        raise InputError(f"expected an exported file, NAME.onnx or NAME.xml, got {path!r:.80}")
+        raise InputError(f"expected an exported file, NAME.onnx, NAME.xml or NAME.pt2, got {path!r:.80}")
     whole("threads", threads, least=0, most=4096, error=InputError)
     place = Path(os.fsdecode(path))
     bring, session = _RUNTIMES[SUFFIXES[place.suffix.lower()]]
@@ -143,22 +145,44 @@ def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
 def read_exported(path: Path) -> Contents:
     """What an exported file says of itself, once all of it has been checked; no runtime is needed."""
     target = SUFFIXES[path.suffix.lower()]
-    if target == "onnx":
-        with _mapped(path) as data:
-            onnx_file.check_seal(data, str(path))
-            found = onnx_file.metadata(data, str(path))
-        description, checks = onnx_file.DESCRIPTION, onnx_file.CHECKS
-    else:
-        with _mapped(path) as text, _mapped(path.with_suffix(".bin")) as weights:
-            openvino_file.check_seal(text, weights, str(path))
-            found = openvino_file.metadata(text, len(weights), str(path))
-        description, checks = openvino_file.DESCRIPTION, openvino_file.CHECKS
+    description, notes, found = _READERS[target](path)
     if description not in found:
         raise CheckpointError(f"{path} holds no description of ours: export the checkpoint again with vitrail.export")
-    contents = read_contents(found[description], found.get(checks, ""), str(path))
+    contents = read_contents(found[description], found.get(notes, ""), str(path))
     if contents.target != target:
         raise CheckpointError(f"{path} says it was made for {contents.target}, and is {target}: export it again")
     return contents
+
+
+def _read_onnx(path: Path) -> _Read:
+    with _mapped(path) as data:
+        onnx_file.check_seal(data, str(path))
+        return _Read(onnx_file.DESCRIPTION, onnx_file.NOTES, onnx_file.metadata(data, str(path)))
+
+
+def _read_openvino(path: Path) -> _Read:
+    with _mapped(path) as text, _mapped(path.with_suffix(".bin")) as weights:
+        openvino_file.check_seal(text, weights, str(path))
+        found = openvino_file.metadata(text, len(weights), str(path))
+        return _Read(openvino_file.DESCRIPTION, openvino_file.NOTES, found)
+
+
+def _read_torch(path: Path) -> _Read:
+    with _mapped(path) as data:
+        torch_file.check_seal(data, str(path))
+        found = torch_file.metadata(torch_file.entries(data, str(path)), str(path))
+        return _Read(torch_file.DESCRIPTION, torch_file.NOTES, found)
+
+
+class _Read(NamedTuple):
+    """The entries of a file that are ours, and what those of them are called that say the most."""
+
+    description: str
+    notes: str
+    found: Mapping[str, str]
+
+
+_READERS: Final = {"onnx": _read_onnx, "openvino": _read_openvino, "torch": _read_torch}
 
 
 # ---- ONNX Runtime ----------------------------------------------------------------------------------------------
@@ -245,9 +269,20 @@ def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
     return compute
 
 
+# ---- torch -----------------------------------------------------------------------------------------------------
+
+
+def _torch_session(runtime: Any, path: Path, threads: int) -> Compute:
+    if threads:
+        raise InputError(f"{path.name} runs in torch, whose threads are the whole process's: torch.set_num_threads")
+    with _mapped(path) as data:  # once more, so that what torch gets is what was looked at
+        return torch_program.program(runtime, path, torch_file.entries(data, str(path)))
+
+
 _RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, int], Compute]]]] = {
     "onnx": (_onnxruntime, _onnx_session),
     "openvino": (_openvino, _openvino_session),
+    "torch": (torch_program.bring_torch, _torch_session),
 }
 
 

@@ -14,7 +14,7 @@ from vitrail.inference.digest import digest_of
 from vitrail.inference.wire import BYTES, VARINT, Field, damaged, fields, numbers, text, written
 
 DESCRIPTION: Final = "vitrail"  # the key of our JSON in the metadata
-CHECKS: Final = "vitrail.checks"  # the key of what was verified, written once it was
+NOTES: Final = "vitrail.notes"  # the key of what was found out about the file once it was there
 DIGEST: Final = "vitrail.sha256"
 
 # Field numbers of onnx.proto.

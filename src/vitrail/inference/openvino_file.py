@@ -16,7 +16,7 @@ from vitrail.inference.digest import digest_of
 
 MARK: Final = "vitrail"  # our part of rt_info
 DESCRIPTION: Final = "description"  # in it: our JSON
-CHECKS: Final = "checks"  # and what was verified
+NOTES: Final = "notes"  # and what was found out about the file once it was there
 _LAST: Final = "\n<!-- vitrail sha256:{} -->\n"
 _MOST_TEXT: Final = 256 << 20  # bytes of .xml; one of a network of 40 blocks has two million
 AGAIN: Final = "export the checkpoint again with vitrail.export(checkpoint, 'NAME.xml')"

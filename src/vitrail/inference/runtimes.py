@@ -13,13 +13,13 @@ Given = TypeVar("Given")
 
 
 def runtime_of(given: Given | str | os.PathLike[str]) -> Given | Exported:
-    """A runtime; NAME.onnx and NAME.xml are opened, other paths are for vitrail.load."""
+    """A runtime; NAME.onnx, NAME.xml and NAME.pt2 are opened, other paths are for vitrail.load."""
     if not isinstance(given, str | os.PathLike):
         check_runtime(given)
         return given
     if not is_exported(given):
         raise InputError(
-            f"expected a checkpoint, another runtime, or an exported file (NAME.onnx, NAME.xml), got the path "
+            "expected a checkpoint, another runtime, or an exported file (NAME.onnx, .xml or .pt2), got the path "
             f"{os.fspath(given)!r:.80}: use vitrail.load, or vitrail.shipping.open_runtime for a packed one"
         )
     return open_exported(given)

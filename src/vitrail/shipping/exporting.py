@@ -19,6 +19,7 @@ from vitrail.checks import choice, instance
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import Exported, open_exported, read_exported
+from vitrail.inference.quiet import quietly
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
 from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
@@ -26,7 +27,6 @@ from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
 from vitrail.shipping.packing import Range
 from vitrail.shipping.qdq import quantised
-from vitrail.shipping.quiet import quietly
 from vitrail.shipping.rounding import rounded
 
 SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
@@ -72,8 +72,7 @@ def export(
     resize_inside: bool = False,
     int8: Mapping[str, Range] | None = None,
     symmetric: bool = False,
-    measurements: Mapping[str, Any] | None = None,
-    accept: Callable[[Exported], None] | None = None,
+    measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
 
@@ -83,8 +82,8 @@ def export(
 
     `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
     explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
-    places. `measurements` go into the description. `accept` is given the file, opened, before it gets its name: what
-    it raises is raised, and nothing is left behind.
+    places. `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written
+    into the file as its measurements; what it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -96,15 +95,13 @@ def export(
     if int8 and target == "torch":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
-    if measurements:
-        ready = ready._replace(contents=replace(ready.contents, measurements=measurements))
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
             contents=replace(ready.contents, precision="int8"),
             int8=Int8(int8, symmetric),
         )
-    found = _write(path, ready, accept)
+    found = _write(path, ready, measure)
     return ExportReport(
         out=str(path),
         format=target,
@@ -220,8 +217,11 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
         raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
 
 
-def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | None) -> list[Check]:
-    """Write under another name, run it, compare, and only then give it its own."""
+def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[str, Any]] | None) -> list[Check]:
+    """Write under another name, run, compare, measure, note what was found, read that, and only then give it its own.
+
+    Notes stand beside the graph: writing them changes no byte of what was compared and measured.
+    """
     graph, network, contents, _, int8 = ready
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
@@ -231,22 +231,19 @@ def _write(path: Path, ready: Prepared, accept: Callable[[Exported], None] | Non
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
         checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
-        _note(target, replace(contents, checks=tuple(checks)), temporary)
-        if accept is not None and target != "torch":
-            accept(open_exported(temporary))
+        measured = {} if measure is None else measure(open_exported(temporary))
+        _note(target, replace(contents, checks=tuple(checks), measurements=measured), temporary)
     return checks
 
 
 def add_measurements(source: Path, out: Path, measurements: Mapping[str, Any]) -> None:
     """A finished NAME.onnx or NAME.xml once more, under another name and with measurements; its graph is the same."""
     before = read_exported(source)
-    after = replace(before, measurements=measurements)
     target = before.target
     with _named_last(out, target) as temporary:
         for file, place in zip(_files(source, target), _files(temporary, target), strict=True):
             shutil.copyfile(file, place)
-        {"onnx": onnx, "openvino": openvino}[target].describe(before, after, temporary)
-        _read_back(target, after, temporary)
+        _note(target, replace(before, measurements=measurements), temporary)
 
 
 @contextmanager
@@ -280,8 +277,7 @@ def _written(
     """Write the file of a target, and open it in its own runtime."""
     if target == "torch":
         torch_export.write_torch(program, contents, path)
-        return torch_export.open_torch(path)
-    if target == "onnx":
+    elif target == "onnx":
         onnx.write_onnx(_in_int8(onnx.onnx_model(graph, program, onnx.FREE), int8), contents, path)
     else:
         model = openvino.openvino_model(graph, program, contents, lambda made: _in_int8(made, int8))
@@ -295,12 +291,7 @@ def _in_int8(model: Any, int8: Int8 | None) -> Any:
 
 
 def _note(target: str, contents: Contents, path: Path) -> None:
-    """Add to the file what was verified of it, and read it once more."""
-    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_checks(contents, path)
-    _read_back(target, contents, path)
-
-
-def _read_back(target: str, contents: Contents, path: Path) -> None:
-    read = torch_export.read_torch(path) if target == "torch" else read_exported(path)
-    if read != contents:
+    """Add to the file what was found out about it, and read it once more."""
+    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_notes(contents, path)
+    if read_exported(path) != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

@@ -6,7 +6,7 @@ import ast
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.quiet import quietly
 from vitrail.shipping.graph import Graph
-from vitrail.shipping.quiet import quietly
 
 LARGEST: Final = 2**31 - 1  # bytes: protobuf can hold no more in one file
 _ROOM: Final = 16 << 20  # for all that is not weights
@@ -87,37 +87,22 @@ def write_onnx(model: Any, contents: Contents, path: Path) -> None:
         file.write(onnx_file.seal(digest_of(body)))
 
 
-def add_checks(contents: Contents, path: Path) -> None:
-    """Note in a written file what was verified of it; the graph's own bytes stay as they are."""
+def add_notes(contents: Contents, path: Path) -> None:
+    """Note in a written file what was found out about it, in the place of what it noted before; the graph stays."""
     with open(path, "r+b") as file:
-        file.seek(-onnx_file.SEAL, 2)
-        file.truncate()
-        file.write(onnx_file.entry(onnx_file.CHECKS, contents.checks_json()))
-        _seal(file)
-
-
-def describe(before: Contents, after: Contents, path: Path) -> None:
-    """Put another description in the place of the one that a finished file ends with, with the same checks."""
-    old, new = (
-        onnx_file.entry(onnx_file.DESCRIPTION, each.to_json()) + onnx_file.entry(onnx_file.CHECKS, each.checks_json())
-        for each in (before, after)
-    )
-    with open(path, "r+b") as file:
-        start = file.seek(-len(old) - onnx_file.SEAL, 2)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+            before = onnx_file.metadata(view, path.name).get(onnx_file.NOTES)
+        old = b"" if before is None else onnx_file.entry(onnx_file.NOTES, before)
+        end = file.seek(-onnx_file.SEAL - len(old), 2)
         if file.read(len(old)) != old:
-            raise CheckpointError(f"{path.name} does not end with its description: export the checkpoint again")
-        file.seek(start)
+            raise CheckpointError(f"{path.name} does not end with its notes: export the checkpoint again")
+        file.seek(end)
         file.truncate()
-        file.write(new)
-        _seal(file)
-
-
-def _seal(file: BinaryIO) -> None:
-    """End a file with the checksum of all that stands in it."""
-    file.flush()
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        digest = digest_of(data)
-    file.write(onnx_file.seal(digest))
+        file.write(onnx_file.entry(onnx_file.NOTES, contents.noted_json()))
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            digest = digest_of(data)
+        file.write(onnx_file.seal(digest))
 
 
 def _exporter() -> tuple[Any, dict[Any, Any]]:

@@ -14,9 +14,9 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import openvino_file
 from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.quiet import quietly
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph
-from vitrail.shipping.quiet import quietly
 
 
 def openvino_model(
@@ -51,29 +51,20 @@ def write_openvino(model: Any, contents: Contents, path: Path) -> None:
     import openvino
 
     model.set_rt_info(contents.to_json(), [openvino_file.MARK, openvino_file.DESCRIPTION])
-    model.set_rt_info("[]", [openvino_file.MARK, openvino_file.CHECKS])  # until they are made
+    model.set_rt_info("{}", [openvino_file.MARK, openvino_file.NOTES])  # until there are any
     openvino.save_model(model, str(path), compress_to_fp16=False)
     _seal(path, path.read_bytes())
 
 
-def add_checks(contents: Contents, path: Path) -> None:
-    """Note in a written file what was verified of it; the graph stays as it is."""
-    _exchange(openvino_file.CHECKS, contents.checks_json(), path)
-
-
-def describe(before: Contents, after: Contents, path: Path) -> None:
-    """Put another description in the place of the one that a finished file has, with the same checks."""
-    _exchange(openvino_file.DESCRIPTION, after.to_json(), path)
-
-
-def _exchange(name: str, value: str, path: Path) -> None:
-    """Give one of our entries another value; no text inside a value can look like an entry, for its < is escaped."""
+def add_notes(contents: Contents, path: Path) -> None:
+    """Note in a written file what was found out about it, in the place of what it noted before; the graph stays."""
     text = path.read_bytes()[: -openvino_file.SEAL]
-    entry = f'<{name} value="{escape(value, {chr(34): "&quot;"})}"'.encode()
-    changed, count = re.subn(rb'<%s value="[^"]*"' % name.encode(), lambda found: entry, text)
+    # No text inside a value can look like an entry, for its < is escaped.
+    entry = f'<{openvino_file.NOTES} value="{escape(contents.noted_json(), {chr(34): "&quot;"})}"'.encode()
+    noted, count = re.subn(rb'<%s value="[^"]*"' % openvino_file.NOTES.encode(), lambda found: entry, text)
     if count != 1:
-        raise CheckpointError(f"{path.name} has {count} entries {name!r}, expected one: export the checkpoint again")
-    _seal(path, changed)
+        raise CheckpointError(f"{path.name} has {count} entries of notes, expected one: export the checkpoint again")
+    _seal(path, noted)
 
 
 def _seal(path: Path, text: bytes) -> None:

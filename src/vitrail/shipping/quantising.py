@@ -16,6 +16,7 @@ from vitrail.checks import choice, instance, number, whole
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.evaluate import Data
+from vitrail.inference import Exported
 from vitrail.shipping.calibration import Sensitive, calibrate, sensitivity
 from vitrail.shipping.judging import FEWEST, Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
@@ -31,28 +32,54 @@ Tell = Callable[[str], None]
 class Measured(NamedTuple):
     """What a runtime is worth: answers, time and memory."""
 
-    judged: Judged
+    judged: Judged  # on the pictures that report
     milliseconds: float  # one picture, batch 1, the two in turn
-    weights: int  # bytes
+    weights: int  # bytes in memory; of a file its own
 
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """The quantised runtime beside the eager network that it was made from."""
+    """The quantised runtime, or a file it was exported to, beside the eager network that it was made from."""
 
     runtime: Packed
     checkpoint: Checkpoint  # with evened weights: what the runtime was packed from
     before: Measured
     after: Measured
     kept: tuple[Sensitive, ...]  # layers left in higher precision, the most harmful first
+    original: Checkpoint  # what is judged against
+    choosing: Judge  # of the pictures that choose, and so decide on the budget
     judge: Judge  # of the pictures that report
+    max_drop: float  # the budget, in points
     words: str  # which pictures did what
     notes: tuple[str, ...]
+    by: str = "packed"  # whose numbers `after` has: the packed runtime's, or those of a file for onnx or openvino
 
     @property
     def speed(self) -> float:
         """How many times faster one picture is."""
         return self.before.milliseconds / self.after.milliseconds
+
+    def in_file(self, opened: Exported) -> Quantised:
+        """The same with the numbers of a file that it was exported to, in its own runtime, whose arithmetic is another.
+
+        A file that loses more than the budget on the pictures that choose is refused.
+        """
+        decided = self.choosing(opened)
+        if decided.drop.value > self.max_drop:
+            raise InputError(
+                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.pictures} "
+                f"pictures, and {self.max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
+            )
+        took = latencies({"before": self.original, "after": opened}, batch=1)
+        judged = decided if self.judge is self.choosing else self.judge(opened)
+        target = opened.contents.target
+        files = [opened.path, *([opened.path.with_suffix(".bin")] if target == "openvino" else [])]
+        return replace(
+            self,
+            before=self.before._replace(milliseconds=took["before"]),
+            after=Measured(judged, took["after"], sum(each.stat().st_size for each in files)),
+            by=target,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -62,6 +89,8 @@ class Quantised:
         }
         return {
             **states,
+            "runtime": self.by,
+            "max_drop": self.max_drop,
             "precision": self.runtime.precision,
             "int8_layers": len(self.runtime.plan.int8) if self.runtime.plan else 0,
             "kept": [each._asdict() for each in self.kept],
@@ -104,14 +133,14 @@ def quantise(
     if precision == "bf16":
         runtime = Packed(checkpoint, Plan("bf16"))
         _refuse_over(judge(runtime), max_drop, "bf16")
-        return _reported(original, checkpoint, runtime, (), dealt, batch)
+        return _reported(original, checkpoint, runtime, (), dealt, judge, max_drop)
     batches = pixels_of(checkpoint, dealt.calibration, batch)
     tell(f"calibrating on {sum(map(len, batches))} pictures")
     base = replace(checkpoint, model=smooth(checkpoint.model, batches))
     ranges = calibrate(base.model, batches)
     rest = "bf16" if has_bf16_units() else "fp32"
     runtime, kept = within_budget(base, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell)
-    return _reported(original, base, runtime, kept, dealt, batch)
+    return _reported(original, base, runtime, kept, dealt, judge, max_drop)
 
 
 def within_budget(
@@ -199,10 +228,27 @@ def _refuse_over(judged: Judged, max_drop: float, precision: str) -> None:
 
 
 def _reported(
-    original: Checkpoint, base: Checkpoint, runtime: Packed, kept: Sequence[Sensitive], dealt: Dealt, batch: int
+    original: Checkpoint,
+    base: Checkpoint,
+    runtime: Packed,
+    kept: Sequence[Sensitive],
+    dealt: Dealt,
+    choosing: Judge,
+    max_drop: float,
 ) -> Quantised:
-    judge = Judge.by(original, dealt.reporting, batch)
+    same = dealt.reporting is dealt.choosing
+    judge = choosing if same else Judge.by(original, dealt.reporting, choosing.batch)
     took = latencies({"before": original, "after": runtime}, batch=1)
-    before = Measured(judge.of(judge.baseline), took["before"], weight_bytes(original.model))
-    after = Measured(judge(runtime), took["after"], weight_bytes(runtime.model))
-    return Quantised(runtime, base, before, after, tuple(kept), judge, dealt.words, runtime.notes)
+    return Quantised(
+        runtime=runtime,
+        checkpoint=base,
+        before=Measured(judge.of(judge.baseline), took["before"], weight_bytes(original.model)),
+        after=Measured(judge(runtime), took["after"], weight_bytes(runtime.model)),
+        kept=tuple(kept),
+        original=original,
+        choosing=choosing,
+        judge=judge,
+        max_drop=max_drop,
+        words=dealt.words,
+        notes=runtime.notes,
+    )

@@ -1,61 +1,52 @@
-"""A traced graph -> NAME.pt2 for torch.export.load, with our description beside the weights inside."""
+"""A traced graph -> NAME.pt2 for torch.export.load, with our description and a checksum inside, and nothing pickled."""
 
 from __future__ import annotations
 
+import io
+import json
 import zipfile
 from pathlib import Path
-from typing import Any, Final
 
 import torch
 
-from vitrail.errors import CheckpointError
-from vitrail.inference.contents import Contents, read_contents
-from vitrail.shipping.checking import Array, Run
-from vitrail.shipping.quiet import quietly
-
-DESCRIPTION: Final = "vitrail.json"  # among the archive's extra files
-CHECKS: Final = "vitrail.checks.json"
-_EXTRA: Final = "extra/"  # where torch keeps them
+from vitrail.inference import torch_file
+from vitrail.inference.contents import Contents
+from vitrail.inference.digest import digest_of
+from vitrail.inference.quiet import quietly
 
 
 def write_torch(program: torch.export.ExportedProgram, contents: Contents, path: Path) -> None:
+    """Write the program as torch does, without the examples, which it pickles."""
+    saved = io.BytesIO()
     with quietly():
-        torch.export.save(program, path, extra_files={DESCRIPTION: contents.to_json()})
+        torch.export.save(program, saved)
+    with zipfile.ZipFile(saved) as archive:
+        found = {each.partition("/")[2]: archive.read(each) for each in archive.namelist()}
+    found[torch_file.EXAMPLES] = b""
+    found[torch_file.GRAPH] = _plain(found[torch_file.GRAPH])
+    found[torch_file.DESCRIPTION] = contents.to_json().encode()
+    path.write_bytes(torch_file.packed(found).getbuffer())
+    _seal(path)
 
 
-def open_torch(path: Path) -> Run:
-    """The program as torch loads it back."""
-    with quietly():
-        module = torch.export.load(path).module()
-
-    def run(img: Array) -> list[Array]:
-        with torch.inference_mode():
-            found: Any = module(torch.from_numpy(img))
-        return [each.numpy() for each in found]
-
-    return run
-
-
-def add_checks(contents: Contents, path: Path) -> None:
-    """Note in a written file what was verified of it: one more file in the archive."""
+def add_notes(contents: Contents, path: Path) -> None:
+    """Note in a written file what was found out about it: one more file in the archive."""
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"{_folder(archive)}{CHECKS}", contents.checks_json())
+        archive.writestr(zipfile.ZipInfo(torch_file.FOLDER + torch_file.NOTES), contents.noted_json())
+    _seal(path)
 
 
-def read_torch(path: Path) -> Contents:
-    """What a .pt2 file says of itself; nothing in it is run, and no torch is needed."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            folder = _folder(archive)
-            texts = [archive.read(folder + each).decode("utf-8") for each in (DESCRIPTION, CHECKS)]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: no description of ours inside: {error}") from None
-    return read_contents(texts[0], texts[1], str(path))
+def _plain(graph: bytes) -> bytes:
+    """Without notes, which name files of this machine, and without guards, which torch keeps for its examples."""
+    plain = json.loads(graph)
+    plain["guards_code"] = []
+    for node in plain["graph_module"]["graph"]["nodes"]:
+        node["metadata"] = {}
+    return json.dumps(plain).encode()
 
 
-def _folder(archive: zipfile.ZipFile) -> str:
-    """Where the extra files stand in the archive."""
-    for name in archive.namelist():
-        if name.endswith(_EXTRA + DESCRIPTION):
-            return name.removesuffix(DESCRIPTION)
-    raise KeyError(DESCRIPTION)
+def _seal(path: Path) -> None:
+    with open(path, "r+b") as file:
+        body = file.read()[: -torch_file.SEAL]
+        file.seek(len(body))
+        file.write(torch_file.seal(digest_of(body)))
