@@ -2,11 +2,12 @@
 
     python benchmarks/inference.py                        # Ti, S and B, batch 1 and 16
     python benchmarks/inference.py --sizes B --batches 1 --rounds 9 --json table.json
+    python benchmarks/inference.py --sizes B --batches 16 --merge 8,13     # and with tokens merged in each block
     python benchmarks/inference.py --growth               # time per FLOP and memory from 224 to 1024 px, batch 1 to 64
 
 Peers: timm and transformers as they are, timm's network exported by torch to ONNX and run by ONNX Runtime, and the same
 file in OpenVINO. Ours: eager, packed in fp32, bf16 and int8, and our own exports. int8 is calibrated on random pixels
-here: it says speed, not accuracy. bf16 is timed only where the processor has units for it, or with --bf16. Absolute
+here: it says speed, not accuracy; so does merging. bf16 is timed only where the processor has units for it, or with --bf16. Absolute
 times differ from machine to machine and are not printed.
 """
 
@@ -19,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ import oracles  # noqa: E402
 import vitrail  # noqa: E402
 from vitrail.inference import open_exported  # noqa: E402
 from vitrail.network.cost import estimate  # noqa: E402
+from vitrail.network.vit import with_merging  # noqa: E402
 from vitrail.shipping import Packed, Plan, export  # noqa: E402
 from vitrail.shipping.calibration import calibrate  # noqa: E402
 from vitrail.shipping.kernels import has_bf16_units  # noqa: E402
@@ -80,7 +83,9 @@ def openvino_call(path: Path, pixels: np.ndarray[Any, Any], precision: str) -> C
     return lambda: request.infer([pixels])[0]
 
 
-def candidates(size: str, batch: int, folder: Path, bf16: bool) -> tuple[dict[str, Call], vitrail.ViT]:
+def candidates(
+    size: str, batch: int, folder: Path, bf16: bool, merge: Sequence[int]
+) -> tuple[dict[str, Call], vitrail.ViT]:
     """Every way to answer the same pixels, and our network."""
     timm, transformers = oracles.timm(), oracles.transformers()
     ours_name, timm_name = SIZES[size]
@@ -129,13 +134,23 @@ def candidates(size: str, batch: int, folder: Path, bf16: bool) -> tuple[dict[st
         for stem, precision in (("ours", "fp32"), ("ours8", "int8")):
             opened = open_exported(folder / f"{stem}{suffix}", threads=THREADS)
             calls[f"{name} {precision}"] = lambda opened=opened: opened.run(array)[0]
+    for count in merge:
+        merging = replace(checkpoint, model=with_merging(ours, count))
+        ranges = calibrate(merging.model, [pixels[:4]])
+        tokens = Packed(merging, Plan("fp32", ranges))
+        export(merging, folder / f"merging{count}.xml", int8=ranges)
+        opened = open_exported(folder / f"merging{count}.xml", threads=THREADS)
+        calls[f"packed int8, {count} merged"] = lambda runtime=tokens: runtime.run(array)[0]
+        calls[f"ours, OpenVINO int8, {count} merged"] = lambda opened=opened: opened.run(array)[0]
     return calls, ours
 
 
-def ratios(size: str, batch: int, rounds: int, bf16: bool, rates: dict[str, float]) -> list[dict[str, Any]]:
+def ratios(
+    size: str, batch: int, rounds: int, bf16: bool, rates: dict[str, float], merge: Sequence[int]
+) -> list[dict[str, Any]]:
     """A row a candidate: timm's time over its own, median and quartiles of the rounds, and its share of the limit."""
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        calls, ours = candidates(size, batch, Path(folder), bf16)
+        calls, ours = candidates(size, batch, Path(folder), bf16, merge)
         expected = np.asarray(calls["timm"]())
         seconds = interleave(calls, rounds)
         work = 2 * estimate(ours.config).multiply_adds * batch / 1e9
@@ -234,6 +249,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,16")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--merge", default="", help="tokens merged in each block: another row for each")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -247,10 +263,11 @@ def main() -> None:
             )
     else:
         rates = limits()
+        merge = [int(each) for each in given.merge.split(",") if each]
         rows = []
         for size in given.sizes.split(","):
             for batch in map(int, given.batches.split(",")):
-                rows += ratios(size, batch, given.rounds, given.bf16 or has_bf16_units(), rates)
+                rows += ratios(size, batch, given.rounds, given.bf16 or has_bf16_units(), rates, merge)
         show(rows)
         print("limit, GFLOP/s of a large product:", {name: round(rate) for name, rate in rates.items()})
     if given.json:

@@ -40,7 +40,7 @@ class PackedLinear(nn.Module):
         if onto is None:
             made = kernels.linear(flat, self.packed, self.bias, self.activation)
         else:
-            made = kernels.linear_onto(flat, self.packed, self.bias, onto.reshape(-1, self.out_features))
+            made = kernels.linear_onto(flat, self.packed, self.bias, _rows(onto))
         return made.view(*x.shape[:-1], self.out_features)
 
 
@@ -75,8 +75,13 @@ class ByteLinear(nn.Module):
         if onto is None:
             made = kernels.linear_bytes(*given, self.activation, self.out, self.kind)
         else:
-            made = kernels.linear_bytes_onto(*given, onto.reshape(-1, self.out_features), self.kind)
+            made = kernels.linear_bytes_onto(*given, _rows(onto), self.kind)
         return made.view(*x.shape[:-1], self.out_features)
+
+
+def _rows(onto: Tensor) -> Tensor:
+    """Tokens to be added to, (rows, out), side by side in memory: of rows apart oneDNN takes a path far slower."""
+    return onto.reshape(-1, onto.shape[-1]).contiguous()
 
 
 def _refuse_gradients(x: Tensor) -> None:
