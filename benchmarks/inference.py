@@ -2,13 +2,13 @@
 
     python benchmarks/inference.py                        # Ti, S and B, batch 1 and 16
     python benchmarks/inference.py --sizes B --batches 1 --rounds 9 --json table.json
-    python benchmarks/inference.py --sizes B --batches 16 --merge 8,13     # and with tokens merged in each block
+    python benchmarks/inference.py --merge 8,13           # and with so many tokens merged in each block
     python benchmarks/inference.py --growth               # time per FLOP and memory from 224 to 1024 px, batch 1 to 64
 
 Peers: timm and transformers as they are, timm's network exported by torch to ONNX and run by ONNX Runtime, and the same
 file in OpenVINO. Ours: eager, packed in fp32, bf16 and int8, and our own exports. int8 is calibrated on random pixels
-here: it says speed, not accuracy; so does merging. bf16 is timed only where the processor has units for it, or with --bf16. Absolute
-times differ from machine to machine and are not printed.
+here: it says speed, not accuracy; so does merging. bf16 is timed only where the processor has units for it, or with
+--bf16. Absolute times differ from machine to machine and are not printed.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,29 @@ def test_large_arrays_go_back_at_once_inside() -> None:
     assert found["before"] < 10
     assert found["inside"] >= 55  # of 60 MB
     assert found["after"] < 10
+
+
+HUGE = """
+import json
+from pathlib import Path
+import torch
+from vitrail.inference.memory import keeping_memory
+
+def huge():
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:")) // 1024
+
+with keeping_memory():
+    before = huge()
+    kept = torch.ones(16 << 20)
+    print(json.dumps(huge() - before))
+"""
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not SETTING.exists() or "[never]" in SETTING.read_text(), reason="this system has no transparent huge pages"
+)
+def test_memory_that_is_kept_lies_in_huge_pages() -> None:
+    run = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout) >= 48  # of 64 MB

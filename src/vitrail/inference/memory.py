@@ -2,8 +2,10 @@
 
 Every step of a training asks for the same large arrays. By default the C library gives them back to the system and the
 system hands them out again page by page, zeroed: on two cores that took up to a tenth of the time of training small
-images. A runtime that opens a file does the opposite: it makes a second copy of every weight and frees the first, whose
-places too small for the next are kept: of ViT-B/16 that was a quarter more memory than needed.
+images. Kept, they lie in huge pages where the system has them: 2 MB at a time instead of 4 KB.
+
+A runtime that opens a file needs the opposite: it makes a second copy of every weight and frees the first, and what the
+C library keeps of those is of no use to it: of ViT-B/16 that was a quarter more memory than needed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ MMAP_MAX: Final = -4
 USUAL: Final = {TRIM_THRESHOLD: 128 * 1024, MMAP_MAX: 65536}
 KEEPING: Final = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
 RETURNING: Final = {MMAP_THRESHOLD: 1 << 20}
+ROOM: Final = 1 << 30  # bytes that the heap grows by at once, to be huge pages; untouched they take no memory
+HUGE_PAGE: Final = 2 << 20
+MADV_HUGEPAGE: Final = 14
 GROWN: Final = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}  # where glibc itself ends up after large arrays
 
 
@@ -32,6 +37,7 @@ def keeping_memory() -> Iterator[None]:
         yield
         return
     _set(library, KEEPING)
+    _make_room(library)
     try:
         yield
     finally:
@@ -53,6 +59,18 @@ def returning_memory() -> Iterator[None]:
         _set(library, GROWN)
 
 
+def _make_room(library: ctypes.CDLL) -> None:
+    """Let the heap grow, and ask for huge pages there; where the system refuses, nothing is lost."""
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    start = library.malloc(ROOM)
+    library.free(start)  # the heap keeps it
+    if start:
+        first = -(-start // HUGE_PAGE) * HUGE_PAGE
+        library.madvise(first, ROOM - 2 * HUGE_PAGE, MADV_HUGEPAGE)
+
+
 def _set(library: ctypes.CDLL, options: dict[int, int]) -> None:
     for name, value in options.items():
         library.mallopt(name, value)
@@ -62,5 +80,5 @@ def _glibc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None)
-    known = all(hasattr(library, name) for name in ("mallopt", "malloc_trim", "gnu_get_libc_version"))
+    known = all(hasattr(library, name) for name in ("mallopt", "malloc_trim", "madvise", "gnu_get_libc_version"))
     return library if known else None
