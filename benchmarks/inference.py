@@ -22,6 +22,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,55 +186,56 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
+SIDES = ((224, 1), (384, 1), (512, 1), (1024, 1), (224, 4), (224, 16), (224, 64), (384, 4))  # pixels, batch
 GROWN = """
-import sys, json, time, torch, vitrail
-from vitrail.shipping import Packed, Plan
+import sys, torch, vitrail
+from vitrail.shipping import Packed
 torch.set_num_threads(2)
 side, batch = int(sys.argv[1]), int(sys.argv[2])
-model = vitrail.create("vit-b16").eval()
-runtime = Packed(vitrail.Checkpoint(model, vitrail.Preprocess(size=224)))
-del model
+runtime = Packed(vitrail.Checkpoint(vitrail.create("vit-b16").eval(), vitrail.Preprocess(size=224)))
 pixels = torch.randn(batch, 3, side, side)
-def peak():
+def status(name):
     with open("/proc/self/status") as file:
-        return 1024 * int(dict(line.split(":", 1) for line in file)["VmHWM"].split()[0])
-def now():
-    with open("/proc/self/status") as file:
-        return 1024 * int(dict(line.split(":", 1) for line in file)["VmRSS"].split()[0])
-before = now()
+        return 1024 * int(dict(line.split(":", 1) for line in file)[name].split()[0])
+before = status("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")
 with torch.inference_mode():
     runtime.model(pixels)
-    took = []
-    for _ in range(3):
-        started = time.perf_counter()
-        runtime.model(pixels)
-        took.append(time.perf_counter() - started)
-print(json.dumps([min(took), peak() - before]))
+print(status("VmHWM") - before)
 """
 
 
-def growth() -> list[dict[str, Any]]:
-    """Time per FLOP, as a ratio to 224 px at batch 1, and memory beyond the weights; each in a process of its own."""
-    config = vitrail.create("vit-b16").config
+def growth(rounds: int) -> list[dict[str, Any]]:
+    """Time per FLOP, as a ratio to 224 px at batch 1, all in turn; and memory beyond the weights, each by itself."""
+    model = vitrail.create("vit-b16").eval()
+    packed = Packed(vitrail.Checkpoint(model, vitrail.Preprocess(size=224))).model
+    calls = {f"{side} {batch}": partial(packed, torch.randn(batch, 3, side, side)) for side, batch in SIDES}
+    with torch.inference_mode():
+        seconds = interleave(calls, rounds, least=0.5)
+    work = {(side, batch): estimate(model.config, side).multiply_adds * batch for side, batch in SIDES}
+    first = seconds["224 1"]
     rows = []
-    for side, batch in ((224, 1), (384, 1), (512, 1), (1024, 1), (224, 4), (224, 16), (224, 64), (384, 4)):
+    for side, batch in SIDES:
         ran = subprocess.run(
             [sys.executable, "-c", GROWN, str(side), str(batch)], capture_output=True, text=True, check=True
         )
-        seconds, memory = json.loads(ran.stdout.splitlines()[-1])
-        cost = estimate(config, side)
+        memory = int(ran.stdout.splitlines()[-1])
+        more = work[side, batch] / work[224, 1]
+        low, middle, high = quartiles(
+            [a.wall / b.wall / more for a, b in zip(seconds[f"{side} {batch}"], first, strict=True)]
+        )
+        tokens = estimate(model.config, side).tokens * batch
         rows.append(
             {
                 "side": side,
                 "batch": batch,
-                "per_flop": seconds / (cost.multiply_adds * batch),
-                "memory_per_token": memory / (cost.tokens * batch),
+                "per_flop": round(middle, 3),
+                "quartiles": [round(low, 3), round(high, 3)],
                 "memory": memory,
+                "memory_per_token": memory / tokens,
             }
         )
-    first = rows[0]["per_flop"]
-    return [row | {"per_flop": round(row["per_flop"] / first, 3)} for row in rows]
+    return rows
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -260,10 +262,11 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(THREADS)
     if given.growth:
-        rows = growth()
+        rows = growth(given.rounds)
         for row in rows:
             print(
-                f"{row['side']} px, batch {row['batch']}: time per FLOP {row['per_flop']:.2f} of 224 px at batch 1; "
+                f"{row['side']} px, batch {row['batch']}: time per FLOP {row['per_flop']:.2f} "
+                f"({row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f}) of 224 px at batch 1; "
                 f"{row['memory'] / 1e6:.0f} MB, {row['memory_per_token'] / 1e3:.0f} KB a token"
             )
     else:

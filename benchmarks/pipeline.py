@@ -2,7 +2,7 @@
 
     python benchmarks/pipeline.py                       500 JPEGs of 1600x1200, 3 rounds
     python benchmarks/pipeline.py --count 60 --rounds 1
-    python benchmarks/pipeline.py --runtime vitrail.shipping:packed     a function from a checkpoint to a runtime
+    python benchmarks/pipeline.py --runtime vitrail.shipping:packed --runtime pipeline:openvino   by other runtimes too
     python benchmarks/pipeline.py --json
 
 The photographs are made from those of the fixtures: cut, mirrored, lightened and darkened by a fixed seed. Every
@@ -110,6 +110,16 @@ def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> 
     return answer
 
 
+def openvino(checkpoint: Any) -> Any:
+    """The checkpoint exported to OpenVINO, in fp32, bytes in; to be named by --runtime."""
+    from vitrail.inference import open_exported
+    from vitrail.shipping import export
+
+    with tempfile.TemporaryDirectory() as place:
+        export(checkpoint, Path(place) / "net.xml", pixels="bytes")
+        return open_exported(Path(place) / "net.xml", threads=2)
+
+
 def timm_loader(weights: str, batch: int, workers: int) -> Answer:
     import torch
     from safetensors.torch import load_file
@@ -170,7 +180,7 @@ def candidates(runtimes: list[str]) -> dict[str, dict[str, Any]]:
         "transformers, pipeline": {"kind": "transformers"},
     }
     for runtime in ("", *runtimes):
-        for threads, scaled in ((1, False), (2, False), (3, False), (2, True)):
+        for threads, scaled in ((2, False), (2, True)):
             name = f"vitrail, {runtime or 'eager'}, {threads} thread{'s' * (threads > 1)}{', scaled decoding' * scaled}"
             found[name] = {"kind": "ours", "threads": threads, "scaled": scaled, "runtime": runtime}
     return found
