@@ -91,6 +91,7 @@ def candidates(
     """Every way to answer the same pixels, and our network."""
     timm, transformers = oracles.timm(), oracles.transformers()
     ours_name, timm_name = SIZES[size]
+    torch.manual_seed(0)
     ours = vitrail.create(ours_name).eval()
     theirs = timm.create_model(timm_name, pretrained=False).eval()
     renames.to_ours(renames.TIMM, ours, theirs.state_dict())

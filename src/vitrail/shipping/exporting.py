@@ -98,6 +98,7 @@ def export(
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
+            exact=ready.network,
             contents=replace(ready.contents, precision="int8"),
             int8=Int8(int8, symmetric),
         )
@@ -122,6 +123,7 @@ class Prepared(NamedTuple):
     contents: Contents
     pixels: PixelCheck | None
     int8: Int8 | None = None
+    exact: Graph | None = None  # in int8: the network without
 
 
 class Int8(NamedTuple):
@@ -222,7 +224,7 @@ def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[st
 
     Notes stand beside the graph: writing them changes no byte of what was compared and measured.
     """
-    graph, network, contents, _, int8 = ready
+    graph, network, contents, _, int8, exact = ready
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
     wanted = cases(parameters, contents.size, step)
@@ -230,7 +232,7 @@ def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[st
     with _named_last(path, target) as temporary:
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
-        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, int8 is not None)
+        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, exact)
         measured = {} if measure is None else measure(open_exported(temporary))
         _note(target, replace(contents, checks=tuple(checks), measurements=measured), temporary)
     return checks
