@@ -29,7 +29,11 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
 
 
 def load_runtime(
-    path: str, override: list[str] | None = None, leave_out: list[str] | None = None, runtime: str = ""
+    path: str,
+    override: list[str] | None = None,
+    leave_out: list[str] | None = None,
+    runtime: str = "",
+    few: bool = False,
 ) -> Runtime:
     """An exported file, without torch unless it is a .pt2; a packed network; or a checkpoint, packed if asked for."""
     from vitrail.inference import is_exported, open_exported
@@ -37,7 +41,7 @@ def load_runtime(
     if is_exported(path):
         _refuse_settings(path, "exported", override, leave_out, runtime)
         with busy(f"opening {path}"):
-            return open_exported(path)
+            return open_exported(path, few=few)
     from vitrail.shipping.artefact import is_packed, open_packed
     from vitrail.shipping.runtimes import check_checkpoint_runtime, packed
 

@@ -130,8 +130,11 @@ def is_exported(path: object) -> bool:
     return isinstance(path, str | os.PathLike) and Path(os.fsdecode(path)).suffix.lower() in SUFFIXES
 
 
-def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
-    """Open NAME.onnx, NAME.xml or NAME.pt2, checked in full first; `threads` 0 leaves their number to the runtime."""
+def open_exported(path: str | os.PathLike[str], threads: int = 0, few: bool = False) -> Exported:
+    """Open NAME.onnx, NAME.xml or NAME.pt2, checked in full first; `threads` 0 leaves their number to the runtime.
+
+    For a `few` pictures alone, a runtime need not prepare for many: NAME.onnx is opened sooner, and answers later.
+    """
     if not is_exported(path):
         raise InputError(f"expected an exported file, NAME.onnx, NAME.xml or NAME.pt2, got {path!r:.80}")
     whole("threads", threads, least=0, most=4096, error=InputError)
@@ -139,7 +142,7 @@ def open_exported(path: str | os.PathLike[str], threads: int = 0) -> Exported:
     bring, session = _RUNTIMES[SUFFIXES[place.suffix.lower()]]
     importing = _Importing(bring)  # beside the checks, which mostly wait for the disk and the hash
     contents = read_exported(place)
-    return Exported(place, contents, session(importing.result(), place, threads))
+    return Exported(place, contents, session(importing.result(), place, threads, few))
 
 
 def read_exported(path: Path) -> Contents:
@@ -196,10 +199,12 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _onnx_session(runtime: Any, path: Path, threads: int) -> Compute:
+def _onnx_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = threads
+    if few:  # making a second copy of the weights, in another order, pays over many pictures only
+        options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         with returning_memory():
             session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -244,7 +249,7 @@ def _core(runtime: Any) -> Any:
     return core
 
 
-def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
+def _openvino_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
     # Left alone, OpenVINO computes in bf16 where the processor can: what was verified was float32.
     settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     if threads:
@@ -272,14 +277,14 @@ def _openvino_session(runtime: Any, path: Path, threads: int) -> Compute:
 # ---- torch -----------------------------------------------------------------------------------------------------
 
 
-def _torch_session(runtime: Any, path: Path, threads: int) -> Compute:
+def _torch_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
     if threads:
         raise InputError(f"{path.name} runs in torch, whose threads are the whole process's: torch.set_num_threads")
     with _mapped(path) as data:  # once more, so that what torch gets is what was looked at
         return torch_program.program(runtime, path, torch_file.entries(data, str(path)))
 
 
-_RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, int], Compute]]]] = {
+_RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, int, bool], Compute]]]] = {
     "onnx": (_onnxruntime, _onnx_session),
     "openvino": (_openvino, _openvino_session),
     "torch": (torch_program.bring_torch, _torch_session),
