@@ -24,6 +24,7 @@ from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
 from vitrail.shipping import ExportReport, checking
 from vitrail.shipping import onnx as to_onnx
 from vitrail.shipping.exporting import add_measurements
+from vitrail.shipping.graph import build_graph
 
 # Several parts in each, so that all are covered by few exports.
 DINO = Positions(resample=Resample("bicubic", antialias=False, offset=0.1))
@@ -64,10 +65,19 @@ def agree(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * max(np.abs(b).max(), 1e-6))
 
 
-@pytest.mark.row("4.TRT")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_onnx_of_any_size_gives_the_networks_own_numbers(name: str, tmp_path: Path) -> None:
+def test_the_graph_of_any_size_gives_the_networks_own_numbers(name: str) -> None:
     checkpoint = small.checkpoint(**NETWORKS[name])
+    graph = build_graph(checkpoint, dynamic_size=True, entrance=None).graph
+    for batch, height, width in ((1, 32, 32), (2, 8, 48), (5, 64, 24)):
+        pixels = random_pixels(batch, height, width)
+        logits, embedding, _ = graph(torch.from_numpy(pixels))
+        agree([logits, embedding], checkpoint.run(pixels))
+
+
+@pytest.mark.row("4.TRT")
+def test_onnx_of_any_size_gives_the_networks_own_numbers(tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(**NETWORKS["dino"])
     report = vitrail.export(checkpoint, tmp_path / "a.onnx", dynamic_size=True)
     assert report.inputs == {"img": "float32 (batch, 3, height, width)"}
     assert len({check.batch for check in report.checks}) >= 3
@@ -80,9 +90,9 @@ def test_onnx_of_any_size_gives_the_networks_own_numbers(name: str, tmp_path: Pa
         agree(session.run(["logits", "embedding"], {"img": pixels}), checkpoint.run(pixels))
 
 
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", [*FIXED, "distilled", "attention pool"])
 def test_onnx_of_one_size_gives_the_networks_own_numbers(name: str, tmp_path: Path) -> None:
-    checkpoint = small.checkpoint(**FIXED[name])
+    checkpoint = small.checkpoint(**(FIXED | NETWORKS)[name])
     report = vitrail.export(checkpoint, tmp_path / "a.onnx")
     assert report.outputs == (("logits", "embedding") if name == "no head" else ("logits", "embedding", "probs"))
     exported = open_exported(tmp_path / "a.onnx")
