@@ -32,31 +32,32 @@ GROWN: Final = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}  # where gli
 @contextmanager
 def keeping_memory() -> Iterator[None]:
     """Freed memory is kept inside, and returned at the end; elsewhere than on glibc nothing changes."""
-    library = _glibc()
-    if library is None:
+    with _options(KEEPING, USUAL) as library:
+        if library is not None:
+            _make_room(library)
         yield
-        return
-    _set(library, KEEPING)
-    _make_room(library)
-    try:
-        yield
-    finally:
-        _set(library, USUAL)
-        library.malloc_trim(0)
 
 
 @contextmanager
 def returning_memory() -> Iterator[None]:
     """Arrays of more than 1 MiB that are freed inside go back to the system at once, on glibc."""
+    with _options(RETURNING, GROWN):
+        yield
+
+
+@contextmanager
+def _options(inside: dict[int, int], after: dict[int, int]) -> Iterator[ctypes.CDLL | None]:
+    """glibc with options of mallopt(3), or None where it is another C library; what is free in the end goes back."""
     library = _glibc()
     if library is None:
-        yield
+        yield None
         return
-    _set(library, RETURNING)
+    _set(library, inside)
     try:
-        yield
+        yield library
     finally:
-        _set(library, GROWN)
+        _set(library, after)
+        library.malloc_trim(0)
 
 
 def _make_room(library: ctypes.CDLL) -> None:
