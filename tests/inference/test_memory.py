@@ -35,7 +35,6 @@ with keeping_memory():
     kept.clear()
     found["returned inside"] = most - resident()
 found["returned after"] = most - resident()
-found["after"] = faults()
 print(json.dumps(found))
 """
 
@@ -48,7 +47,6 @@ def test_freed_memory_is_kept_inside_and_goes_back_afterwards() -> None:
     assert found["inside"] < 100
     assert found["returned inside"] < 64
     assert found["returned after"] > 200
-    assert found["after"] > 1000
 
 
 def test_an_error_inside_passes_through() -> None:

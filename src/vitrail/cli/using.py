@@ -68,12 +68,12 @@ def predict(
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
+    few = len(images) <= 2 and all(each.is_file() and not moves(each, animations=True) for each in images)
+    loaded = _decoding(load_runtime(checkpoint, override, leave_out, runtime, few), scaled_decoding)
+    skipped = Skipped()
     paths = find_images(images)
     moving = {path for path in paths if moves(path, animations=every is not None)}
     total = None if moving else len(paths)
-    few = total is not None and total <= 2
-    loaded = _decoding(load_runtime(checkpoint, override, leave_out, runtime, few), scaled_decoding)
-    skipped = Skipped()
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
     lines = to is None and not as_json
     rows: list[dict[str, Any]] = []
