@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from shipping import small
 from vitrail.checkpoint import Checkpoint
-from vitrail.errors import InputError
+from vitrail.errors import CheckpointError, InputError
 from vitrail.inference.exported import open_exported
 from vitrail.shipping import onnx as to_onnx
-from vitrail.shipping.exporting import Prepared, prepare, trace
+from vitrail.shipping.checking import Case, Run, compare
+from vitrail.shipping.exporting import Prepared, _rounding, prepare, trace
 from vitrail.shipping.qdq import layers_of, quantised
 
 CHANGES: dict[str, Any] = {"width": 64, "mlp_width": 256, "depth": 2, "heads": 2}
@@ -135,3 +136,33 @@ def test_some_layers_alone(source: Checkpoint, model: Any) -> None:
 def test_wrong_ranges_are_told(ranges: dict[str, tuple[float, float]], words: str, model: Any) -> None:
     with pytest.raises(InputError, match=words):
         quantised(model, ranges)
+
+
+def test_an_int8_file_may_be_as_far_off_as_rounding_moves_the_answers_and_no_further(
+    source: Checkpoint, ready: Prepared
+) -> None:
+    pixels = torch.randn(4, 3, 32, 32)
+    seen = ranges_of(source, pixels)
+    narrow = {name: (low / 4, high / 4) for name, (low, high) in seen.items() if name.startswith("encoder")}
+    exact = ready.network
+    one = {name: ends for name, ends in seen.items() if name == "encoder.blocks.0.mlp.up"}
+    coarse, fine = _rounding(exact, narrow, False), _rounding(exact, one, False)
+    case = [Case(2, (32, 32))]
+
+    def beyond(network: Any, share: float) -> Run:
+        """A file that is off as rounding is, times a share."""
+        return lambda img: [
+            (a + share * (b - a)).detach().numpy()
+            for a, b in zip(network(torch.from_numpy(img)), exact(torch.from_numpy(img)), strict=True)
+        ]
+
+    [found] = compare(beyond(coarse, 1.0), coarse, source.preprocess, case, "float", exact)
+    assert found.difference > 0.06
+    with pytest.raises(CheckpointError, match="not exported: .* is allowed"):
+        compare(beyond(coarse, 1.05), coarse, source.preprocess, case, "float", exact)
+    [near] = compare(beyond(fine, 1.0), fine, source.preprocess, case, "float", exact)
+    allowed = 0.05 / near.difference
+    assert allowed > 1
+    compare(beyond(fine, 0.98 * allowed), fine, source.preprocess, case, "float", exact)
+    with pytest.raises(CheckpointError, match="at most 0.05 is allowed"):
+        compare(beyond(fine, 1.02 * allowed), fine, source.preprocess, case, "float", exact)
