@@ -137,7 +137,9 @@ def test_an_exported_model_is_asked_by_occlusion_alone(picture: Image.Image) -> 
     exported: Any = Exported(checkpoint(build()))
     for method in METHODS:
         if method != "occlusion":
-            with pytest.raises(InputError, match="needs the network's inside, and a Exported gives answers alone"):
+            with pytest.raises(
+                InputError, match="needs the network's inside, and this runtime .Exported. gives answers alone"
+            ):
                 explain(exported, picture, method)
     found = explain(exported, picture, "occlusion", "bee")
     assert found.target == "bee"
