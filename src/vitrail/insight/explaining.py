@@ -149,8 +149,8 @@ def _from_outside(
     """By answers alone, of a runtime whose inside is not at hand."""
     if not isinstance(method, Occlusion):
         raise InputError(
-            f"method {method.name!r} needs the network's inside, and this runtime ({type(runtime).__name__}) gives answers alone: "
-            "load the checkpoint that it was made from, or use method 'occlusion'"
+            f"method {method.name!r} needs the network's inside, and this runtime ({type(runtime).__name__}) gives "
+            "answers alone: load the checkpoint that it was made from, or use method 'occlusion'"
         )
 
     def ask(batch: Tensor) -> Answer:
