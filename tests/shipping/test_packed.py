@@ -111,6 +111,27 @@ def test_head_masks_work_on_a_packed_network() -> None:
         torch.testing.assert_close(Packed(made).model(pixels, head_mask=mask), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "plain"), [("plain", True), ("swiglu", False), ("rotary", True), ("merging", False)])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: str, plain: bool, precision: str) -> None:
+    made = checkpoint(**VARIANTS[name])
+    int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if precision == "int8" else {}
+    model = Packed(made, Plan("fp32", int8)).model
+    assert model.encoder.plain == plain
+    pixels = torch.randn(3, 3, 32, 32)
+    seen: list[int] = []
+    with torch.inference_mode():
+        short = model(pixels)
+        hook = model.encoder.blocks[1].attention.qkv.register_forward_hook(lambda *_: seen.append(1))
+        usual = model(pixels)
+    assert seen == [1]  # who listens at a layer hears it
+    assert torch.equal(short, usual)
+    hook.remove()
+    with torch.inference_mode():
+        assert torch.equal(model(pixels), usual)
+    assert seen == [1]
+
+
 # ---- int8 --------------------------------------------------------------------------------------------------------
 
 

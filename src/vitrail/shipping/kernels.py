@@ -46,7 +46,7 @@ def pack(weight: Tensor, rows: int) -> Tensor:
 def linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
     """x (rows, in) -> activation(x W' + b) (rows, out)."""
     name, algorithm = FUSED[activation]
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, name, [], algorithm)
+    made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, name, [], algorithm)
     return made
 
 
@@ -117,7 +117,7 @@ def linear_bytes(
     name, algorithm = FUSED[activation]
     kind = kind if out is None else torch.uint8
     step, zero = (1.0, 0) if out is None else out
-    made: Tensor = torch.ops.onednn.qlinear_pointwise(
+    made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
         x, scale.step, scale.zero, packed, steps, zeros, bias, step, zero, kind, name, [], algorithm
     )
     return made

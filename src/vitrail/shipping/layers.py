@@ -35,13 +35,15 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach().to(kind)
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        _refuse_gradients(x)
-        flat = x.reshape(-1, self.in_features)
-        if onto is None:
-            made = kernels.linear(flat, self.packed, self.bias, self.activation)
-        else:
-            made = kernels.linear_onto(flat, self.packed, self.bias, _rows(onto))
+        refuse_gradients(x)
+        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else _rows(onto))
         return made.view(*x.shape[:-1], self.out_features)
+
+    def rows(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """Rows (rows, in) -> (rows, out)."""
+        if onto is None:
+            return kernels.linear(x, self.packed, self.bias, self.activation)
+        return kernels.linear_onto(x, self.packed, self.bias, onto)
 
 
 class ByteLinear(nn.Module):
@@ -68,15 +70,17 @@ class ByteLinear(nn.Module):
         self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        _refuse_gradients(x)
-        flat = x.reshape(-1, self.in_features)
-        small = flat if x.dtype == torch.uint8 else kernels.quantise(flat.float(), self.scale)
+        refuse_gradients(x)
+        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else _rows(onto))
+        return made.view(*x.shape[:-1], self.out_features)
+
+    def rows(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """Rows (rows, in) -> (rows, out)."""
+        small = x if x.dtype == torch.uint8 else kernels.quantise(x.float(), self.scale)
         given = (small, self.scale, self.packed, self.steps, self.zeros, self.bias)
         if onto is None:
-            made = kernels.linear_bytes(*given, self.activation, self.out, self.kind)
-        else:
-            made = kernels.linear_bytes_onto(*given, _rows(onto), self.kind)
-        return made.view(*x.shape[:-1], self.out_features)
+            return kernels.linear_bytes(*given, self.activation, self.out, self.kind)
+        return kernels.linear_bytes_onto(*given, onto, self.kind)
 
 
 def _rows(onto: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ def _rows(onto: Tensor) -> Tensor:
     return onto.reshape(-1, onto.shape[-1]).contiguous()
 
 
-def _refuse_gradients(x: Tensor) -> None:
+def refuse_gradients(x: Tensor) -> None:
     """Packed kernels have no way back, and would give wrong gradients in silence."""
     if x.requires_grad and torch.is_grad_enabled():
         raise InputError("packed networks have no gradients: use the checkpoint that this one was packed from")

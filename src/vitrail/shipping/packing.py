@@ -15,6 +15,7 @@ from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
+from vitrail.shipping.encoder import PackedEncoder
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
 from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, PackedPatches
@@ -69,6 +70,7 @@ def pack(
         for number, block in enumerate(packed.encoder.blocks):
             _pack_block(cast(Block, block), f"encoder.blocks.{number}", plan, rows, weights or {})
         _pack_patches(packed, plan, preprocess, rows)
+        packed.encoder = PackedEncoder(packed.encoder)
     packed.pooled_only = True
     return packed.to(plan.kind).eval().requires_grad_(False)
 

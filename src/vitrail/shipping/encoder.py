@@ -1,0 +1,100 @@
+"""The encoder of a packed network: kernel after kernel on rows of tokens, where nothing else is asked of the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.network.attention import Attention
+from vitrail.network.encoder import Block, Encoder, Passed, Tape
+from vitrail.network.positions import RotaryPositions
+from vitrail.network.tokens import Place
+from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, refuse_gradients
+
+Layer = PackedLinear | ByteLinear
+
+
+class Steps(NamedTuple):
+    """What a plain block does, in its order."""
+
+    norm1: nn.LayerNorm
+    qkv: Layer
+    out: Layer
+    norm2: nn.LayerNorm
+    up: Layer
+    down: Layer
+
+
+class PackedEncoder(Encoder):
+    """The same blocks, called without the modules around their kernels: a good part of a small network's time.
+
+    Maps, head masks, hooks, and blocks that do more than the plain ones, go the usual way.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        nn.Module.__init__(self)  # the blocks are there already
+        self.like(encoder)
+        self.blocks = encoder.blocks
+        blocks = [cast(Block, each) for each in self.blocks]
+        self.plain = all(_plain(each) for each in blocks)
+        self._steps = [_steps(each) for each in blocks] if self.plain else []
+        self._head_width = blocks[0].attention.head_width
+        parts = list(self.blocks.modules())
+        self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+
+    def forward(
+        self,
+        x: Tensor,
+        place: Place,
+        additions: Sequence[Tensor] = (),
+        rotary: RotaryPositions | None = None,
+        head_mask: Sequence[Tensor] | None = None,
+        tape: Tape | None = None,
+        first: int = 0,
+    ) -> Passed:
+        asked = bool(additions) or rotary is not None or head_mask is not None or tape is not None
+        if asked or not self.plain or self.training or any(self._hooks):
+            return super().forward(x, place, additions, rotary, head_mask, tape, first)
+        refuse_gradients(x)
+        return Passed(self._through(x, first), place)
+
+    def _through(self, x: Tensor, first: int) -> Tensor:
+        """Tokens (B, T, D) through every block; of the last come the `first` alone, or all."""
+        b, t, width = x.shape
+        x = x.reshape(-1, width)  # (B*T, D), to the end
+        for number, step in enumerate(self._steps, start=1):
+            qkv = step.qkv.rows(_normed(x, step.norm1))  # (B*T, 3*A*d)
+            q, k, v = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4).unbind(0)
+            if first and number == len(self._steps):
+                q, x = q[:, :, :first], x.view(b, t, width)[:, :first].reshape(-1, width)
+            gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), -1)  # (B*T, A*d)
+            x = step.out.rows(gathered, x)
+            x = step.down.rows(step.up.rows(_normed(x, step.norm2)), x)
+        return x.view(b, -1, width)
+
+
+def _normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+def _plain(block: Block) -> bool:
+    """Whether a block is two norms, attention of all to all and an MLP whose activation its layer does."""
+    attention, mlp = block.attention, cast(PackedMlp, block.mlp)
+    norms = all(type(norm) is nn.LayerNorm for norm in (block.norm1, block.norm2))
+    return norms and _all_to_all(attention) and not (block.merged or mlp.gated or mlp.activation)
+
+
+def _all_to_all(attention: Attention) -> bool:
+    extras = (attention.query_bias, attention.query_norm, attention.relative)
+    return all(each is None for each in extras) and not (attention.line or attention.causal)
+
+
+def _steps(block: Block) -> Steps:
+    mlp = cast(PackedMlp, block.mlp)
+    layers = [cast(Layer, each) for each in (block.attention.qkv, block.attention.out, mlp.up, mlp.down)]
+    qkv, out, up, down = layers
+    norm1, norm2 = (cast(nn.LayerNorm, each) for each in (block.norm1, block.norm2))
+    return Steps(norm1, qkv, out, norm2, up, down)
