@@ -6,7 +6,7 @@ who ask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,9 @@ from vitrail.network import few
 from vitrail.network.config import QKV_BIASES, ViTConfig
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
+
+
+Gather = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # q, k, v and bias -> what they gather
 
 
 class Attended(NamedTuple):
@@ -62,6 +65,7 @@ class Attention(nn.Module):
         self.key_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
         self.out = nn.Linear(inner, width)
         self.relative: RelativeKeys | None = None
+        self.gather: Gather | None = None  # in the place of the fused kernel, without gradients: packed networks have one
 
     @classmethod
     def of_block(cls, config: ViTConfig, block: int, causal: bool = False) -> Attention:
@@ -132,6 +136,8 @@ class Attention(nn.Module):
             gathered = self._along_lines(q, k, v, place)
         elif bias is None and not self.causal and self.training and not self._dropping and few.suits(q, k):
             gathered = few.gather(q, k, v)
+        elif self.gather is not None and not self.causal:
+            gathered = self.gather(q, k, v, bias)
         else:
             if self.causal and bias is not None:  # the kernel takes a bias or is_causal, never both
                 bias = bias.masked_fill(unseen(q, k), float("-inf"))

@@ -50,8 +50,8 @@ def compare(
 ) -> list[Check]:
     """Every case through the exported file and the network itself; an answer too far from the latter is an error.
 
-    With `exact` the other two compute in int8, and this is the network without: what rounding itself moves the answers
-    by, two that round may be apart.
+    With `exact` the other two compute in int8, and this is the network without: two that round may each be as far from
+    it as rounding moves the answers, to either side.
     """
     found: list[Check] = []
     for number, case in enumerate(wanted):
@@ -63,7 +63,7 @@ def compare(
         names = network.outputs
         within = TOLERANCE
         if exact is not None:
-            within = max(ROUNDED, *(difference(a, b) for a, b in zip(ours, whole, strict=True)))
+            within = max(ROUNDED, *(2 * difference(a, b) for a, b in zip(ours, whole, strict=True)))
         apart = {name: difference(a, b) for name, a, b in zip(names, ours, theirs, strict=True)}
         name, worst = max(apart.items(), key=lambda each: each[1])
         if not worst <= within:

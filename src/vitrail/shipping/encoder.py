@@ -12,7 +12,7 @@ from vitrail.network.attention import Attention
 from vitrail.network.encoder import Block, Encoder, Passed, Tape
 from vitrail.network.positions import RotaryPositions
 from vitrail.network.tokens import Place
-from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, refuse_gradients
+from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, refuse_gradients, side_by_side
 
 Layer = PackedLinear | ByteLinear
 
@@ -42,6 +42,7 @@ class PackedEncoder(Encoder):
         self.plain = all(_plain(each) for each in blocks)
         self._steps = [_steps(each) for each in blocks] if self.plain else []
         self._head_width = blocks[0].attention.head_width
+        self._gather = blocks[0].attention.gather or F.scaled_dot_product_attention
         parts = list(self.blocks.modules())
         self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
 
@@ -64,14 +65,14 @@ class PackedEncoder(Encoder):
     def _through(self, x: Tensor, first: int) -> Tensor:
         """Tokens (B, T, D) through every block; of the last come the `first` alone, or all."""
         b, t, width = x.shape
-        x = x.reshape(-1, width)  # (B*T, D), to the end
+        x = side_by_side(x)  # (B*T, D), to the end
         for number, step in enumerate(self._steps, start=1):
             qkv = step.qkv.rows(_normed(x, step.norm1))  # (B*T, 3*A*d)
-            q, k, v = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4).unbind(0)
+            q, k, v = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
             if first and number == len(self._steps):
-                q, x = q[:, :, :first], x.view(b, t, width)[:, :first].reshape(-1, width)
-            gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), -1)  # (B*T, A*d)
-            x = step.out.rows(gathered, x)
+                q, x = q[:, :, :first], side_by_side(x.view(b, t, width)[:, :first])
+            gathered = self._gather(q, k, v).transpose(1, 2)  # (B, T, A, d)
+            x = step.out.rows(gathered.reshape(len(x), -1), x)
             x = step.down.rows(step.up.rows(_normed(x, step.norm2)), x)
         return x.view(b, -1, width)
 

@@ -226,5 +226,14 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def has_bf16_units() -> bool:
     """Whether the processor multiplies bf16 itself; without, bf16 is slower than fp32."""
-    capable = getattr(torch.cpu, "_is_avx512_bf16_supported", None), getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return any(bool(each()) for each in capable if each is not None)
+    return _has("_is_avx512_bf16_supported") or has_tiles()
+
+
+def has_tiles() -> bool:
+    """Whether the processor multiplies whole tiles of matrices (AMX)."""
+    return _has("_is_amx_tile_supported")
+
+
+def _has(what: str) -> bool:
+    asked = getattr(torch.cpu, what, None)
+    return asked is not None and bool(asked())

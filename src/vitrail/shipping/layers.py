@@ -36,13 +36,16 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         refuse_gradients(x)
-        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else _rows(onto))
+        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else side_by_side(onto))
         return made.view(*x.shape[:-1], self.out_features)
 
     def rows(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Rows (rows, in) -> (rows, out)."""
+        """Rows (rows, in) -> (rows, out), in its own kind; added onto rows of another kind, in that one."""
+        x = x.to(self.kind)
         if onto is None:
             return kernels.linear(x, self.packed, self.bias, self.activation)
+        if onto.dtype != self.kind:
+            return onto + kernels.linear(x, self.packed, self.bias, self.activation)
         return kernels.linear_onto(x, self.packed, self.bias, onto)
 
 
@@ -71,7 +74,7 @@ class ByteLinear(nn.Module):
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         refuse_gradients(x)
-        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else _rows(onto))
+        made = self.rows(x.reshape(-1, self.in_features), None if onto is None else side_by_side(onto))
         return made.view(*x.shape[:-1], self.out_features)
 
     def rows(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -83,9 +86,9 @@ class ByteLinear(nn.Module):
         return kernels.linear_bytes_onto(*given, onto, self.kind)
 
 
-def _rows(onto: Tensor) -> Tensor:
-    """Tokens to be added to, (rows, out), side by side in memory: of rows apart oneDNN takes a path far slower."""
-    return onto.reshape(-1, onto.shape[-1]).contiguous()
+def side_by_side(tokens: Tensor) -> Tensor:
+    """Rows of tokens, one after another in memory: onto rows apart oneDNN adds by a path far slower."""
+    return tokens.reshape(-1, tokens.shape[-1]).contiguous()
 
 
 def refuse_gradients(x: Tensor) -> None:

@@ -17,6 +17,7 @@ from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
 from vitrail.shipping.encoder import PackedEncoder
 from vitrail.shipping.folding import fold
+from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
 from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, PackedPatches
 
@@ -26,7 +27,10 @@ Range = tuple[float, float]  # low and high of what a layer receives
 
 @dataclass(frozen=True)
 class Plan:
-    """Which precision each layer has: int8 where a range is named, and one other for all else."""
+    """Which precision each layer has: int8 where a range is named, and one other for all else.
+
+    Between layers in int8 the tokens are fp32: norms and rounding take those soonest, and bf16 would cost exactness.
+    """
 
     precision: str = "fp32"
     int8: Mapping[str, Range] = field(default_factory=dict)  # layer -> range of what it receives
@@ -42,7 +46,13 @@ class Plan:
 
     @property
     def kind(self) -> torch.dtype:
+        """Of layers that are not int8, and of attention."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    @property
+    def tokens(self) -> torch.dtype:
+        """Of tokens between layers, and of norms, positions and head."""
+        return torch.float32 if self.int8 else self.kind
 
 
 def packable(model: ViT) -> list[str]:
@@ -72,7 +82,7 @@ def pack(
         _pack_patches(packed, plan, preprocess, rows)
         packed.encoder = PackedEncoder(packed.encoder)
     packed.pooled_only = True
-    return packed.to(plan.kind).eval().requires_grad_(False)
+    return packed.to(plan.tokens).eval().requires_grad_(False)
 
 
 def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:
@@ -82,11 +92,12 @@ def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping
 
     def layer(part: str, linear: nn.Linear, activation: str = "") -> nn.Module:
         place = f"{name}.{part}"
+        gives = plan.tokens if part in ("attention.out", "mlp.down") else plan.kind
         if place not in plan.int8:
             return PackedLinear(linear.weight, linear.bias, activation, rows, plan.kind)
         scale = Scale.of_range(*plan.int8[place])
         weight = weights[place] if place in weights else Bytes.of(linear.weight)
-        return ByteLinear(weight, linear.bias, scale, activation, rows, plan.kind)
+        return ByteLinear(weight, linear.bias, scale, activation, rows, gives)
 
     # Of other classes than those they replace, which is why they are set by name.
     setattr(attention, "qkv", layer("attention.qkv", attention.qkv))  # noqa: B010
@@ -94,6 +105,7 @@ def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping
     up, down = layer("mlp.up", mlp.up, fused), layer("mlp.down", mlp.down)
     setattr(block, "mlp", PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))  # noqa: B010
     block.joins = True
+    attention.gather = gather if suits(plan.kind) else None
 
 
 def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: int) -> None:
