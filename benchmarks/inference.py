@@ -132,18 +132,21 @@ def candidates(
     for name, runtime in runtimes.items():
         calls[name] = lambda runtime=runtime: runtime.run(array)[0]
     for suffix, name in ((".onnx", "ours, ONNX Runtime"), (".xml", "ours, OpenVINO")):
+        half = bf16 and suffix == ".xml"
         export(checkpoint, folder / f"ours{suffix}")
-        export(checkpoint, folder / f"ours8{suffix}", int8=ranges)
-        for stem, precision in (("ours", "fp32"), ("ours8", "int8")):
+        export(checkpoint, folder / f"ours8{suffix}", int8=ranges, bf16=half)
+        if half:
+            export(checkpoint, folder / "ours16.xml", bf16=True)
+        for stem, precision in (("ours", "fp32"), *((("ours16", "bf16"),) if half else ()), ("ours8", "int8")):
             opened = open_exported(folder / f"{stem}{suffix}", threads=THREADS)
             calls[f"{name} {precision}"] = lambda opened=opened: opened.run(array)[0]
     for count in merge:
         merging = replace(checkpoint, model=with_merging(ours, count))
         ranges = calibrate(merging.model, [pixels[:4]])
-        tokens = Packed(merging, Plan("fp32", ranges))
+        tokens = Packed(merging, Plan("bf16" if has_bf16_units() else "fp32", ranges))
         calls[f"packed int8, {count} merged"] = lambda runtime=tokens: runtime.run(array)[0]
         try:
-            export(merging, folder / f"merging{count}.xml", int8=ranges)
+            export(merging, folder / f"merging{count}.xml", int8=ranges, bf16=bf16)
         except VitrailError as error:  # random weights and pixels: which tokens are most alike is a matter of rounding
             print(f"OpenVINO int8, {count} merged: {error}")
             continue

@@ -53,7 +53,7 @@ def export(
         bool, typer.Option("--resize-inside", help="Take whole pictures of any size, and resize them too.")
     ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="In int8, as far as the budget allows; needs --data.")] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; for NAME.safetensors.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; .xml or .safetensors.")] = False,
     data: Annotated[str, typer.Option(help="Pictures to calibrate on and to be judged by; of a run: its own.")] = "",
     max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="int8 about zero, as TensorRT wants it.")] = False,
@@ -70,8 +70,8 @@ def export(
 
     if int8 and bf16:
         raise InputError("--int8 and --bf16: choose one of them")
-    if bf16 and out.suffix != ".safetensors":
-        raise InputError("--bf16 is for a packed NAME.safetensors")
+    if bf16 and out.suffix not in (".xml", ".safetensors"):
+        raise InputError("--bf16 is for NAME.xml, which OpenVINO runs in it, or a packed NAME.safetensors")
     if out.suffix not in (".onnx", ".xml", ".pt2", ".safetensors"):
         raise InputError(f"expected NAME.onnx, NAME.xml, NAME.pt2 or NAME.safetensors, got {out.name!r}")
     if int8 and out.suffix == ".pt2":
@@ -105,6 +105,7 @@ def export(
             resize_inside=resize_inside,
             int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
             symmetric=symmetric,
+            bf16=small is not None and small.rest == "bf16" and out.suffix == ".xml",
             measure=None if small is None else _measuring(small, made),
         )
     if as_json:

@@ -99,7 +99,7 @@ def bench(
     batch: Annotated[str, typer.Option(help="Batch sizes to time.")] = "1,16",
     runtimes: Annotated[
         str,
-        typer.Option(help="all, or some of: eager, packed fp32, packed bf16, packed int8, onnx fp32, openvino fp32."),
+        typer.Option(help="all, or some of: eager; packed or openvino fp32, bf16, int8; onnx fp32, int8."),
     ] = "all",
     rounds: Annotated[int, typer.Option(min=1, help="How often all take their turn.")] = 7,
     size: Annotated[

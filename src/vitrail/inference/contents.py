@@ -14,6 +14,7 @@ from vitrail.errors import CheckpointError
 FORMAT: Final = 1  # of what is written inside; a file of a higher one needs a newer Vitrail
 TARGETS: Final = ("onnx", "openvino", "torch")
 PIXELS: Final = ("float", "bytes")
+PRECISIONS: Final = ("float32", "bf16", "int8", "int8+bf16")  # after the plus: of what is not int8, if not float32
 _LONGEST: Final = 64 << 20  # characters of JSON; a million class names take fewer
 
 
@@ -48,7 +49,7 @@ class Contents:
         choice("target", self.target, TARGETS)
         choice("pixels", self.pixels, PIXELS)
         flags(self, "dynamic_size", "resize_inside")
-        instance("precision", self.precision, str)
+        choice("precision", self.precision, PRECISIONS)
         instance("config", self.config, Mapping)
         instance("measurements", self.measurements, Mapping)
         object.__setattr__(self, "measurements", json.loads(json.dumps(dict(self.measurements))))
@@ -61,6 +62,15 @@ class Contents:
     @property
     def channels(self) -> int:
         return self.about.preprocess.channels
+
+    @property
+    def in_int8(self) -> bool:
+        return self.precision.startswith("int8")
+
+    @property
+    def in_bf16(self) -> bool:
+        """Whether what is not int8 computes in bf16, where the processor can."""
+        return self.precision.endswith("bf16")
 
     def to_json(self) -> str:
         """All that is known before the file is there; `read_contents` gives it back."""

@@ -142,7 +142,7 @@ def open_exported(path: str | os.PathLike[str], threads: int = 0, few: bool = Fa
     bring, session = _RUNTIMES[SUFFIXES[place.suffix.lower()]]
     importing = _Importing(bring)  # beside the checks, which mostly wait for the disk and the hash
     contents = read_exported(place)
-    return Exported(place, contents, session(importing.result(), place, threads, few))
+    return Exported(place, contents, session(importing.result(), place, contents, threads, few))
 
 
 def read_exported(path: Path) -> Contents:
@@ -199,7 +199,7 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _onnx_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
+def _onnx_session(runtime: Any, path: Path, contents: Contents, threads: int, few: bool) -> Compute:
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = threads
@@ -249,13 +249,14 @@ def _core(runtime: Any) -> Any:
     return core
 
 
-def _openvino_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
-    # Left alone, OpenVINO computes in bf16 where the processor can: what was verified was float32.
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    if threads:
-        settings["INFERENCE_NUM_THREADS"] = str(threads)
+def _openvino_session(runtime: Any, path: Path, contents: Contents, threads: int, few: bool) -> Compute:
     try:
         core = _core(runtime)
+        # Left alone, OpenVINO computes in bf16 wherever the processor can: float32 files were verified in float32.
+        half = contents.in_bf16 and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        settings = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32", "PERFORMANCE_HINT": "LATENCY"}
+        if threads:
+            settings["INFERENCE_NUM_THREADS"] = str(threads)
         compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
         for name in OUTPUTS:
             compiled.output(name)
@@ -277,14 +278,14 @@ def _openvino_session(runtime: Any, path: Path, threads: int, few: bool) -> Comp
 # ---- torch -----------------------------------------------------------------------------------------------------
 
 
-def _torch_session(runtime: Any, path: Path, threads: int, few: bool) -> Compute:
+def _torch_session(runtime: Any, path: Path, contents: Contents, threads: int, few: bool) -> Compute:
     if threads:
         raise InputError(f"{path.name} runs in torch, whose threads are the whole process's: torch.set_num_threads")
     with _mapped(path) as data:  # once more, so that what torch gets is what was looked at
         return torch_program.program(runtime, path, torch_file.entries(data, str(path)))
 
 
-_RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, int, bool], Compute]]]] = {
+_RUNTIMES: Final[dict[str, tuple[Callable[[], Any], Callable[[Any, Path, Contents, int, bool], Compute]]]] = {
     "onnx": (_onnxruntime, _onnx_session),
     "openvino": (_openvino, _openvino_session),
     "torch": (torch_program.bring_torch, _torch_session),

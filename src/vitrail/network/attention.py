@@ -20,7 +20,6 @@ from vitrail.network.config import QKV_BIASES, ViTConfig
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
 
-
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # q, k, v and bias -> what they gather
 
 
@@ -65,7 +64,7 @@ class Attention(nn.Module):
         self.key_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
         self.out = nn.Linear(inner, width)
         self.relative: RelativeKeys | None = None
-        self.gather: Gather | None = None  # in the place of the fused kernel, without gradients: packed networks have one
+        self.gather: Gather | None = None  # in the place of the fused kernel, where a packed network has a faster one
 
     @classmethod
     def of_block(cls, config: ViTConfig, block: int, causal: bool = False) -> Attention:

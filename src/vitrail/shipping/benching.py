@@ -29,7 +29,10 @@ from vitrail.shipping.packed import Packed
 from vitrail.shipping.packing import Plan
 from vitrail.shipping.timing import interleaved
 
-KINDS: Final = ("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "openvino fp32")
+KINDS: Final = (
+    *("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "onnx int8"),
+    *("openvino fp32", "openvino bf16", "openvino int8"),
+)
 Tell = Callable[[str], None]
 
 
@@ -88,7 +91,7 @@ def bench(
     for kind in runtimes:
         if kind not in KINDS:
             raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
-    wanted = runtimes or [each for each in KINDS if each != "packed bf16" or has_bf16_units()]
+    wanted = runtimes or [each for each in KINDS if not each.endswith("bf16") or has_bf16_units()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
     tell("measuring the machine's limit")
     rates = limits()
@@ -143,8 +146,9 @@ def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Pat
     """The runtime, and a file that a new process can open."""
     name, _, precision = kind.partition(" ")
     if name != "packed":
-        path = folder / ("network.onnx" if name == "onnx" else "network.xml")
-        export(checkpoint, path)
+        path = folder / f"{precision}{'.onnx' if name == 'onnx' else '.xml'}"
+        int8 = _random_plan(checkpoint).int8 if precision == "int8" else None
+        export(checkpoint, path, int8=int8, bf16=name == "openvino" and precision != "fp32" and has_bf16_units())
         return open_exported(path), path
     plan = Plan(precision) if precision != "int8" else _random_plan(checkpoint)
     path = folder / f"{precision}.safetensors"

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
-from vitrail.inference.contents import Check
+from vitrail.inference.contents import Check, Contents
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, example
 
@@ -20,6 +20,7 @@ Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs 
 
 TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sums stays far below
 ROUNDED: Final = 0.05  # in int8: a value on the edge of two bytes falls to either side, and others follow
+HALVED: Final = 0.1  # in bf16: three digits are kept of each value; the packed runtime is held to the same
 _LARGE: Final = 20e6  # parameters; larger networks are checked with fewer pictures, so that it stays quick
 
 
@@ -40,15 +41,21 @@ def cases(parameters: int, size: tuple[int, int], step: tuple[int, int]) -> list
     return found
 
 
+def tolerance(contents: Contents) -> float:
+    """How far a file of this precision may be from the network, as a share of the largest value."""
+    return HALVED if contents.in_bf16 else ROUNDED if contents.in_int8 else TOLERANCE
+
+
 def compare(
     run: Run,
     network: Graph,
     preprocess: Preprocess,
     wanted: Sequence[Case],
     pixels: str,
+    within: float,
     exact: Graph | None = None,
 ) -> list[Check]:
-    """Every case through the exported file and the network itself; an answer too far from the latter is an error.
+    """Every case through the exported file and the network itself; an answer not `within` it is an error.
 
     With `exact` the other two compute in int8, and this is the network without: two that round may each be as far from
     it as rounding moves the answers, to either side.
@@ -61,16 +68,14 @@ def compare(
             ours = [each.numpy() for each in network(img)]
             whole = ours if exact is None else [each.numpy() for each in exact(img)]
         names = network.outputs
-        within = TOLERANCE
-        if exact is not None:
-            within = max(ROUNDED, *(2 * difference(a, b) for a, b in zip(ours, whole, strict=True)))
+        allowed = max(within, *(2 * difference(a, b) for a, b in zip(ours, whole, strict=True)))
         apart = {name: difference(a, b) for name, a, b in zip(names, ours, theirs, strict=True)}
         name, worst = max(apart.items(), key=lambda each: each[1])
-        if not worst <= within:
+        if not worst <= allowed:
             h, w = case.size
             raise CheckpointError(
                 f"not exported: {name} of {case.batch} pictures of {h}x{w} is {worst:.3g} away from the network's own "
-                f"(as a share of the largest value), and at most {within:.3g} is allowed"
+                f"(as a share of the largest value), and at most {allowed:.3g} is allowed"
             )
         found.append(Check(case.batch, *case.size, worst))
     return found

@@ -42,7 +42,7 @@ class PackedEncoder(Encoder):
         self.plain = all(_plain(each) for each in blocks)
         self._steps = [_steps(each) for each in blocks] if self.plain else []
         self._head_width = blocks[0].attention.head_width
-        self._gather = blocks[0].attention.gather or F.scaled_dot_product_attention
+        self._gather = blocks[0].attention.gather
         parts = list(self.blocks.modules())
         self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
 
@@ -68,13 +68,22 @@ class PackedEncoder(Encoder):
         x = side_by_side(x)  # (B*T, D), to the end
         for number, step in enumerate(self._steps, start=1):
             qkv = step.qkv.rows(_normed(x, step.norm1))  # (B*T, 3*A*d)
-            q, k, v = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+            qkv = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
+            q, k, v = (qkv if self._gather is None else qkv.contiguous()).unbind(0)
             if first and number == len(self._steps):
                 q, x = q[:, :, :first], side_by_side(x.view(b, t, width)[:, :first])
-            gathered = self._gather(q, k, v).transpose(1, 2)  # (B, T, A, d)
-            x = step.out.rows(gathered.reshape(len(x), -1), x)
+            gathered = F.scaled_dot_product_attention(q, k, v) if self._gather is None else self._gather(q, k, v, None)
+            x = step.out.rows(_side_by_side(gathered, x), x)
             x = step.down.rows(step.up.rows(_normed(x, step.norm2)), x)
         return x.view(b, -1, width)
+
+
+def _side_by_side(gathered: Tensor, x: Tensor) -> Tensor:
+    """What heads gathered (B, A, T, d) as rows (B*T, A*d), of the same kind as the tokens."""
+    gathered = gathered.transpose(1, 2)  # (B, T, A, d)
+    if gathered.dtype != x.dtype:
+        gathered = x.new_empty(gathered.shape).copy_(gathered)  # turned and converted at once
+    return gathered.reshape(len(x), -1)
 
 
 def _normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -22,7 +22,7 @@ from vitrail.inference.exported import Exported, open_exported, read_exported
 from vitrail.inference.quiet import quietly
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
-from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels
+from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels, tolerance
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, build_graph, example
 from vitrail.shipping.packing import Range
@@ -72,6 +72,7 @@ def export(
     resize_inside: bool = False,
     int8: Mapping[str, Range] | None = None,
     symmetric: bool = False,
+    bf16: bool = False,
     measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
@@ -82,8 +83,10 @@ def export(
 
     `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
     explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
-    places. `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written
-    into the file as its measurements; what it raises is raised, and nothing is left behind.
+    places. With `bf16` all else computes in bf16, by OpenVINO on a processor that can.
+
+    `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written into the
+    file as its measurements; what it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
     instance("checkpoint", checkpoint, Checkpoint, error=InputError)
@@ -94,14 +97,18 @@ def export(
         raise InputError("resize_inside makes one size of whole pictures: it needs pixels='bytes', and no dynamic_size")
     if int8 and target == "torch":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
+    if bf16 and target != "openvino":
+        raise InputError("bf16 is for NAME.xml, which OpenVINO runs in it, or a packed NAME.safetensors")
     ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
             exact=ready.network,
-            contents=replace(ready.contents, precision="int8"),
             int8=Int8(int8, symmetric),
         )
+    if int8 or bf16:
+        precision = "+".join(name for name, wanted in (("int8", int8), ("bf16", bf16)) if wanted)
+        ready = ready._replace(contents=replace(ready.contents, precision=precision))
     found = _write(path, ready, measure)
     return ExportReport(
         out=str(path),
@@ -232,7 +239,8 @@ def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[st
     with _named_last(path, target) as temporary:
         program = trace(graph, contents)
         run = _written(target, graph, program, contents, temporary, int8)
-        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, exact)
+        within = tolerance(contents)
+        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, within, exact)
         measured = {} if measure is None else measure(open_exported(temporary))
         _note(target, replace(contents, checks=tuple(checks), measurements=measured), temporary)
     return checks

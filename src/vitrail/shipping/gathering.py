@@ -24,21 +24,25 @@ def suits(kind: torch.dtype) -> bool:
 
 def gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q k' / sqrt(d) + bias) v, a piece at a time."""
-    (b, a, t, d), s = q.shape, k.shape[2]
+    (b, a, t, _), s = q.shape, k.shape[2]
+    if b * a * t * s <= SCORES:
+        return _gather_whole(q, k, v, bias)
     rows = min(t, max(LEAST, SCORES // s))
     heads = min(a, max(1, SCORES // (rows * s)))
     images = max(1, SCORES // (rows * s * a)) if (rows, heads) == (t, a) else 1
-    out = q.new_empty(b, t, a, d)  # as the next layer wants them
     bias = None if bias is None else bias.expand(b, a, t, s)
-    for i, h in product(range(0, b, images), range(0, a, heads)):
-        keys, values = (x[i : i + images, h : h + heads].reshape(-1, s, d) for x in (k, v))
-        for r in range(0, t, rows):
-            piece = q[i : i + images, h : h + heads, r : r + rows]
-            queries = piece.reshape(len(keys), -1, d)
-            scores = queries.new_empty(len(keys), queries.shape[1], s)
-            torch.baddbmm(scores, queries, keys.mT, beta=0, alpha=d**-0.5, out=scores)
-            if bias is not None:
-                scores.view(*piece.shape[:3], s).add_(bias[i : i + images, h : h + heads, r : r + rows])
-            gathered = torch.bmm(scores.softmax(-1), values).view(piece.shape)
-            out[i : i + images, r : r + rows, h : h + heads] = gathered.transpose(1, 2)
-    return out.transpose(1, 2)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    for i, h, r in product(range(0, b, images), range(0, a, heads), range(0, t, rows)):
+        some = slice(i, i + images), slice(h, h + heads)
+        piece = (*some, slice(r, r + rows))
+        out[piece] = _gather_whole(q[piece], k[some], v[some], None if bias is None else bias[piece])
+    return out
+
+
+def _gather_whole(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    queries, keys, values = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # (B*A, T, d)
+    scores = queries.new_empty(*queries.shape[:2], keys.shape[1])
+    torch.baddbmm(scores, queries, keys.mT, beta=0, alpha=q.shape[-1] ** -0.5, out=scores)  # (B*A, T, S)
+    if bias is not None:
+        scores.view(*q.shape[:3], -1).add_(bias)
+    return torch.bmm(scores.softmax(-1), values).view(q.shape)

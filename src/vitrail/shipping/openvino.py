@@ -32,7 +32,7 @@ def openvino_model(
         raise MissingExtraError("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'") from None
     if onnx.fits(graph):
         return openvino.Core().read_model(change(onnx.onnx_model(graph, program, onnx.FREE)).SerializeToString())
-    if contents.precision == "int8":
+    if contents.in_int8:
         raise InputError("int8 goes by way of ONNX, and this network is too large for one ONNX file: leave int8 out")
     with quietly():
         model = openvino.convert_model(program)

@@ -198,7 +198,7 @@ def _candidates(
         tell(f"making runtimes{f', {merged}' if merged.count else ''}")
         small = _int8(base, batches, judge, max_drop, tell) if probe("int8").works else None
         for runtime in runtimes:
-            for precision in ("fp32", *(("bf16",) if runtime == "packed" and has_bf16_units() else ()), "int8"):
+            for precision in ("fp32", *(("bf16",) if runtime != "onnx" and has_bf16_units() else ()), "int8"):
                 way = Way(runtime, precision, merged)
                 if precision == "int8" and small is None:
                     continue
@@ -245,9 +245,9 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
         return made
     path = folder / f"{len(list(folder.iterdir()))}{'.onnx' if way.runtime == 'onnx' else '.xml'}"
     if small is not None and way.precision == "int8":
-        export(small.base, path, int8=small.ranges)
+        export(small.base, path, int8=small.ranges, bf16=way.runtime == "openvino" and has_bf16_units())
     else:
-        export(base, path)
+        export(base, path, bf16=way.precision == "bf16")
     return open_exported(path)
 
 

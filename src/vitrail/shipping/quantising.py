@@ -55,6 +55,11 @@ class Quantised:
     by: str = "packed"  # whose numbers `after` has: the packed runtime's, or those of a file for onnx or openvino
 
     @property
+    def rest(self) -> str:
+        """The precision of what is not int8."""
+        return "fp32" if self.runtime.plan is None else self.runtime.plan.precision
+
+    @property
     def speed(self) -> float:
         """How many times faster one picture is."""
         return self.before.milliseconds / self.after.milliseconds
