@@ -155,7 +155,7 @@ def test_predict_by_a_packed_runtime(place: Path) -> None:
     [
         (("export", "net", "a.onnx", "--int8", "--bf16"), "choose one of them"),
         (("export", "net", "a.onnx", "--data", "data"), "are for --int8 or --bf16"),
-        (("export", "net", "a.onnx", "--bf16", "--data", "data", "--max-drop", "50"), "for a packed NAME.safetensors"),
+        (("export", "net", "a.onnx", "--bf16", "--data", "data", "--max-drop", "50"), "--bf16 is for NAME.xml"),
         (("export", "net", "a.safetensors", "--dynamic-size"), "leave the other options out"),
         (
             ("export", "net", "a.onnx", "--int8", "--data", "data", "--max-drop", "-5"),

@@ -25,13 +25,12 @@ PIXELS = np.random.default_rng(3).standard_normal((2, 3, 32, 32), np.float32)
 
 def made_of(name: str, plan: str) -> tuple[Packed, vitrail.Checkpoint]:
     made = checkpoint(width=64, mlp_width=256, **VARIANTS[name])
-    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)]) if plan == "int8" else {}
-    if plan == "int8":
-        del ranges["encoder.blocks.1.mlp.down"]
-    return Packed(made, Plan("bf16" if plan == "bf16" else "fp32", ranges)), made
+    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)]) if "int8" in plan else {}
+    ranges.pop("encoder.blocks.1.mlp.down", None)
+    return Packed(made, Plan("bf16" if "bf16" in plan else "fp32", ranges)), made
 
 
-@pytest.mark.parametrize("plan", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("plan", ["fp32", "bf16", "int8", "int8+bf16"])
 @pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "merging", "rotary", "pruned"])
 def test_a_packed_network_comes_back_the_same(name: str, plan: str, tmp_path: Path) -> None:
     runtime, base = made_of(name, plan)
@@ -46,7 +45,7 @@ def test_a_packed_network_comes_back_the_same(name: str, plan: str, tmp_path: Pa
     assert is_packed(path)
     assert [each.name for each in tmp_path.iterdir()] == ["packed.safetensors"]
     vitrail.save(base, tmp_path / "whole.safetensors")
-    share = {"fp32": 1.1, "bf16": 0.6, "int8": 0.5}[plan]
+    share = {"fp32": 1.1, "bf16": 0.6, "int8": 0.5, "int8+bf16": 0.5}[plan]
     assert path.stat().st_size < share * (tmp_path / "whole.safetensors").stat().st_size
     assert not is_packed(tmp_path / "whole.safetensors")
     assert not is_packed(tmp_path / "missing.safetensors")

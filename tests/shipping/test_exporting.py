@@ -17,12 +17,13 @@ import torch
 import vitrail
 from shipping import small
 from vitrail.checkpoint import Checkpoint
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.inference.exported import Exported, open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
 from vitrail.shipping import ExportReport, checking
 from vitrail.shipping import onnx as to_onnx
+from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.exporting import add_measurements
 from vitrail.shipping.graph import build_graph
 
@@ -213,6 +214,33 @@ def test_openvino_gives_the_networks_own_numbers(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(to_onnx, "fits", lambda graph: False)  # too large for ONNX: converted without it
     vitrail.export(checkpoint, tmp_path / "b.xml")
     agree(open_exported(tmp_path / "b.xml").run(pixels), checkpoint.run(pixels))
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_openvino_computes_in_bf16_where_it_is_asked_to_and_can(int8: bool, tmp_path: Path) -> None:
+    checkpoint = small.checkpoint(depth=2)
+    pixels = random_pixels(4)
+    ranges = calibrate(checkpoint.model, [torch.from_numpy(pixels)]) if int8 else None
+    vitrail.export(checkpoint, tmp_path / "full.xml", int8=ranges)
+    report = vitrail.export(checkpoint, tmp_path / "half.xml", int8=ranges, bf16=True)
+    full, half = (open_exported(tmp_path / name) for name in ("full.xml", "half.xml"))
+    assert (full.contents.precision, half.contents.precision) == (
+        ("int8", "int8+bf16") if int8 else ("float32", "bf16")
+    )
+    exact, rounded, found = (each.run(pixels)[0] for each in (checkpoint, full, half))
+    assert found.dtype == np.float32
+    assert np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
+    can = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert (np.abs(found - rounded).max() > 1e-4 * np.abs(exact).max()) == can
+    assert (report.largest_difference > 1e-4) == (can or int8)
+
+
+def test_a_precision_that_nobody_wrote_is_refused(tmp_path: Path) -> None:
+    vitrail.export(small.checkpoint(depth=1), tmp_path / "a.xml")
+    with pytest.raises(ConfigError, match="precision"):
+        replace(open_exported(tmp_path / "a.xml").contents, precision="int4")
+    with pytest.raises(InputError, match=r"bf16 is for NAME\.xml"):
+        vitrail.export(small.checkpoint(depth=1), tmp_path / "a.onnx", bf16=True)
 
 
 def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ class RelativeKeys(nn.Module):
 
         On another grid each patch takes its place on the native one, ends on ends, and keys are mixed linearly.
         """
-        scores = queries[..., prefix:, :] @ self.table.T * queries.shape[-1] ** -0.5  # (B, A, N, 2*N0-1)
+        keys = self.table.T.to(queries.dtype)
+        scores = queries[..., prefix:, :] @ keys * queries.shape[-1] ** -0.5  # (B, A, N, 2*N0-1)
         rows, columns = coordinates(grid, queries.device).unbind(-1)
         rows = rows * ((self.grid[0] - 1) / max(grid[0] - 1, 1))
         places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))

@@ -1,0 +1,91 @@
+"""Attention in bf16 by products of matrices: the numbers of the formula, in pieces or at once, in every network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from shipping.packs import VARIANTS, checkpoint
+from vitrail.shipping import gathering, packing
+from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.gathering import gather, suits
+from vitrail.shipping.packed import Packed
+from vitrail.shipping.packing import Plan
+
+
+def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    logits = q.double() @ k.double().mT / q.shape[-1] ** 0.5
+    return (logits if bias is None else logits + bias.double()).softmax(-1) @ v.double()
+
+
+@pytest.mark.parametrize("kind, within", [(torch.bfloat16, 0.02), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    "most, images, queries",  # scores held at once, and which pieces that leaves: all, images, heads, queries
+    [(1 << 20, 4, 29), (2 * 3 * 29 * 29, 2, 29), (2 * 29 * 29, 1, 29), (8 * 29, 1, 8)],
+)
+def test_pieces_give_what_the_formula_gives(
+    kind: torch.dtype, within: float, biased: bool, most: int, images: int, queries: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(gathering, "SCORES", most)
+    monkeypatch.setattr(gathering, "LEAST", 4)
+    seen: list[tuple[int, ...]] = []
+    whole = gathering._gather_whole
+    monkeypatch.setattr(gathering, "_gather_whole", lambda q, *rest: (seen.append(tuple(q.shape)), whole(q, *rest))[1])
+    # Views into one table, as a qkv layer gives them.
+    q, k, v = torch.randn(4, 29, 3, 3, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
+    bias = torch.randn(4, 1, 1, 29).to(kind) if biased else None
+    torch.testing.assert_close(gather(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within)
+    assert max(each[0] for each in seen) == images
+    assert max(each[2] for each in seen) == queries
+    assert all(np.prod(each[:3]) * 29 <= most for each in seen)  # no more scores than that, ever
+    assert sum(int(np.prod(each)) for each in seen) == q.numel()
+
+
+def test_one_query_gathers_from_all() -> None:
+    q, k, v = torch.randn(3, 2, 3, 40, 16).bfloat16().unbind(0)
+    found = gather(q[:, :, :1], k, v)
+    torch.testing.assert_close(found.double(), formula(q, k, v, None)[:, :, :1], rtol=0, atol=0.02)
+
+
+def test_only_where_bf16_has_units_and_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for units, tiles in ((True, False), (True, True), (False, False)):
+        monkeypatch.setattr(gathering, "has_bf16_units", lambda units=units: units)
+        monkeypatch.setattr(gathering, "has_tiles", lambda tiles=tiles: tiles)
+        assert suits(torch.bfloat16) == (units and not tiles)
+        assert not suits(torch.float32)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_networks_of_every_kind_answer_the_same_by_it(name: str, int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(**VARIANTS[name])
+    pixels = np.random.default_rng(1).standard_normal((2, 3, 32, 32), np.float32)
+    ranges = calibrate(made.model, [torch.from_numpy(pixels)]) if int8 else {}
+    ranges.pop("encoder.blocks.1.mlp.down", None)
+    ranges.pop("encoder.blocks.2.attention.out", None)
+    monkeypatch.setattr(packing, "suits", lambda kind: False)
+    fused = Packed(made, Plan("bf16", ranges)).run(pixels)[0]
+    monkeypatch.setattr(packing, "suits", lambda kind: kind == torch.bfloat16)
+    runtime = Packed(made, Plan("bf16", ranges))
+    found = runtime.run(pixels)[0]
+    assert found.dtype == np.float32
+    assert np.abs(found - fused).max() < 0.1 * np.abs(fused).max()  # as far as bf16 may be from eager
+    assert next(runtime.model.parameters()).dtype == (torch.float32 if int8 else torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["plain", "registers, mean", "swiglu", "rotary"])
+def test_int8_with_bf16_around_it_is_as_exact_as_with_fp32(name: str) -> None:
+    made = checkpoint(**VARIANTS[name])
+    pixels = np.random.default_rng(1).standard_normal((8, 3, 32, 32), np.float32)
+    exact = made.run(pixels)[0]
+    ranges = calibrate(made.model, [torch.from_numpy(pixels)])
+    apart = {
+        rest: float(np.abs(Packed(made, Plan(rest, ranges)).run(pixels)[0] - exact).mean() / np.abs(exact).max())
+        for rest in ("bf16", "fp32")
+    }
+    assert apart["bf16"] < 1.5 * apart["fp32"] + 0.002
