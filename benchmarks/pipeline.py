@@ -2,7 +2,7 @@
 
     python benchmarks/pipeline.py                       500 JPEGs of 1600x1200, 3 rounds
     python benchmarks/pipeline.py --count 60 --rounds 1
-    python benchmarks/pipeline.py --runtime vitrail.shipping:Packed --runtime pipeline:openvino   by other runtimes too
+    python benchmarks/pipeline.py --runtime pipeline:packed_bf16 --runtime pipeline:openvino_bf16   by other runtimes too
     python benchmarks/pipeline.py --json
 
 The photographs are made from those of the fixtures: cut, mirrored, lightened and darkened by a fixed seed. Every
@@ -110,14 +110,27 @@ def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> 
     return answer
 
 
-def openvino(checkpoint: Any) -> Any:
-    """The checkpoint exported to OpenVINO, in fp32, bytes in; to be named by --runtime."""
+# To be named by --runtime.
+
+
+def packed_bf16(checkpoint: Any) -> Any:
+    from vitrail.shipping import Packed, Plan
+
+    return Packed(checkpoint, Plan("bf16"))
+
+
+def openvino(checkpoint: Any, bf16: bool = False) -> Any:
+    """The checkpoint exported to OpenVINO, bytes in."""
     from vitrail.inference import open_exported
     from vitrail.shipping import export
 
     with tempfile.TemporaryDirectory() as place:
-        export(checkpoint, Path(place) / "net.xml", pixels="bytes")
+        export(checkpoint, Path(place) / "net.xml", pixels="bytes", bf16=bf16)
         return open_exported(Path(place) / "net.xml", threads=2)
+
+
+def openvino_bf16(checkpoint: Any) -> Any:
+    return openvino(checkpoint, bf16=True)
 
 
 def timm_loader(weights: str, batch: int, workers: int) -> Answer:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.about import About
 from vitrail.checks import instance, listed, shown
@@ -200,9 +200,11 @@ class Checkpoint:
         return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
 
 
-def answers(model: ViT, pixels: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays."""
-    with evaluating(model), torch.inference_mode():  # a network in training would answer by chance
+def answers(
+    model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays; its `modules` may be given, too."""
+    with evaluating(model, modules), torch.inference_mode():  # a network in training would answer by chance
         embedding = model.embed(pixels)
         logits = model.head(embedding)
     if embedding.ndim == 3:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,13 +18,27 @@ from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, refuse_
 Layer = PackedLinear | ByteLinear
 
 
+class Norm(NamedTuple):
+    """What torch.layer_norm is given beside tokens: reading it off a module takes longer."""
+
+    shape: list[int]
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+    @classmethod
+    def of(cls, norm: nn.Module) -> Norm:
+        norm = cast(nn.LayerNorm, norm)
+        return cls(list(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
+
+
 class Steps(NamedTuple):
     """What a plain block does, in its order."""
 
-    norm1: nn.LayerNorm
+    norm1: Norm
     qkv: Layer
     out: Layer
-    norm2: nn.LayerNorm
+    norm2: Norm
     up: Layer
     down: Layer
 
@@ -67,14 +82,14 @@ class PackedEncoder(Encoder):
         b, t, width = x.shape
         x = side_by_side(x)  # (B*T, D), to the end
         for number, step in enumerate(self._steps, start=1):
-            qkv = step.qkv.rows(_normed(x, step.norm1))  # (B*T, 3*A*d)
+            qkv = step.qkv.rows(torch.layer_norm(x, *step.norm1))  # (B*T, 3*A*d)
             qkv = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
             q, k, v = (qkv if self._gather is None else qkv.contiguous()).unbind(0)
             if first and number == len(self._steps):
                 q, x = q[:, :, :first], side_by_side(x.view(b, t, width)[:, :first])
             gathered = F.scaled_dot_product_attention(q, k, v) if self._gather is None else self._gather(q, k, v, None)
             x = step.out.rows(_side_by_side(gathered, x), x)
-            x = step.down.rows(step.up.rows(_normed(x, step.norm2)), x)
+            x = step.down.rows(step.up.rows(torch.layer_norm(x, *step.norm2)), x)
         return x.view(b, -1, width)
 
 
@@ -84,10 +99,6 @@ def _side_by_side(gathered: Tensor, x: Tensor) -> Tensor:
     if gathered.dtype != x.dtype:
         gathered = x.new_empty(gathered.shape).copy_(gathered)  # turned and converted at once
     return gathered.reshape(len(x), -1)
-
-
-def _normed(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 def _plain(block: Block) -> bool:
@@ -106,5 +117,4 @@ def _steps(block: Block) -> Steps:
     mlp = cast(PackedMlp, block.mlp)
     layers = [cast(Layer, each) for each in (block.attention.qkv, block.attention.out, mlp.up, mlp.down)]
     qkv, out, up, down = layers
-    norm1, norm2 = (cast(nn.LayerNorm, each) for each in (block.norm1, block.norm2))
-    return Steps(norm1, qkv, out, norm2, up, down)
+    return Steps(Norm.of(block.norm1), qkv, out, Norm.of(block.norm2), up, down)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.about import About, Described
 from vitrail.checkpoint import Checkpoint, Provenance, answers
@@ -97,7 +98,7 @@ class Packed(Described):
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
             raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
-        return answers(self.model, torch.from_numpy(_plain(pixels)).to(next(self.model.parameters()).dtype))
+        return self._answers(torch.from_numpy(_plain(pixels)).to(next(self.model.parameters()).dtype))
 
     def run_bytes(self, values: Array) -> tuple[Array, Array]:
         """The same of 8-bit values (B, H, W, C), as `preprocess.bytes` gives them; normalised on the way."""
@@ -106,7 +107,14 @@ class Packed(Described):
             raise InputError(f"expected 8-bit values (B, H, W, C), got {got} {getattr(values, 'shape', '')}")
         if not self.model.patches.takes_bytes:
             return self.run(self.preprocess.normalise(values))
-        return answers(self.model, torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
+        return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
+
+    def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
+        return answers(self.model, pixels, self._modules)
+
+    @cached_property
+    def _modules(self) -> tuple[nn.Module, ...]:
+        return tuple(self.model.modules())
 
 
 def _plain(values: Array) -> Array:
