@@ -2,7 +2,7 @@
 
     python benchmarks/pipeline.py                       500 JPEGs of 1600x1200, 3 rounds
     python benchmarks/pipeline.py --count 60 --rounds 1
-    python benchmarks/pipeline.py --runtime pipeline:packed_bf16 --runtime pipeline:openvino_bf16   by other runtimes too
+    python benchmarks/pipeline.py --runtime pipeline:packed_bf16 --runtime pipeline:openvino     by other runtimes too
     python benchmarks/pipeline.py --json
 
 The photographs are made from those of the fixtures: cut, mirrored, lightened and darkened by a fixed seed. Every

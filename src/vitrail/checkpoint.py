@@ -42,6 +42,8 @@ from vitrail.stored import (
     write_safetensors,
 )
 
+Array = np.ndarray[Any, Any]
+
 FORMAT: Final = 2
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
 DECODER: Final = "decoder."  # before the names of its tensors in the file
@@ -176,7 +178,7 @@ class Checkpoint:
         check_storable({f"extras: {name}": value for name, value in self.extras.items()})
         object.__setattr__(self, "extras", dict(self.extras))
 
-    def run(self, pixels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
@@ -200,9 +202,7 @@ class Checkpoint:
         return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
 
 
-def answers(
-    model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def answers(model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()) -> tuple[Array, Array]:
     """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays; its `modules` may be given, too."""
     with evaluating(model, modules), torch.inference_mode():  # a network in training would answer by chance
         embedding = model.embed(pixels)

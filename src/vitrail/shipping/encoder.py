@@ -27,7 +27,7 @@ class Norm(NamedTuple):
     eps: float
 
     @classmethod
-    def of(cls, norm: nn.Module) -> Norm:
+    def of(cls, norm: nn.Module | None) -> Norm:
         norm = cast(nn.LayerNorm, norm)
         return cls(list(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
 
