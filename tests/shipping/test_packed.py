@@ -72,6 +72,20 @@ def test_bytes_go_in_without_normalising_first(name: str, order: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+def test_bytes_in_bf16_are_as_exact_as_pixels_in_bf16() -> None:
+    """Rounded weights times the mean of the bytes would be a shift that all patches share; pixels have none."""
+    made = checkpoint()
+    way, runtime = made.preprocess, Packed(made, Plan("bf16"))
+    values = np.stack([way.bytes(each) for each in pictures(16)])
+    pixels = torch.from_numpy(way.normalise(values))
+    with torch.inference_mode():
+        exact = made.model.patches(pixels)
+        of_bytes = runtime.model.patches(torch.from_numpy(values).permute(0, 3, 1, 2)).float() - exact  # (B, N, D)
+        of_pixels = runtime.model.patches(pixels.bfloat16()).float() - exact
+    assert of_bytes.square().mean() < 1.1 * of_pixels.square().mean()
+    assert of_bytes.mean(dim=(0, 1)).square().mean() < 2 * of_pixels.mean(dim=(0, 1)).square().mean()
+
+
 def test_a_grey_network_takes_bytes_too() -> None:
     way = Preprocess(size=32, channels=1, mean=0.3, std=0.4)
     made = checkpoint(preprocess=way, channels=1)

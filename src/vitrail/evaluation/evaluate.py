@@ -59,7 +59,7 @@ def evaluate(
 
     names = [each.name for each in part.samples]
     pictures = map(Named, names, part.images)
-    found = list(passes(runtime, pictures, batch=batch, threads=threads, skip=leave_out, done=done))
+    found = list(passes(runtime, pictures, batch=batch, threads=threads, skip=leave_out, done=done, settled=True))
     if not found:
         raise InputError(f"{part.source}: none of {len(part)} pictures can be read: the first says {skipped[0][1]}")
     rows = np.concatenate([each.rows for each in found])

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from PIL import Image
 
 from vitrail.checks import whole
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess, Source, decode, streamed
 from vitrail.inference.ahead import Ahead
 from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.inference.settling import settle
 
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
@@ -47,6 +50,7 @@ class _Read(NamedTuple):
     row: int
     name: str
     values: Array  # (C, H, W), or (H, W, C) of bytes
+    file: Source | None  # what can be decoded another way, if it may have to be
 
 
 class _Unread(NamedTuple):
@@ -62,11 +66,13 @@ def passes(
     threads: int = 2,
     skip: Skip | None = None,
     done: Done | None = None,
+    settled: bool = False,
 ) -> Generator[Passed, None, None]:
     """Every picture once. One that cannot be read raises ImageError, or is told to `skip` and left out.
 
     The pictures may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
-    A runtime with `run_bytes` is given 8-bit values of ordinary pictures, another the pixels.
+    A runtime with `run_bytes` is given 8-bit values of ordinary pictures, another the pixels. Where classes are asked
+    for, let near ties be `settled`: pictures decoded at a part of their size are then decoded in full and run again.
     """
     check_runtime(runtime)
     streamed(images)
@@ -74,26 +80,29 @@ def passes(
     whole("threads", threads, 1, 256, error=InputError)
     if getattr(runtime, "takes_whole", False):
         batch = 1  # whole pictures have sizes of their own
-    return _passes(runtime, images, batch, threads, skip, done)
+    settled = settled and runtime.preprocess.scaled_decoding and not getattr(runtime, "takes_whole", False)
+    return _passes(runtime, images, batch, threads, skip, done, settled)
 
 
 def _passes(
-    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None
+    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None, settled: bool
 ) -> Generator[Passed, None, None]:
-    make, run = _ways(runtime)
+    make, run = _ways(runtime, runtime.preprocess)
     # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
     held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
-    with Ahead(enumerate(images), lambda item: _read(make, *item), threads, held) as ahead:
+    with Ahead(enumerate(images), lambda item: _read(make, settled, *item), threads, held) as ahead:
         while found := ahead.take(batch):
             count = len(found)
             kept, failed = _readable(found, skip)
             del found
             if kept:
                 rows, names = [each.row for each in kept], [each.name for each in kept]
-                values = np.stack([each.values for each in kept])
+                values, files = np.stack([each.values for each in kept]), [each.file for each in kept]
                 del kept  # the network may work long: nothing is held twice meanwhile
                 answers = _checked(run(values), len(rows), runtime)
-                del values
+                if settled:
+                    answers = _settled(answers, values, files, runtime)
+                del values, files
                 yield Passed(np.array(rows), names, *answers)
             if failed is not None:
                 raise failed
@@ -106,9 +115,26 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _ways(runtime: Runtime) -> tuple[Callable[[Source], Array], Callable[[Array], tuple[Array, Array]]]:
+def _settled(
+    answers: tuple[Array, Array], values: Array, files: list[Source | None], runtime: Runtime
+) -> tuple[Array, Array]:
+    """The answers, near ties decided by the full picture."""
+    make, run = _ways(runtime, replace(runtime.preprocess, scaled_decoding=False))
+
+    def read(place: int) -> Array | None:
+        file = files[place]
+        try:
+            return None if file is None else make(file)
+        except ImageError:  # gone since, or changed: there is an answer already
+            return None
+
+    return settle(answers, values, runtime.task, read, lambda again: _checked(run(again), len(again), runtime))
+
+
+def _ways(
+    runtime: Runtime, preprocess: Preprocess
+) -> tuple[Callable[[Source], Array], Callable[[Array], tuple[Array, Array]]]:
     """How one picture is read, and how a batch of what was read is run."""
-    preprocess: Preprocess = runtime.preprocess
     run_bytes: Callable[[Array], tuple[Array, Array]] | None = getattr(runtime, "run_bytes", None)
     if run_bytes is not None and getattr(runtime, "takes_whole", False):
         return partial(_whole, preprocess), run_bytes
@@ -123,7 +149,8 @@ def _whole(preprocess: Preprocess, image: Source) -> Array:
     return values if values.ndim == 3 else values[:, :, None]
 
 
-def _read(make: Callable[[Source], Array], row: int, item: Source | Named) -> _Read | _Unread:
+def _read(make: Callable[[Source], Array], keep: bool, row: int, item: Source | Named) -> _Read | _Unread:
+    """The values of one picture; to keep it as well, it must be a file or bytes: all else is never scaled."""
     if isinstance(item, Named):
         name, image = item
     else:
@@ -132,7 +159,8 @@ def _read(make: Callable[[Source], Array], row: int, item: Source | Named) -> _R
     if isinstance(image, ImageError):
         return _Unread(name, image)
     try:
-        return _Read(row, name, make(image))
+        file = image if keep and not isinstance(image, Image.Image | np.ndarray) else None
+        return _Read(row, name, make(image), file)
     except ImageError as error:
         return _Unread(name, error)
 

@@ -62,7 +62,7 @@ def predictions(
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     whole("top", top, error=InputError)
-    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done, settled=True)
     return _predictions(runtime, passed, top)
 
 

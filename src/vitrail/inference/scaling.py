@@ -13,6 +13,7 @@ from vitrail.images import several
 from vitrail.inference.passes import Images
 from vitrail.inference.predict import probabilities
 from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.inference.settling import near_ties
 
 
 class ScalingEffect(NamedTuple):
@@ -22,6 +23,7 @@ class ScalingEffect(NamedTuple):
     changed: int  # pictures of which the network sees other pixels; the others are no JPEGs, or too small to scale
     agreement: float  # share of the changed ones with the same likeliest class; 1.0 if none changed
     largest_difference: float  # of any probability of any of them
+    settled: int = 0  # near ties among the changed ones, which `predict` decides by the full picture, as here
 
 
 def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> ScalingEffect:
@@ -35,7 +37,7 @@ def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> Scaling
     if not len(images) or not runtime.classes:
         raise InputError("expected pictures, and a network with a head, to compare answers")
     full, scaled = (replace(runtime.preprocess, scaled_decoding=way) for way in (False, True))
-    changed = agreeing = 0
+    changed = agreeing = settled = 0
     largest = 0.0
     for start in range(0, len(images), batch):
         part = list(images[start : start + batch])
@@ -43,11 +45,12 @@ def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> Scaling
         other = np.any(before != after, axis=(1, 2, 3))  # (B,)
         if not other.any():
             continue
-        first, second = (
-            probabilities(runtime.run(pixels[other])[0], runtime.task, runtime.temperature)
-            for pixels in (before, after)
-        )
+        whole_logits, logits = (runtime.run(pixels[other])[0] for pixels in (before, after))
+        ties = near_ties(logits, runtime.task)  # (B,)
+        logits = np.where(ties[:, None], whole_logits, logits)
+        first, second = (probabilities(each, runtime.task, runtime.temperature) for each in (whole_logits, logits))
+        settled += int(ties.sum())
         changed += int(other.sum())
         agreeing += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
         largest = max(largest, float(np.abs(first - second).max()))
-    return ScalingEffect(len(images), changed, agreeing / changed if changed else 1.0, largest)
+    return ScalingEffect(len(images), changed, agreeing / changed if changed else 1.0, largest, settled)

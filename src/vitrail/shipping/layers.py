@@ -117,6 +117,10 @@ class PackedMlp(nn.Module):
         return cast(Tensor, self.down(x, onto))
 
 
+# Bytes are counted from the middle: from 0, their mean times what bf16 rounds off the weights would shift every patch.
+MIDDLE = 128
+
+
 class PackedPatches(nn.Module):
     """Patches of pixels, or of the 8-bit values they were made from, normalised by the layer itself."""
 
@@ -133,7 +137,7 @@ class PackedPatches(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         patches = patchify(pixels, self.patch_size)  # (B, N, C*P*P)
         if self.raw is not None and pixels.dtype == torch.uint8:
-            return cast(Tensor, self.raw(patches.to(self.kind)))
+            return cast(Tensor, self.raw(patches.to(self.kind).sub_(MIDDLE)))
         patches = patches if self.norm_before is None else self.norm_before(patches)
         patches = self.projection(patches)  # (B, N, D)
         return patches if self.norm_after is None else cast(Tensor, self.norm_after(patches))

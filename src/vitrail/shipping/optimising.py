@@ -292,7 +292,8 @@ def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_dr
 
     def race(candidates: list[_Candidate], batch: int, threads: int) -> None:
         def call(runtime: Runtime) -> Callable[[], object]:
-            return lambda: list(passes(runtime, images, batch=batch, threads=threads, skip=lambda name, error: None))
+            options: dict[str, Any] = {"batch": batch, "threads": threads, "skip": lambda name, error: None}
+            return lambda: list(passes(runtime, images, **options, settled=True))
 
         took = interleaved({each.way: call(each.runtime) for each in candidates}, rounds=5)
         rows.update({(way, batch, threads): len(images) / seconds for way, seconds in took.items()})

@@ -19,7 +19,7 @@ from vitrail.shipping.encoder import PackedEncoder
 from vitrail.shipping.folding import fold
 from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
-from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, PackedPatches
+from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches
 
 PRECISIONS = ("fp32", "bf16")
 Range = tuple[float, float]  # low and high of what a layer receives
@@ -120,11 +120,11 @@ def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: i
 
 
 def _of_bytes(linear: nn.Linear, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
-    """The projection of 8-bit values: (v / 255 - mean) / std goes into weight and bias."""
+    """The projection of 8-bit values, counted from the middle: (v / 255 - mean) / std goes into weight and bias."""
     weight = linear.weight.double().reshape(linear.out_features, preprocess.channels, -1)  # (D, C, P*P)
     mean, std = (torch.tensor(each, dtype=torch.float64)[None, :, None] for each in (preprocess.mean, preprocess.std))
     bias = linear.bias.double() if linear.bias is not None else torch.zeros(linear.out_features, dtype=torch.float64)
-    shift = (weight * (mean / std)).sum(dim=(1, 2))
+    shift = (weight * ((mean - MIDDLE / preprocess.range) / std)).sum(dim=(1, 2))
     weight = weight / (preprocess.range * std)
     weight = weight.flip(1) if preprocess.order == "BGR" else weight  # bytes come as RGB
     return weight.flatten(1).float(), (bias - shift).float()

@@ -1,0 +1,109 @@
+"""Near ties of scaled pictures are decided by the full one: which they are, and what becomes of them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.about import About, Described
+from vitrail.images import Preprocess
+from vitrail.inference import embed, predict
+from vitrail.inference.settling import CLEAR, near_ties, settle
+
+Array = np.ndarray[Any, Any]
+FULL, SCALED = Preprocess(size=32), Preprocess(size=32, scaled_decoding=True)
+
+
+class Sharpness(Described):
+    """A stand-in network: 'smooth' and 'sharp' are `apart` and change places with full decoding, seen by its pixels."""
+
+    def __init__(self, full: Array, apart: float, preprocess: Preprocess = SCALED, task: str = "one") -> None:
+        self.about = About(preprocess, ("smooth", "sharp"), task=task)
+        self.full, self.apart = full, apart
+        self.given: list[int] = []
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        self.given.append(len(pixels))
+        same = np.array([np.array_equal(each, self.full) for each in pixels])
+        logits = np.stack([~same, same], 1) * np.float32(self.apart)  # (B, 2)
+        logits.flags.writeable = False  # as some runtimes give them
+        return logits, logits
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    """A JPEG large enough to be decoded at a part of its size."""
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((400, 400), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def test_near_is_less_than_clear() -> None:
+    apart = np.log(CLEAR)
+    logits = np.array([[0, 5, 5 + 0.99 * apart], [5 + 1.01 * apart, 5, 0], [1, 1, 1], [-9, 3, -9]], np.float32)
+    assert near_ties(logits, "one").tolist() == [True, False, True, False]
+    assert near_ties(logits, "several").tolist() == [False] * 4  # every class is asked by itself
+    assert near_ties(logits[:, :1], "one").tolist() == [False] * 4
+    assert near_ties(np.zeros((2, 0), np.float32), "one").tolist() == [False] * 2
+
+
+def test_only_near_ties_of_which_other_values_are_read_are_run_again() -> None:
+    logits = np.array([[0.1, 0.0], [9.0, 0.0], [0.1, 0.0], [0.1, 0.0]], np.float32)
+    embedding = np.arange(4, dtype=np.float32)[:, None]
+    values = np.arange(4, dtype=np.uint8)[:, None]
+    found = {0: None, 2: values[2], 3: np.array([7], np.uint8)}  # nothing, the same again, another
+    ran: list[Array] = []
+
+    def run(again: Array) -> tuple[Array, Array]:
+        ran.append(again)
+        return np.array([[0.0, 4.0]], np.float32), np.array([[40.0]], np.float32)
+
+    after, vectors = settle((logits, embedding), values, "one", found.__getitem__, run)
+    assert after.tolist() == [*logits[:3].tolist(), [0.0, 4.0]]
+    assert vectors.tolist() == [[0], [1], [2], [40]]
+    assert [each.tolist() for each in ran] == [[[7]]]
+    assert logits[3, 1] == 0  # what the runtime gave is left alone
+
+
+def test_the_full_picture_decides(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data)
+    full = FULL(data)
+    assert not np.array_equal(full, SCALED(data))
+    near, clear = Sharpness(full, 0.2), Sharpness(full, 0.5)
+    for source in (data, path):
+        assert predict(near, [source])[0].labels[0] == "sharp"
+        assert predict(clear, [source])[0].labels[0] == "smooth"
+    assert (near.given, clear.given) == ([1, 1] * 2, [1] * 2)
+
+
+def test_all_else_is_run_once(data: bytes) -> None:
+    """Embeddings, several labels, full decoding; images in memory, which are never scaled."""
+    full = FULL(data)
+    with Image.open(io.BytesIO(data)) as image:
+        decoded = np.asarray(image)
+    vectors, several = Sharpness(full, 0.2), Sharpness(full, 0.2, task="several")
+    plain, memory = Sharpness(full, 0.2, FULL), Sharpness(full, 0.2)
+    embed(vectors, [data])
+    predict(several, [data])
+    predict(plain, [data])
+    predict(memory, [decoded, Image.fromarray(decoded)])
+    assert [each.given for each in (vectors, several, plain, memory)] == [[1], [1], [1], [2]]
+
+
+def test_a_file_that_is_gone_keeps_its_answer(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data)
+
+    class Removing(Sharpness):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            path.unlink()
+            return super().run(pixels)
+
+    assert predict(Removing(FULL(data), 0.2), [path])[0].labels[0] == "smooth"
