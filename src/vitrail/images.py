@@ -250,7 +250,8 @@ class Preprocess:
         top, left = _offset(tall, height), _offset(wide, width)
         frame = (left, top, left + width, top + height)
         kept = (max(left, 0), max(top, 0), min(left + width, wide), min(top + height, tall))
-        part = self._resample(image, (wide, tall), kept, scaled.area)
+        waste = _WASTE if image.size == (scaled.width, scaled.height) else 1.0  # of a scaled picture no bit is sacred
+        part = self._resample(image, (wide, tall), kept, scaled.area, waste)
         if part.size == (width, height):
             return part
         canvas = Image.new(image.mode, (width, height), bars if len(bars) > 1 else bars[0])
@@ -310,8 +311,11 @@ class Preprocess:
             ratio = min(height / tall, width / wide)
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
-    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box, area: Area) -> Image.Image:
-        """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height)."""
+    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box, area: Area, waste: float) -> Image.Image:
+        """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height).
+
+        If that is `waste` times as large as the part, the part alone is resized: sooner, and a bit otherwise rounded.
+        """
         whole = box == (0, 0, *size)
         same: Area = (0, 0, *size)
         if area == same:
@@ -320,7 +324,7 @@ class Preprocess:
             return _resample_sharp(image, size, box, self.interpolation)
         kernel = _FILTERS[self.interpolation]
         part = (box[2] - box[0], box[3] - box[1])
-        if size[0] * size[1] > _WASTE * part[0] * part[1]:
+        if size[0] * size[1] > waste * part[0] * part[1]:
             across, down = (area[2] - area[0]) / size[0], (area[3] - area[1]) / size[1]
             right, bottom = min(area[0] + box[2] * across, area[2]), min(area[1] + box[3] * down, area[3])
             return image.resize(part, kernel, box=(area[0] + box[0] * across, area[1] + box[1] * down, right, bottom))

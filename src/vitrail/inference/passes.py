@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -101,7 +102,7 @@ def _passes(
                 del kept  # the network may work long: nothing is held twice meanwhile
                 answers = _checked(run(values), len(rows), runtime)
                 if settled:
-                    answers = _settled(answers, values, files, runtime)
+                    answers = _settled(answers, values, files, runtime, threads)
                 del values, files
                 yield Passed(np.array(rows), names, *answers)
             if failed is not None:
@@ -116,7 +117,7 @@ def _cores() -> int:
 
 
 def _settled(
-    answers: tuple[Array, Array], values: Array, files: list[Source | None], runtime: Runtime
+    answers: tuple[Array, Array], values: Array, files: list[Source | None], runtime: Runtime, threads: int
 ) -> tuple[Array, Array]:
     """The answers, near ties decided by the full picture."""
     make, run = _ways(runtime, replace(runtime.preprocess, scaled_decoding=False))
@@ -128,7 +129,11 @@ def _settled(
         except ImageError:  # gone since, or changed: there is an answer already
             return None
 
-    return settle(answers, values, runtime.task, read, lambda again: _checked(run(again), len(again), runtime))
+    def rerun(again: Array) -> tuple[Array, Array]:
+        return _checked(run(again), len(again), runtime)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return settle(answers, values, runtime.task, lambda places: pool.map(read, places), rerun)
 
 
 def _ways(

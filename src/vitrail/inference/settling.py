@@ -6,7 +6,7 @@ two classes that are as likely as each other, and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,22 @@ def near_ties(logits: Array, task: str) -> Array:
 
 
 def settle(
-    answers: Answers, values: Array, task: str, read: Callable[[int], Array | None], run: Callable[[Array], Answers]
+    answers: Answers,
+    values: Array,
+    task: str,
+    read: Callable[[list[int]], Iterable[Array | None]],
+    run: Callable[[Array], Answers],
 ) -> Answers:
-    """The answers, those of near ties replaced by what `run` says of what `read` gives for their place in the batch.
+    """The answers, those of near ties replaced by what `run` says of what `read` gives for their places in the batch.
 
     A picture of which nothing is read, or the same values again, keeps its answer.
     """
     logits, embedding = answers
-    found = {int(place): read(int(place)) for place in np.flatnonzero(near_ties(logits, task))}
+    places = np.flatnonzero(near_ties(logits, task)).tolist()
     other = {
-        place: each for place, each in found.items() if each is not None and not np.array_equal(each, values[place])
+        place: each
+        for place, each in zip(places, read(places), strict=True)
+        if each is not None and not np.array_equal(each, values[place])
     }
     if not other:
         return answers

@@ -22,7 +22,7 @@ from vitrail.opened import path_text
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes
 from vitrail.shipping.packed import Packed, possible, proof
-from vitrail.shipping.packing import Plan, pack, packable
+from vitrail.shipping.packing import Plan, pack
 from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
@@ -51,8 +51,7 @@ def save_packed(
         if layer in runtime.plan.int8:
             tensors[name], tensors[layer + STEPS] = Bytes.of(value)
         else:
-            kind = runtime.plan.kind if layer in packable(folded) else runtime.plan.tokens
-            tensors[name] = value.detach().to(kind if value.is_floating_point() else value.dtype)
+            tensors[name] = value.detach().to(runtime.plan.kind_of(name) if value.is_floating_point() else value.dtype)
     description = {
         "format": FORMAT,
         "config": folded.config.to_dict(),

@@ -46,6 +46,7 @@ class Steps(NamedTuple):
 class PackedEncoder(Encoder):
     """The same blocks, called without the modules around their kernels: a good part of a small network's time.
 
+    Tokens leave it in fp32, whatever they were inside, for what comes after is fp32.
     Maps, head masks, hooks, and blocks that do more than the plain ones, go the usual way.
     """
 
@@ -73,9 +74,10 @@ class PackedEncoder(Encoder):
     ) -> Passed:
         asked = bool(additions) or rotary is not None or head_mask is not None or tape is not None
         if asked or not self.plain or self.training or any(self._hooks):
-            return super().forward(x, place, additions, rotary, head_mask, tape, first)
+            passed = super().forward(x, place, additions, rotary, head_mask, tape, first)
+            return passed._replace(tokens=passed.tokens.float())
         refuse_gradients(x)
-        return Passed(self._through(x, first), place)
+        return Passed(self._through(x, first).float(), place)
 
     def _through(self, x: Tensor, first: int) -> Tensor:
         """Tokens (B, T, D) through every block; of the last come the `first` alone, or all."""

@@ -22,6 +22,8 @@ from vitrail.shipping.kernels import FUSED, Bytes, Scale
 from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches
 
 PRECISIONS = ("fp32", "bf16")
+ENDS = ("norm", "pool", "head")  # always fp32: logits in bf16 would be steps apart, and two classes alike
+PARTS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # of a block, in the order that tokens meet them
 Range = tuple[float, float]  # low and high of what a layer receives
 
 
@@ -51,17 +53,19 @@ class Plan:
 
     @property
     def tokens(self) -> torch.dtype:
-        """Of tokens between layers, and of norms, positions and head."""
+        """Of tokens between layers, of their norms and positions."""
         return torch.float32 if self.int8 else self.kind
+
+    def kind_of(self, name: str) -> torch.dtype:
+        """Of a tensor that is not int8, by its name in the network."""
+        if name.partition(".")[0] in ENDS:
+            return torch.float32
+        return self.kind if name.removesuffix(".weight").endswith(PARTS) else self.tokens
 
 
 def packable(model: ViT) -> list[str]:
     """The layers that can be int8, in the order that tokens meet them."""
-    return [
-        f"encoder.blocks.{number}.{part}"
-        for number in range(model.config.depth)
-        for part in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
-    ]
+    return [f"encoder.blocks.{number}.{part}" for number in range(model.config.depth) for part in PARTS]
 
 
 def pack(
@@ -82,7 +86,9 @@ def pack(
         _pack_patches(packed, plan, preprocess, rows)
         packed.encoder = PackedEncoder(packed.encoder)
     packed.pooled_only = True
-    return packed.to(plan.tokens).eval().requires_grad_(False)
+    for name, part in packed.named_children():
+        part.to(torch.float32 if name in ENDS else plan.tokens)
+    return packed.eval().requires_grad_(False)
 
 
 def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:
