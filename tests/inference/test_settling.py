@@ -64,7 +64,7 @@ def test_only_near_ties_of_which_other_values_are_read_are_run_again() -> None:
         ran.append(again)
         return np.array([[0.0, 4.0]], np.float32), np.array([[40.0]], np.float32)
 
-    after, vectors = settle((logits, embedding), values, "one", found.__getitem__, run)
+    after, vectors = settle((logits, embedding), values, "one", lambda places: [found[each] for each in places], run)
     assert after.tolist() == [*logits[:3].tolist(), [0.0, 4.0]]
     assert vectors.tolist() == [[0], [1], [2], [40]]
     assert [each.tolist() for each in ran] == [[[7]]]
