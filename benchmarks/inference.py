@@ -47,7 +47,7 @@ from vitrail.network.vit import with_merging  # noqa: E402
 from vitrail.shipping import Packed, Plan, export  # noqa: E402
 from vitrail.shipping.calibration import calibrate  # noqa: E402
 from vitrail.shipping.kernels import has_bf16_units  # noqa: E402
-from vitrail.shipping.limits import limits  # noqa: E402
+from vitrail.shipping.limits import products, rates  # noqa: E402
 
 Call = Callable[[], Any]
 THREADS = 2
@@ -155,14 +155,18 @@ def candidates(
     return calls, ours
 
 
-def ratios(
-    size: str, batch: int, rounds: int, bf16: bool, rates: dict[str, float], merge: Sequence[int]
-) -> list[dict[str, Any]]:
-    """A row a candidate: timm's time over its own, median and quartiles of the rounds, and its share of the limit."""
+def ratios(size: str, batch: int, rounds: int, bf16: bool, merge: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a candidate: timm's time over its own, median and quartiles of the rounds, and its share of the limit.
+
+    The limit is a large product of the same precision, timed in turn with the candidates.
+    """
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         calls, ours = candidates(size, batch, Path(folder), bf16, merge)
         expected = np.asarray(calls["timm"]())
-        seconds = interleave(calls, rounds)
+        large = products()
+        seconds = interleave(calls | large, rounds)
+        limit = rates({name: statistics.median(each.wall for each in seconds.pop(name)) for name in large})
+        print(f"{size}, batch {batch}: GFLOP/s of a large product", {name: round(rate) for name, rate in limit.items()})
         work = 2 * estimate(ours.config).multiply_adds * batch / 1e9
         rows = []
         for name, took in seconds.items():
@@ -170,7 +174,7 @@ def ratios(
             apart = None if name == "transformers" else float(np.abs(out - expected).max() / np.abs(expected).max())
             low, middle, high = quartiles([a.wall / b.wall for a, b in zip(seconds["timm"], took, strict=True)])
             precision = next((each for each in ("int8", "bf16") if each in name), "fp32")
-            share = work / statistics.median(each.wall for each in took) / rates[precision]
+            share = work / statistics.median(each.wall for each in took) / limit[precision]
             rows.append(
                 {
                     "size": size,
@@ -274,14 +278,12 @@ def main() -> None:
                 f"{row['memory'] / 1e6:.0f} MB, {row['memory_per_token'] / 1e3:.0f} KB a token"
             )
     else:
-        rates = limits()
         merge = [int(each) for each in given.merge.split(",") if each]
         rows = []
         for size in given.sizes.split(","):
             for batch in map(int, given.batches.split(",")):
-                rows += ratios(size, batch, given.rounds, given.bf16 or has_bf16_units(), rates, merge)
+                rows += ratios(size, batch, given.rounds, given.bf16 or has_bf16_units(), merge)
         show(rows)
-        print("limit, GFLOP/s of a large product:", {name: round(rate) for name, rate in rates.items()})
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1))
 

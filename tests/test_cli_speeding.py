@@ -115,6 +115,11 @@ def test_export_packed_and_bf16(place: Path) -> None:
     )
     assert told["precision"] == "bf16"
     assert told["after"]["pictures"] == 48
+    told = json.loads(
+        typed("export", net, place / "half.xml", "--bf16", "--data", place / "data", "--max-drop", 30, "--json")
+    )
+    assert (told["format"], told["bf16"]["runtime"], told["bf16"]["precision"]) == ("openvino", "openvino", "bf16")
+    assert open_exported(place / "half.xml").contents.measurements == told["bf16"]
 
 
 def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,24 +94,33 @@ def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
 def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = checkpoint(depth=1)
     data = labelled(made, 60, train=20, val=40)
-    for wanted, suffix in (("packed int8", ".safetensors"), ("packed fp32", ".safetensors"), ("onnx int8", ".onnx")):
+    monkeypatch.setattr(optimising, "has_bf16_units", lambda: True)
+    for wanted, suffix in (
+        ("packed int8", ".safetensors"),
+        ("packed fp32", ".safetensors"),
+        ("onnx int8", ".onnx"),
+        ("openvino int8", ".xml"),
+    ):
 
         def fixed(calls: Any, rounds: int = 1, wanted: str = wanted) -> dict[Any, float]:
             return {key: 0.5 if str(key) == wanted else 1.0 for key in calls}
 
         monkeypatch.setattr(optimising, "interleaved", fixed)
-        kinds = ("onnx",) if wanted.startswith("onnx") else ("packed",)
+        kinds = (wanted.split()[0],)
         out = tmp_path / wanted.replace(" ", "-")
         found = optimize(made, data, out, max_drop=50.0, batches=(4,), merging=False, runtimes=kinds)
         assert str(found.best.way) == wanted
         assert found.speed == 2.0
         assert found.out == out.with_name(out.name + suffix)
         opened = open_runtime(found.out)
-        measured = opened.contents.measurements if suffix == ".onnx" else opened.measurements  # type: ignore[attr-defined]
+        packed = suffix == ".safetensors"
+        measured = opened.measurements if packed else opened.contents.measurements  # type: ignore[attr-defined]
         assert [measured["best"][each] for each in ("runtime", "precision")] == wanted.split()
-        assert {str(each.way) for each in found.tried} >= {"eager fp32", f"{kinds[0]} fp32", f"{kinds[0]} int8"}
-        if suffix == ".safetensors":
-            assert opened.precision == wanted.split()[1]  # type: ignore[attr-defined]
+        tried = {str(each.way) for each in found.tried}
+        assert tried >= {"eager fp32", f"{kinds[0]} fp32", f"{kinds[0]} int8"}
+        assert (f"{kinds[0]} bf16" in tried) == (kinds[0] != "onnx")
+        precision = opened.precision if packed else opened.contents.precision  # type: ignore[attr-defined]
+        assert precision == {"openvino int8": "int8+bf16"}.get(wanted, wanted.split()[1])
 
 
 def test_a_candidate_that_fails_does_not_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def export(
             measure=None if small is None else _measuring(small, made),
         )
     if as_json:
-        print_json(report.to_dict() | ({"int8": made[0].to_dict()} if made else {}))
+        print_json(report.to_dict() | ({each.runtime.precision: each.to_dict() for each in made}))
         return
     for each in made:
         _show(each)
