@@ -21,7 +21,7 @@ from vitrail.network.vit import ViT, on_meta
 from vitrail.opened import path_text
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes
-from vitrail.shipping.packed import Packed, possible, proof
+from vitrail.shipping.packed import LOOSELY, Packed, possible, proof
 from vitrail.shipping.packing import Plan, pack
 from vitrail.stored import read_all, read_safetensors
 
@@ -31,7 +31,6 @@ PROOF: Final = "proof.logits"
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
 STEPS: Final = ".steps"  # after the name of a layer in bytes
 WITHIN: Final = 0.05  # of the largest logit: another processor rounds otherwise, and a byte more or less follows
-LOOSELY: Final = 0.3  # where weights are of another precision than the proof, or where rounding decides what merges
 
 
 def save_packed(
