@@ -12,7 +12,7 @@ from torch import nn
 import vitrail
 from shipping.packs import VARIANTS, checkpoint, network, pictures
 from vitrail import Checkpoint, Preprocess
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.shipping import kernels, packed
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
@@ -46,6 +46,33 @@ def test_packed_bf16_answers_as_a_bf16_network_does(name: str) -> None:
     assert np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
     assert next(made.model.parameters()).dtype == torch.float32  # the one given stays as it was
     assert weight_bytes(runtime.model) < 0.6 * weight_bytes(Packed(made).model)
+
+
+def test_what_comes_after_the_blocks_is_fp32() -> None:
+    made = checkpoint(pool="map", cls_token=False)
+    runtime = Packed(made, Plan("bf16"))
+    assert {each.dtype for part in ("norm", "pool", "head") for each in getattr(runtime.model, part).parameters()} == {
+        torch.float32
+    }
+    assert runtime.model.encoder.blocks[0].norm1.weight.dtype == torch.bfloat16
+    logits = runtime.run(np.random.default_rng(1).standard_normal((4, 3, 32, 32), np.float32))[0]
+    assert not np.array_equal(logits, torch.from_numpy(logits).bfloat16().float().numpy())  # no steps of bf16
+
+
+def test_bf16_networks_that_merge_are_compared_loosely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On random pixels rounding decides what merges: as far as that may move the answers, and no further."""
+    both = [(checkpoint(), 0.1), (checkpoint(merge_per_block=2), 0.3)]
+    noise = packed._noise(Packed(both[0][0]))
+    for made, most in both:
+        exact = torch.cat([made.model(each) for each in noise]).detach()
+        for share in (0.9, 1.1):
+            apart = exact + share * most * exact.abs().max()
+            monkeypatch.setattr(packed, "proof", lambda runtime, apart=apart: apart)
+            if share < 1:
+                assert Packed(made, Plan("bf16")).difference == pytest.approx(share * most, rel=0.01)
+                continue
+            with pytest.raises(VitrailError, match=f"expected at most {most:g}"):
+                Packed(made, Plan("bf16"))
 
 
 def test_the_network_given_is_left_alone() -> None:
