@@ -18,7 +18,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation import Score
 from vitrail.inference import Exported, open_exported
 from vitrail.inference.exported import SUFFIXES
-from vitrail.shipping import benching
+from vitrail.shipping import benching, exporting
 from vitrail.shipping.judging import Judge, Judged
 
 RUN = CliRunner()
@@ -107,7 +107,8 @@ def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
     assert not [each for each in place.iterdir() if ".tmp" in each.name]
 
 
-def test_export_packed_and_bf16(place: Path) -> None:
+def test_export_packed_and_bf16(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
     net = place / "net.safetensors"
     assert "packed fp32" in typed("export", net, place / "fast.safetensors")
     told = json.loads(

@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail.about import About, Described
 from vitrail.images import Preprocess
 from vitrail.inference import embed, predict
+from vitrail.inference.passes import passes
 from vitrail.inference.settling import CLEAR, near_ties, settle
 
 Array = np.ndarray[Any, Any]
@@ -107,3 +108,37 @@ def test_a_file_that_is_gone_keeps_its_answer(data: bytes, tmp_path: Path) -> No
             return super().run(pixels)
 
     assert predict(Removing(FULL(data), 0.2), [path])[0].labels[0] == "smooth"
+
+
+def test_a_file_that_is_another_by_now_keeps_its_answer(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "latest.jpg"
+    path.write_bytes(data)
+    with Image.open(io.BytesIO(data)) as image:
+        image.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "next.jpg", quality=90)
+
+    class Exchanging(Sharpness):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            path.write_bytes((tmp_path / "next.jpg").read_bytes())
+            return super().run(pixels)
+
+    assert predict(Exchanging(FULL(tmp_path / "next.jpg"), 0.2), [path])[0].labels[0] == "smooth"
+
+
+def test_several_ties_of_a_batch_are_counted_once_and_keep_their_order(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(data[:200])
+    network = Sharpness(FULL(data), 0.2)
+    done: list[int] = []
+    left_out: list[str] = []
+    found = list(
+        passes(
+            *(network, [data, data, tmp_path / "broken.jpg", data, data]),
+            batch=3,
+            skip=lambda name, error: left_out.append(name),
+            done=done.append,
+            settled=True,
+        )
+    )
+    assert [each.rows.tolist() for each in found] == [[0, 1], [3, 4]]
+    assert [each.logits.argmax(1).tolist() for each in found] == [[1, 1], [1, 1]]
+    assert network.given == [2, 2, 2, 2]  # scaled, then in full, of each batch
+    assert (sum(done), len(left_out)) == (5, 1)

@@ -12,7 +12,7 @@ import torch
 import vitrail
 from shipping.packs import checkpoint, labelled
 from vitrail.errors import CheckpointError, ConfigError, InputError
-from vitrail.shipping import bench, benching, open_packed, open_runtime, optimising, optimize
+from vitrail.shipping import bench, benching, exporting, open_packed, open_runtime, optimising, optimize
 from vitrail.shipping.benching import KINDS
 from vitrail.shipping.limits import limits
 from vitrail.shipping.packed import Packed
@@ -95,6 +95,7 @@ def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch
     made = checkpoint(depth=1)
     data = labelled(made, 60, train=20, val=40)
     monkeypatch.setattr(optimising, "has_bf16_units", lambda: True)
+    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
     for wanted, suffix in (
         ("packed int8", ".safetensors"),
         ("packed fp32", ".safetensors"),

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import vitrail
 from shipping.packs import VARIANTS, checkpoint, network, pictures
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
+from vitrail.network.encoder import Block
 from vitrail.shipping import kernels, packed
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
@@ -152,14 +154,21 @@ def test_head_masks_work_on_a_packed_network() -> None:
         torch.testing.assert_close(Packed(made).model(pixels, head_mask=mask), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "plain"), [("plain", True), ("swiglu", False), ("rotary", True), ("merging", False)])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        *(("plain", True), ("registers, mean", True), ("pruned", True), ("tanh gelu", True)),
+        *(("swiglu", False), ("rotary", True), ("merging", False)),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8+bf16"])
 def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: str, plain: bool, precision: str) -> None:
     made = checkpoint(**VARIANTS[name])
-    int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if precision == "int8" else {}
-    model = Packed(made, Plan("fp32", int8)).model
+    int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
+    plan = Plan("bf16" if "bf16" in precision else "fp32", int8)
+    model = Packed(made, plan).model
     assert model.encoder.plain == plain
-    pixels = torch.randn(3, 3, 32, 32)
+    pixels = torch.randn(3, 3, 32, 32).to(plan.tokens)
     seen: list[int] = []
     with torch.inference_mode():
         short = model(pixels)
@@ -170,7 +179,17 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: st
     hook.remove()
     with torch.inference_mode():
         assert torch.equal(model(pixels), usual)
-    assert seen == [1]
+        assert seen == [1]
+        hook = register_module_forward_hook(lambda each, *_: seen.append(2) if isinstance(each, Block) else None)
+        model(pixels)
+    hook.remove()
+    assert seen == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_picture_gives_no_answer(precision: str) -> None:
+    logits, embedding = Packed(checkpoint(), Plan(precision)).run(np.zeros((0, 3, 32, 32), np.float32))
+    assert (logits.shape, embedding.shape) == ((0, 5), (0, 48))
 
 
 # ---- int8 --------------------------------------------------------------------------------------------------------

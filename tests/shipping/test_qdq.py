@@ -143,7 +143,8 @@ def test_an_int8_file_may_be_twice_as_far_off_as_rounding_moves_the_answers_and_
 ) -> None:
     pixels = torch.randn(4, 3, 32, 32)
     seen = ranges_of(source, pixels)
-    narrow = {name: (low / 4, high / 4) for name, (low, high) in seen.items() if name.startswith("encoder")}
+    layers = {name: ends for name, ends in seen.items() if name.startswith("encoder")}
+    narrow, narrower = ({name: (low / by, high / by) for name, (low, high) in layers.items()} for by in (2, 4))
     exact = ready.network
     one = {name: ends for name, ends in seen.items() if name == "encoder.blocks.0.mlp.up"}
     coarse, fine = _rounding(exact, narrow, False), _rounding(exact, one, False)
@@ -157,6 +158,9 @@ def test_an_int8_file_may_be_twice_as_far_off_as_rounding_moves_the_answers_and_
         ]
 
     given = (source.preprocess, case, "float", ROUNDED, exact)
+    coarsest = _rounding(exact, narrower, False)
+    with pytest.raises(CheckpointError, match=r"at most 0\.3 is allowed"):  # however far rounding moves the answers
+        compare(beyond(coarsest, 1.1), coarsest, *given)
     [found] = compare(beyond(coarse, 2.0), coarse, *given)
     assert found.difference > 0.12
     with pytest.raises(CheckpointError, match="not exported: .* is allowed"):

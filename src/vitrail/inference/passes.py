@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -47,11 +48,36 @@ class Passed(NamedTuple):
     embedding: Array  # (B, D)
 
 
+class _File(NamedTuple):
+    """A picture to be read again, and what shows whether it is still the same one."""
+
+    source: Source
+    stamp: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, source: Source) -> _File:
+        return cls(source, _stamp(source))
+
+    @property
+    def same(self) -> bool:
+        return _stamp(self.source) == self.stamp
+
+
+def _stamp(source: Source) -> tuple[int, int] | None:
+    """Time and size of a file; None for one that is not there, and for bytes, which stay as they are."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    with suppress(OSError):
+        found = os.stat(source)
+        return found.st_mtime_ns, found.st_size
+    return None
+
+
 class _Read(NamedTuple):
     row: int
     name: str
     values: Array  # (C, H, W), or (H, W, C) of bytes
-    file: Source | None  # what can be decoded another way, if it may have to be
+    file: _File | None  # what can be decoded another way, if it may have to be
 
 
 class _Unread(NamedTuple):
@@ -117,16 +143,18 @@ def _cores() -> int:
 
 
 def _settled(
-    answers: tuple[Array, Array], values: Array, files: list[Source | None], runtime: Runtime, threads: int
+    answers: tuple[Array, Array], values: Array, files: list[_File | None], runtime: Runtime, threads: int
 ) -> tuple[Array, Array]:
     """The answers, near ties decided by the full picture."""
     make, run = _ways(runtime, replace(runtime.preprocess, scaled_decoding=False))
 
     def read(place: int) -> Array | None:
         file = files[place]
+        if file is None or not file.same:  # changed since, or gone: there is an answer already
+            return None
         try:
-            return None if file is None else make(file)
-        except ImageError:  # gone since, or changed: there is an answer already
+            return make(file.source)
+        except ImageError:
             return None
 
     def rerun(again: Array) -> tuple[Array, Array]:
@@ -164,7 +192,7 @@ def _read(make: Callable[[Source], Array], keep: bool, row: int, item: Source | 
     if isinstance(image, ImageError):
         return _Unread(name, image)
     try:
-        file = image if keep and not isinstance(image, Image.Image | np.ndarray) else None
+        file = _File.of(image) if keep and not isinstance(image, Image.Image | np.ndarray) else None
         return _Read(row, name, make(image), file)
     except ImageError as error:
         return _Unread(name, error)

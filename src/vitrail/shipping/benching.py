@@ -16,7 +16,7 @@ import torch
 
 from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import instance, whole
-from vitrail.errors import InputError, MissingExtraError, VitrailError, nearest
+from vitrail.errors import InputError, VitrailError, nearest
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime, open_exported
 from vitrail.network.cost import estimate
@@ -128,7 +128,7 @@ def _table(
         try:
             if kind != "eager":
                 made[kind], files[kind] = _made(checkpoint, kind, folder)
-        except (MissingExtraError, InputError) as error:
+        except VitrailError as error:
             if kind in asked:
                 raise
             notes.append(f"{kind} left out: {error}")

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module
 
 from vitrail.network.attention import Attention
 from vitrail.network.encoder import Block, Encoder, Passed, Tape
@@ -47,7 +48,8 @@ class PackedEncoder(Encoder):
     """The same blocks, called without the modules around their kernels: a good part of a small network's time.
 
     Tokens leave it in fp32, whatever they were inside, for what comes after is fp32.
-    Maps, head masks, hooks, and blocks that do more than the plain ones, go the usual way.
+    Maps, head masks, hooks, and blocks that do more than the plain ones, go the usual way. Layers are those that were
+    there when it was packed.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -73,11 +75,15 @@ class PackedEncoder(Encoder):
         first: int = 0,
     ) -> Passed:
         asked = bool(additions) or rotary is not None or head_mask is not None or tape is not None
-        if asked or not self.plain or self.training or any(self._hooks):
+        if asked or not self.plain or self.training or self._heard():
             passed = super().forward(x, place, additions, rotary, head_mask, tape, first)
             return passed._replace(tokens=passed.tokens.float())
         refuse_gradients(x)
         return Passed(self._through(x, first).float(), place)
+
+    def _heard(self) -> bool:
+        """Whether anyone listens at a part of a block."""
+        return any(self._hooks) or bool(module._global_forward_hooks or module._global_forward_pre_hooks)
 
     def _through(self, x: Tensor, first: int) -> Tensor:
         """Tokens (B, T, D) through every block; of the last come the `first` alone, or all."""
@@ -85,14 +91,15 @@ class PackedEncoder(Encoder):
         x = side_by_side(x)  # (B*T, D), to the end
         for number, step in enumerate(self._steps, start=1):
             qkv = step.qkv.rows(torch.layer_norm(x, *step.norm1))  # (B*T, 3*A*d)
-            qkv = qkv.view(b, t, 3, -1, self._head_width).permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
+            heads = qkv.shape[1] // (3 * self._head_width)
+            qkv = qkv.view(b, t, 3, heads, self._head_width).permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
             q, k, v = (qkv if self._gather is None else qkv.contiguous()).unbind(0)
             if first and number == len(self._steps):
                 q, x = q[:, :, :first], side_by_side(x.view(b, t, width)[:, :first])
             gathered = F.scaled_dot_product_attention(q, k, v) if self._gather is None else self._gather(q, k, v, None)
             x = step.out.rows(_side_by_side(gathered, x), x)
             x = step.down.rows(step.up.rows(torch.layer_norm(x, *step.norm2)), x)
-        return x.view(b, -1, width)
+        return x.view(b, first or t, width)
 
 
 def _side_by_side(gathered: Tensor, x: Tensor) -> Tensor:
@@ -100,7 +107,7 @@ def _side_by_side(gathered: Tensor, x: Tensor) -> Tensor:
     gathered = gathered.transpose(1, 2)  # (B, T, A, d)
     if gathered.dtype != x.dtype:
         gathered = x.new_empty(gathered.shape).copy_(gathered)  # turned and converted at once
-    return gathered.reshape(len(x), -1)
+    return gathered.reshape(len(x), gathered.shape[2] * gathered.shape[3])
 
 
 def _plain(block: Block) -> bool:

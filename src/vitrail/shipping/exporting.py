@@ -18,7 +18,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import choice, instance
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
-from vitrail.inference.exported import Exported, open_exported, read_exported
+from vitrail.inference.exported import Exported, multiplies_bf16, open_exported, read_exported
 from vitrail.inference.quiet import quietly
 from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
@@ -99,6 +99,8 @@ def export(
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     if bf16 and target != "openvino":
         raise InputError("bf16 is for NAME.xml, which OpenVINO runs in it, or a packed NAME.safetensors")
+    if bf16 and not multiplies_bf16():
+        raise InputError("this processor does not multiply bf16, so a bf16 file could not be verified: leave bf16 out")
     ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
     if int8:
         ready = ready._replace(
