@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,25 +26,31 @@ def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 @pytest.mark.parametrize("kind, within", [(torch.bfloat16, 0.02), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(
-    "most, images, queries",  # scores held at once, and which pieces that leaves: all, images, heads, queries
-    [(1 << 20, 4, 29), (2 * 3 * 29 * 29, 2, 29), (2 * 29 * 29, 1, 29), (8 * 29, 1, 8)],
+    "most, heads, queries",  # scores held at once, and the pieces that leaves: all, some heads, one head, some queries
+    [(1 << 20, 12, 29), (5 * 29 * 29, 5, 29), (29 * 29, 1, 29), (8 * 29, 1, 8)],
 )
 def test_pieces_give_what_the_formula_gives(
-    kind: torch.dtype, within: float, biased: bool, most: int, images: int, queries: int, monkeypatch: Any
+    kind: torch.dtype, within: float, biased: bool, most: int, heads: int, queries: int, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(gathering, "SCORES", most)
-    monkeypatch.setattr(gathering, "LEAST", 4)
     seen: list[tuple[int, ...]] = []
-    whole = gathering._gather_whole
-    monkeypatch.setattr(gathering, "_gather_whole", lambda q, *rest: (seen.append(tuple(q.shape)), whole(q, *rest))[1])
+    piece = gathering._gather_piece
+    monkeypatch.setattr(gathering, "_gather_piece", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1])
+    monkeypatch.setattr(gathering, "gather_flat", partial(gathering.gather_flat, most=most, least=4))
     # Views into one table, as a qkv layer gives them.
     q, k, v = torch.randn(4, 29, 3, 3, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
-    bias = torch.randn(4, 1, 1, 29).to(kind) if biased else None
-    torch.testing.assert_close(gather(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within)
-    assert max(each[0] for each in seen) == images
-    assert max(each[2] for each in seen) == queries
-    assert all(np.prod(each[:3]) * 29 <= most for each in seen)  # no more scores than that, ever
-    assert sum(int(np.prod(each)) for each in seen) == q.numel()
+    for bias in (torch.randn(4, 1, 1, 29), torch.randn(4, 3, 29, 29)) if biased else (None,):
+        seen.clear()
+        bias = None if bias is None else bias.to(kind)
+        torch.testing.assert_close(gather(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within)
+        assert max(each[0] for each in seen) == heads
+        assert max(each[1] for each in seen) == queries
+        assert all(np.prod(each[:2]) * 29 <= most for each in seen)  # no more scores than that, ever
+        assert sum(int(np.prod(each)) for each in seen) == q.numel()
+
+
+def test_queries_may_come_scaled() -> None:
+    q, k, v = torch.randn(3, 4, 29, 16).bfloat16().unbind(0)
+    assert torch.equal(gathering.gather_flat(q / 4, k, v, None, True), gathering.gather_flat(q, k, v))
 
 
 def test_one_query_gathers_from_all() -> None:

@@ -158,7 +158,8 @@ def test_head_masks_work_on_a_packed_network() -> None:
     ("name", "plain"),
     [
         *(("plain", True), ("registers, mean", True), ("pruned", True), ("tanh gelu", True)),
-        *(("swiglu", False), ("rotary", True), ("merging", False)),
+        *(("merging", True), ("no biases", True), ("distillation", True), ("attention pool", True)),
+        *(("swiglu", False), ("rotary", False), ("patch norms", False), ("qk norm", False), ("relative", False)),
     ],
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8+bf16"])
@@ -167,8 +168,8 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: st
     int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
     plan = Plan("bf16" if "bf16" in precision else "fp32", int8)
     model = Packed(made, plan).model
-    assert model.encoder.plain == plain
-    pixels = torch.randn(3, 3, 32, 32).to(plan.tokens)
+    assert (model.short is not None) == plain
+    pixels = torch.randn(3, 3, 48, 32).to(plan.tokens)
     seen: list[int] = []
     with torch.inference_mode():
         short = model(pixels)
@@ -176,14 +177,21 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: st
         usual = model(pixels)
     assert seen == [1]  # who listens at a layer hears it
     assert torch.equal(short, usual)
+    with torch.inference_mode():
+        for ours, theirs in zip(Packed(made, plan).model.features(pixels), model.features(pixels), strict=True):
+            assert (
+                ours == theirs if isinstance(ours, tuple) else torch.equal(ours, theirs)
+            )  # merged ones at their places
+    seen.clear()
     hook.remove()
     with torch.inference_mode():
         assert torch.equal(model(pixels), usual)
-        assert seen == [1]
+        assert torch.equal(model(pixels[:1]), model(pixels[:1]))  # nothing of a picture stays behind
+        assert seen == []
         hook = register_module_forward_hook(lambda each, *_: seen.append(2) if isinstance(each, Block) else None)
         model(pixels)
     hook.remove()
-    assert seen == [1, 2, 2, 2]
+    assert seen == [2, 2, 2]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

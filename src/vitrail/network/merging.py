@@ -65,19 +65,25 @@ def merge(x: Tensor, place: Place, metric: Tensor, count: int) -> tuple[Tensor, 
     if not count:  # one patch left has no partner
         return x, place
     matching = match(metric, count, r)
-    sizes = torch.ones(b * t, device=x.device) if place.sizes is None else place.sizes.flatten()  # fp32: counts exact
-    joining = sizes.index_select(0, matching.joins)
-    sizes = sizes.index_select(0, matching.stays).scatter_add_(0, matching.into, joining)
-    share = joining / sizes.index_select(0, matching.into)  # of the token it becomes part of
+    ones = torch.ones(b, t, device=x.device)  # fp32: counts exact
+    sizes, share = join_sizes(ones if place.sizes is None else place.sizes, matching)
     places = place.places
     if places is not None:
-        places = _joined(F.pad(places.expand(b, -1, -1), (0, 0, r, 0)), matching, share)[:, r:]
+        places = join(F.pad(places.expand(b, -1, -1), (0, 0, r, 0)), matching, share)[:, r:]
     sources = matching.target[:, r:] - r
     sources = sources if place.sources is None else sources.gather(1, place.sources)
-    return _joined(x, matching, share), Place(place.grid, r, places, sizes.view(b, -1), sources)
+    return join(x, matching, share), Place(place.grid, r, places, sizes, sources)
 
 
-def _joined(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
+def join_sizes(sizes: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
+    """Sizes of tokens before (B, T) -> after (B, left); and of each that leaves, its share of the one it joins."""
+    before = sizes.flatten()
+    joining = before.index_select(0, matching.joins)
+    after = before.index_select(0, matching.stays).scatter_add_(0, matching.into, joining)
+    return after.view(sizes.shape[0], -1), joining / after.index_select(0, matching.into)
+
+
+def join(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
     """Rows of x (B, T, D) that stay, each moved towards those that join it: a mean weighted by size.
 
     Whole rows are picked out of one long table, and only those that change are computed with: several times as fast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ class Encoded(NamedTuple):
     place: Place
 
 
+Short = Callable[["ViT", Tensor, Grid, int], Encoded | None]  # model, pixels, grid, first; None: go the usual way
+
+
 class ViT(nn.Module):
     """A vision transformer as its config describes it; `model(pixels)` gives logits, always."""
 
@@ -52,6 +56,7 @@ class ViT(nn.Module):
         self.pool = build_pool(config)
         self.head = build_head(config)
         self.pooled_only = False  # whether the last block stops at the tokens that the pool reads: what ships does
+        self.short: Short | None = None  # in the place of patches, tokens and encoder, where a packed network has one
         initialise(self, config)
 
     def forward(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
@@ -77,6 +82,10 @@ class ViT(nn.Module):
         With `first`, and without a tape, only so many tokens come out of the last block.
         """
         grid = self.grid_of(pixels)
+        if self.short is not None and head_mask is None and tape is None:
+            encoded = self.short(self, pixels, grid, first)
+            if encoded is not None:
+                return encoded
         x = pixels if self.stem is None else self.stem(pixels)  # (B, C', H/r, W/r)
         x = self.patches(x)  # (B, N, D)
         x, place = self.tokens(x, grid)  # (B, T, D)

@@ -1,68 +1,35 @@
-"""The encoder of a packed network: kernel after kernel on rows of tokens, where nothing else is asked of the blocks."""
+"""The encoder of a packed network, and its whole way from pixels to tokens as a program, where the network is plain."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules import module
 
 from vitrail.network.attention import Attention
 from vitrail.network.encoder import Block, Encoder, Passed, Tape
-from vitrail.network.positions import RotaryPositions
+from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import Place
-from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp, refuse_gradients, side_by_side
+from vitrail.network.vit import Encoded, ViT
+from vitrail.shipping.kernels import FUSED
+from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
+from vitrail.shipping.program import Norm, Product, Program, Run, Step, compiled
 
-Layer = PackedLinear | ByteLinear
-
-
-class Norm(NamedTuple):
-    """What torch.layer_norm is given beside tokens: reading it off a module takes longer."""
-
-    shape: list[int]
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: float
-
-    @classmethod
-    def of(cls, norm: nn.Module | None) -> Norm:
-        norm = cast(nn.LayerNorm, norm)
-        return cls(list(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
-
-
-class Steps(NamedTuple):
-    """What a plain block does, in its order."""
-
-    norm1: Norm
-    qkv: Layer
-    out: Layer
-    norm2: Norm
-    up: Layer
-    down: Layer
+GRIDS = 16  # whose positions are kept
 
 
 class PackedEncoder(Encoder):
-    """The same blocks, called without the modules around their kernels: a good part of a small network's time.
+    """The same blocks; tokens leave it in fp32, whatever they were inside, for what comes after is fp32."""
 
-    Tokens leave it in fp32, whatever they were inside, for what comes after is fp32.
-    Maps, head masks, hooks, and blocks that do more than the plain ones, go the usual way. Layers are those that were
-    there when it was packed.
-    """
-
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, kind: torch.dtype) -> None:
         nn.Module.__init__(self)  # the blocks are there already
+        self.kind = kind  # of tokens inside
         self.like(encoder)
         self.blocks = encoder.blocks
-        blocks = [cast(Block, each) for each in self.blocks]
-        self.plain = all(_plain(each) for each in blocks)
-        self._steps = [_steps(each) for each in blocks] if self.plain else []
-        self._head_width = blocks[0].attention.head_width
-        self._gather = blocks[0].attention.gather
-        parts = list(self.blocks.modules())
-        self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
 
     def forward(
         self,
@@ -74,47 +41,78 @@ class PackedEncoder(Encoder):
         tape: Tape | None = None,
         first: int = 0,
     ) -> Passed:
-        asked = bool(additions) or rotary is not None or head_mask is not None or tape is not None
-        if asked or not self.plain or self.training or self._heard():
-            passed = super().forward(x, place, additions, rotary, head_mask, tape, first)
-            return passed._replace(tokens=passed.tokens.float())
-        refuse_gradients(x)
-        return Passed(self._through(x, first).float(), place)
-
-    def _heard(self) -> bool:
-        """Whether anyone listens at a part of a block."""
-        return any(self._hooks) or bool(module._global_forward_hooks or module._global_forward_pre_hooks)
-
-    def _through(self, x: Tensor, first: int) -> Tensor:
-        """Tokens (B, T, D) through every block; of the last come the `first` alone, or all."""
-        b, t, width = x.shape
-        x = side_by_side(x)  # (B*T, D), to the end
-        for number, step in enumerate(self._steps, start=1):
-            qkv = step.qkv.rows(torch.layer_norm(x, *step.norm1))  # (B*T, 3*A*d)
-            heads = qkv.shape[1] // (3 * self._head_width)
-            qkv = qkv.view(b, t, 3, heads, self._head_width).permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
-            q, k, v = (qkv if self._gather is None else qkv.contiguous()).unbind(0)
-            if first and number == len(self._steps):
-                q, x = q[:, :, :first], side_by_side(x.view(b, t, width)[:, :first])
-            gathered = F.scaled_dot_product_attention(q, k, v) if self._gather is None else self._gather(q, k, v, None)
-            x = step.out.rows(_side_by_side(gathered, x), x)
-            x = step.down.rows(step.up.rows(torch.layer_norm(x, *step.norm2)), x)
-        return x.view(b, first or t, width)
+        passed = super().forward(x, place, additions, rotary, head_mask, tape, first)
+        return passed._replace(tokens=passed.tokens.float())
 
 
-def _side_by_side(gathered: Tensor, x: Tensor) -> Tensor:
-    """What heads gathered (B, A, T, d) as rows (B*T, A*d), of the same kind as the tokens."""
-    gathered = gathered.transpose(1, 2)  # (B, T, A, d)
-    if gathered.dtype != x.dtype:
-        gathered = x.new_empty(gathered.shape).copy_(gathered)  # turned and converted at once
-    return gathered.reshape(len(x), gathered.shape[2] * gathered.shape[3])
+class ShortWay:
+    """Pixels to the tokens that leave the last block by one program, without the modules around the kernels.
+
+    Who listens at a module, or trains, goes the usual way. Layers are those that were there when it was made.
+    """
+
+    def __init__(self, model: ViT, run: Run) -> None:
+        self.run = run
+        self._kind = cast(PackedEncoder, model.encoder).kind
+        parts = [each for part in (model.patches, model.tokens, model.encoder) for each in part.modules()]
+        self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        self._empty: dict[Grid, Tensor] = {}
+
+    def __call__(self, model: ViT, pixels: Tensor, grid: Grid, first: int) -> Encoded | None:
+        heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
+        if heard or model.training:
+            return None
+        refuse_gradients(pixels)
+        place = Place(grid, model.config.prefix)
+        ran = self.run(pixels, self._tokens_of_nothing(model, grid), place.prefix, first)
+        if len(ran.sizes):
+            place = place._replace(sizes=ran.sizes, sources=ran.sources)
+        return Encoded(ran.tokens, place)
+
+    def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
+        """Prefix tokens and positions (T, D): what patches are added to."""
+        if grid not in self._empty:
+            if len(self._empty) == GRIDS:
+                self._empty.clear()
+            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._kind)
+            self._empty[grid] = model.tokens(nothing, grid)[0][0]
+        return self._empty[grid]
+
+
+def short_way(model: ViT) -> ShortWay | None:
+    """The short way through a packed network; None where it is not plain, or torch has no interpreter."""
+    run = compiled(_program(model)) if is_plain(model) else None
+    return None if run is None else ShortWay(model, run)
+
+
+def is_plain(model: ViT) -> bool:
+    """Whether a packed network is one that the program can say."""
+    plain = all(_plain(cast(Block, each)) for each in model.encoder.blocks)
+    return plain and _plain_ends(model, cast(PackedPatches, model.patches))
+
+
+def _program(model: ViT) -> Program:
+    """What a packed network does from pixels to the tokens that leave its last block."""
+    blocks = [cast(Block, each) for each in model.encoder.blocks]
+    patches, attention = cast(PackedPatches, model.patches), blocks[0].attention
+    projection = _product(patches.projection)
+    raw = projection if patches.raw is None else _product(patches.raw)
+    size = cast(tuple[int, int], tuple(patches.patch_size))
+    products = attention.gather is not None
+    return Program(size, projection, raw, MIDDLE, [_step(each) for each in blocks], attention.head_width, products)
+
+
+def _plain_ends(model: ViT, patches: PackedPatches) -> bool:
+    """Whether patches are cut, projected and added to the tokens of nothing, before the first block."""
+    extras = (model.stem, patches.norm_before, patches.norm_after, model.embedding_norm, model.tokens.rotary)
+    return all(each is None for each in extras) and (model.tokens.at_stem or not len(model.tokens.tables))
 
 
 def _plain(block: Block) -> bool:
     """Whether a block is two norms, attention of all to all and an MLP whose activation its layer does."""
     attention, mlp = block.attention, cast(PackedMlp, block.mlp)
     norms = all(type(norm) is nn.LayerNorm for norm in (block.norm1, block.norm2))
-    return norms and _all_to_all(attention) and not (block.merged or mlp.gated or mlp.activation)
+    return norms and _all_to_all(attention) and not (mlp.gated or mlp.activation)
 
 
 def _all_to_all(attention: Attention) -> bool:
@@ -122,8 +120,29 @@ def _all_to_all(attention: Attention) -> bool:
     return all(each is None for each in extras) and not (attention.line or attention.causal)
 
 
-def _steps(block: Block) -> Steps:
-    mlp = cast(PackedMlp, block.mlp)
-    layers = [cast(Layer, each) for each in (block.attention.qkv, block.attention.out, mlp.up, mlp.down)]
-    qkv, out, up, down = layers
-    return Steps(Norm.of(block.norm1), qkv, out, Norm.of(block.norm2), up, down)
+def _step(block: Block) -> Step:
+    attention, mlp = block.attention, cast(PackedMlp, block.mlp)
+    qkv, out, up, down = (_product(each) for each in (attention.qkv, attention.out, mlp.up, mlp.down))
+    scale = attention.head_width**-0.5
+    scaled = qkv.in_bytes and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the steps
+    if scaled:
+        factors = torch.ones_like(qkv.steps)
+        factors[: len(factors) // 3] = scale
+        qkv = qkv._replace(steps=qkv.steps * factors, bias=qkv.bias * factors)
+    return Step(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, block.merged)
+
+
+def _norm(norm: nn.Module | None) -> Norm:
+    norm = cast(nn.LayerNorm, norm)
+    return Norm(norm.weight, norm.bias, norm.eps)
+
+
+def _product(layer: nn.Module) -> Product:
+    layer = cast(PackedLinear | ByteLinear, layer)
+    bias = torch.zeros(layer.out_features, dtype=torch.float32 if isinstance(layer, ByteLinear) else layer.kind)
+    shared = (layer.packed, bias if layer.bias is None else layer.bias, *FUSED[layer.activation])
+    if isinstance(layer, PackedLinear):
+        nothing = torch.empty(0)
+        return Product(*shared, layer.kind, False, 1.0, 0, nothing, nothing, 1.0, 0)
+    kind, (step, zero) = (layer.kind, (1.0, 0)) if layer.out is None else (torch.uint8, layer.out)
+    return Product(*shared, kind, True, *layer.scale, layer.steps, layer.zeros, step, zero)

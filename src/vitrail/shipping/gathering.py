@@ -6,8 +6,6 @@ batched products do. Scores are held for a few images, heads or queries at a tim
 
 from __future__ import annotations
 
-from itertools import product
-
 import torch
 from torch import Tensor
 
@@ -24,25 +22,46 @@ def suits(kind: torch.dtype) -> bool:
 
 def gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q k' / sqrt(d) + bias) v, a piece at a time."""
-    (b, a, t, _), s = q.shape, k.shape[2]
-    if b * a * t * s <= SCORES:
-        return _gather_whole(q, k, v, bias)
-    rows = min(t, max(LEAST, SCORES // s))
-    heads = min(a, max(1, SCORES // (rows * s)))
-    images = max(1, SCORES // (rows * s * a)) if (rows, heads) == (t, a) else 1
-    bias = None if bias is None else bias.expand(b, a, t, s)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    for i, h, r in product(range(0, b, images), range(0, a, heads), range(0, t, rows)):
-        some = slice(i, i + images), slice(h, h + heads)
-        piece = (*some, slice(r, r + rows))
-        out[piece] = _gather_whole(q[piece], k[some], v[some], None if bias is None else bias[piece])
+    flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
+    return gather_flat(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
+
+
+def gather_flat(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    scaled: bool = False,
+    most: int = SCORES,
+    least: int = LEAST,
+) -> Tensor:
+    """The same of (B*A, T, d), at most so many scores at a time; queries may be `scaled` already.
+
+    In words that TorchScript has.
+    """
+    count, t, s = q.size(0), q.size(1), k.size(1)
+    if count * t * s <= most:
+        return _gather_piece(q, k, v, bias, scaled)
+    rows = min(t, max(least, most // s))
+    heads = max(1, most // (rows * s)) if rows == t else 1
+    out = torch.empty([count, t, q.size(2)], dtype=q.dtype)
+    for i in range(0, count, heads):
+        for r in range(0, t, rows):
+            some = bias
+            if bias is not None:
+                some = bias[i : i + heads] if bias.size(1) == 1 else bias[i : i + heads, r : r + rows]
+            piece = _gather_piece(q[i : i + heads, r : r + rows], k[i : i + heads], v[i : i + heads], some, scaled)
+            out[i : i + heads, r : r + rows] = piece
     return out
 
 
-def _gather_whole(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    queries, keys, values = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # (B*A, T, d)
-    scores = queries.new_empty(*queries.shape[:2], keys.shape[1])
-    torch.baddbmm(scores, queries, keys.mT, beta=0, alpha=q.shape[-1] ** -0.5, out=scores)  # (B*A, T, S)
+def _gather_piece(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
+    keys = k.transpose(1, 2)
+    if scaled:
+        scores = torch.bmm(q, keys)  # (B*A, T, S)
+    else:
+        scores = torch.empty([q.size(0), q.size(1), k.size(1)], dtype=q.dtype)
+        torch.baddbmm(scores, q, keys, beta=0, alpha=q.size(2) ** -0.5, out=scores)
     if bias is not None:
-        scores.view(*q.shape[:3], -1).add_(bias)
-    return torch.bmm(scores.softmax(-1), values).view(q.shape)
+        scores.add_(bias)
+    return torch.bmm(scores.softmax(-1), v)

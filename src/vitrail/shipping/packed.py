@@ -16,6 +16,7 @@ from vitrail.checks import instance
 from vitrail.errors import InputError, VitrailError
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT
+from vitrail.shipping.encoder import is_plain
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
 from vitrail.shipping.packing import Plan, pack
@@ -52,6 +53,8 @@ class Packed(Described):
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
         self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
+        if self.model.short is None and is_plain(self.model):
+            self.notes += ("this torch has no interpreter: kernels are called from Python, slower for small networks",)
         self.difference = self._compare(checkpoint.model, self.plan)
 
     @classmethod

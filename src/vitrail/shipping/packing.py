@@ -15,7 +15,7 @@ from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
-from vitrail.shipping.encoder import PackedEncoder
+from vitrail.shipping.encoder import PackedEncoder, short_way
 from vitrail.shipping.folding import fold
 from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
@@ -84,11 +84,13 @@ def pack(
         for number, block in enumerate(packed.encoder.blocks):
             _pack_block(cast(Block, block), f"encoder.blocks.{number}", plan, rows, weights or {})
         _pack_patches(packed, plan, preprocess, rows)
-        packed.encoder = PackedEncoder(packed.encoder)
+        packed.encoder = PackedEncoder(packed.encoder, plan.tokens)
     packed.pooled_only = True
     for name, part in packed.named_children():
         part.to(torch.float32 if name in ENDS else plan.tokens)
-    return packed.eval().requires_grad_(False)
+    packed.eval().requires_grad_(False)
+    packed.short = short_way(packed)
+    return packed
 
 
 def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:

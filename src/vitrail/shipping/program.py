@@ -1,0 +1,209 @@
+"""A plain network as one program, run by torch's interpreter: pixels in, tokens out, no Python between the kernels.
+
+A small network spends a good part of its time between its kernels: a call from Python costs several times what one from
+torch's own interpreter (TorchScript) does. Here is the plain network again in the few words which that understands. All
+other networks, maps, masks and hooks go by the network's own forward; so does everything where there is no interpreter.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.network.merging import join, join_sizes, match
+from vitrail.shipping.gathering import gather_flat
+
+# No postponed annotations in this file: the interpreter reads the types of what the program holds.
+
+
+class Product(NamedTuple):
+    """A packed layer, and all that its kernel wants to know."""
+
+    packed: Tensor
+    bias: Tensor
+    activation: str
+    algorithm: str
+    kind: torch.dtype  # of what it gives; if it takes no bytes, of what it takes too
+    in_bytes: bool
+    step: float  # of the bytes that it takes
+    zero: int
+    steps: Tensor  # of its weights, one for each output
+    zeros: Tensor
+    out_step: float  # of the bytes that it gives, where `kind` is uint8
+    out_zero: int
+
+
+class Norm(NamedTuple):
+    """A layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class Step(NamedTuple):
+    """What a plain block does, in its order."""
+
+    norm1: Norm
+    qkv: Product
+    out: Product
+    norm2: Norm
+    up: Product
+    down: Product
+    heads: int
+    scaled: bool  # whether queries come divided by sqrt(d) already
+    merged: int  # tokens joined after attention
+
+
+class Ran(NamedTuple):
+    """Tokens (B, T, D) in fp32; of merged ones sizes (B, T) and sources (B, N), which are empty where none are."""
+
+    tokens: Tensor
+    sizes: Tensor
+    sources: Tensor
+
+
+Run = Callable[[Tensor, Tensor, int, int], Ran]
+
+
+def _normed(x: Tensor, norm: Norm) -> Tensor:
+    return torch.layer_norm(x, [x.size(-1)], norm.weight, norm.bias, norm.eps)
+
+
+def _bytes(x: Tensor, layer: Product) -> Tensor:
+    """What a layer takes, in its bytes, which are taken out of the quantised tensor as they lie."""
+    if x.dtype == torch.uint8:
+        return x
+    made = torch.quantize_per_tensor(x.float(), layer.step, layer.zero, torch.quint8)
+    found: Tensor = torch.ops.aten.set_(torch.empty([0], dtype=torch.uint8), made, 0, made.size(), made.stride())
+    return found
+
+
+def _product(x: Tensor, layer: Product) -> Tensor:
+    """Rows (rows, in) -> (rows, out)."""
+    if layer.in_bytes:
+        small: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, layer.bias,
+            layer.out_step, layer.out_zero, layer.kind, layer.activation, [], layer.algorithm,
+        )  # fmt: skip
+        return small
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(
+        x.to(layer.kind), layer.packed, layer.bias, layer.activation, [], layer.algorithm
+    )
+    return made
+
+
+def _product_onto(x: Tensor, layer: Product, onto: Tensor) -> Tensor:
+    """Rows (rows, in) -> onto (rows, out), the product added."""
+    if layer.in_bytes:
+        small: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, onto, layer.bias,
+            1.0, 0, layer.kind, 1.0, 0, "add", 1.0, "none", [], "",
+        )  # fmt: skip
+        return small
+    if onto.dtype != layer.kind:
+        return onto + _product(x, layer)
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(layer.kind), onto, layer.packed, layer.bias, "add")
+    return made
+
+
+def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int) -> Ran:
+    """Tokens x (B, T, D) with so many of them joined, and what was known of them brought up to date."""
+    matching = match(metric, count, prefix)
+    sizes = before.sizes if before.sizes.numel() > 0 else torch.ones([x.size(0), x.size(1)])
+    sizes, share = join_sizes(sizes, matching)
+    sources = matching.target[:, prefix:] - prefix
+    if before.sources.numel() > 0:
+        sources = sources.gather(1, before.sources)
+    return Ran(join(x, matching, share), sizes, sources)
+
+
+class Program(nn.Module):
+    """A packed network from pixels to the tokens that leave its last block. To be compiled, never called as it is."""
+
+    projection: Product
+    raw: Product
+    steps: list[Step]
+
+    def __init__(
+        self,
+        patch: tuple[int, int],
+        projection: Product,
+        raw: Product,
+        middle: int,
+        steps: list[Step],
+        head_width: int,
+        products: bool,
+    ) -> None:
+        super().__init__()
+        self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
+        self.steps, self.head_width = steps, head_width
+        self.products = products  # attention by products of matrices, otherwise by the fused kernel
+
+    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int) -> Ran:
+        """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
+
+        Of the last block come the `first` tokens, or all.
+        """
+        x = self._tokens(pixels, empty, prefix)
+        b, t, width = x.size(0), x.size(1), x.size(2)
+        known = Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64))
+        x = x.view(b * t, width)  # rows, to the end
+        for number, step in enumerate(self.steps):
+            heads, d, queries = step.heads, self.head_width, t
+            qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
+            qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
+            qkv = qkv.reshape(3, b * heads, t, d) if self.products else qkv
+            q, k, v = qkv.unbind(0)
+            if first > 0 and number == len(self.steps) - 1:
+                queries = first
+                q = q[..., :first, :]
+                x = x.view(b, t, width)[:, :first].reshape(b * first, width)
+            bias: Tensor | None = None
+            if known.sizes.numel() > 0:
+                bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
+            if self.products:
+                if bias is not None:
+                    bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
+                gathered = gather_flat(q, k, v, bias, step.scaled).view(b, heads, queries, d)
+            else:
+                scale = 1.0 if step.scaled else d**-0.5
+                gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+            rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
+            rows.copy_(gathered.transpose(1, 2))
+            x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
+            count = min(step.merged, (t - prefix) // 2)
+            if count > 0 and queries == t:
+                keys = k.view(b, heads, t, d) if self.products else k
+                known = _merged(x.view(b, t, width), known, keys.mean(1), count, prefix)
+                t -= count
+                x = known.tokens.view(b * t, width)
+            x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
+        return Ran(x.view(b, first if first > 0 else t, width).float(), known.sizes, known.sources)
+
+    def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
+        """Pixels (B, C, H, W) -> tokens (B, T, D)."""
+        b, c, h, w = pixels.size(0), pixels.size(1), pixels.size(2) // self.patch[0], pixels.size(3) // self.patch[1]
+        patches = pixels.reshape(b, c, h, self.patch[0], w, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
+        patches = patches.reshape(b * h * w, c * self.patch[0] * self.patch[1])
+        if pixels.dtype == torch.uint8:
+            patches = _product(patches.to(self.raw.kind).sub_(self.middle), self.raw)
+        else:
+            patches = _product(patches, self.projection)
+        tokens = empty.repeat(b, 1, 1)  # a copy for each, which patches are added to
+        tokens[:, prefix:].add_(patches.view(b, h * w, empty.size(1)))
+        return tokens
+
+
+def compiled(program: Program) -> Run | None:
+    """The program for torch's interpreter; None where this torch has none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it may go one day
+            made: Run = torch.jit.script(program.eval()).forward
+            return made
+    except (RuntimeError, AttributeError):
+        return None
