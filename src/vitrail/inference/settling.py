@@ -17,12 +17,15 @@ Answers = tuple[Array, Array]  # logits (B, K) and embedding (B, D)
 CLEAR = 1.5  # times as likely as the next: less is a near tie. docs/images.md has the numbers
 
 
-def near_ties(logits: Array, task: str) -> Array:
-    """Which pictures have two likeliest classes too close to call: (B, K) -> bool (B,)."""
+def near_ties(logits: Array, task: str, clear: float = CLEAR) -> Array:
+    """Which pictures have two likeliest classes too close to call: (B, K) -> bool (B,).
+
+    Too close is where the likeliest is less than `clear` times as likely as the next.
+    """
     if task != "one" or logits.shape[1] < 2:
         return np.zeros(len(logits), bool)
     second, first = np.partition(logits.astype(np.float64), (-2, -1), axis=1)[:, -2:].T
-    return np.asarray(first - second < np.log(CLEAR))
+    return np.asarray(first - second < np.log(clear))
 
 
 def settle(

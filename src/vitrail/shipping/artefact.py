@@ -26,7 +26,7 @@ from vitrail.shipping.packing import Plan, pack
 from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
-FORMAT: Final = 1
+FORMATS: Final = (1, 2)  # 2: unclear answers are given again by all tokens, of which a reader of 1 would not know
 PROOF: Final = "proof.logits"
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
 STEPS: Final = ".steps"  # after the name of a layer in bytes
@@ -52,10 +52,11 @@ def save_packed(
         else:
             tensors[name] = value.detach().to(runtime.plan.kind_of(name) if value.is_floating_point() else value.dtype)
     description = {
-        "format": FORMAT,
+        "format": FORMATS[runtime.clear > 1],
         "config": folded.config.to_dict(),
         "about": runtime.about.to_dict(),
-        "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}},
+        "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}}
+        | ({"clear": runtime.clear} if runtime.clear > 1 else {}),
         "provenance": base.provenance.to_dict(),
         "measurements": dict(measurements or {}),
     }
@@ -110,17 +111,17 @@ def _description(text: str, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{place}: the description inside is damaged: {error}") from None
     number = plain.get("format") if isinstance(plain, dict) else None
-    if number != FORMAT:
-        hint = "use a newer Vitrail" if isinstance(number, int) and number > FORMAT else "make it again"
-        raise CheckpointError(f"{place}: expected a packed network of format {FORMAT}, got {number!r:.40}: {hint}")
+    if number not in FORMATS:
+        hint = "use a newer Vitrail" if isinstance(number, int) and number > max(FORMATS) else "make it again"
+        raise CheckpointError(f"{place}: expected a packed network of format 1 or 2, got {number!r:.40}: {hint}")
     found: dict[str, Any] = plain
     return found
 
 
 def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Packed:
-    plan = Plan(
-        description["plan"]["precision"], {name: tuple(ends) for name, ends in description["plan"]["int8"].items()}
-    )
+    stored = description["plan"]
+    ranges = {name: tuple(ends) for name, ends in stored["int8"].items()}
+    plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0))
     usable, notes = possible(plan)
     model = on_meta(ViTConfig.from_dict(description["config"]))
     bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
@@ -130,9 +131,8 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     _fill(model, tensors, bytes_of)
     about = About.from_dict(description["about"])
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
-    made = Packed.of(
-        packed, about, usable, notes, Provenance.from_dict(description["provenance"]), description["measurements"]
-    )
+    provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]
+    made = Packed.of(packed, about, usable, notes, provenance, measured, plan.clear)
     expected = tensors[PROOF if usable == plan else FLOATS]
     within = LOOSELY if usable != plan or model.config.merge_per_block else WITHIN
     logits = proof(made)

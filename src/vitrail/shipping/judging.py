@@ -64,7 +64,11 @@ class Judge:
         return cls(evaluate(runtime, pictures, split="all", batch=batch, resamples=0, done=done), pictures, batch)
 
     def __call__(self, runtime: Runtime, done: Done | None = None) -> Judged:
-        return self.of(evaluate(runtime, self.pictures, split="all", batch=self.batch, resamples=0, done=done))
+        return self.of(self.answers(runtime, done))
+
+    def answers(self, runtime: Runtime, done: Done | None = None) -> Evaluation:
+        """What a runtime says of the pictures."""
+        return evaluate(runtime, self.pictures, split="all", batch=self.batch, resamples=0, done=done)
 
     def of(self, found: Evaluation) -> Judged:
         """The verdict on answers that are there already."""

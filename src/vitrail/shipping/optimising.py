@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
@@ -17,6 +19,7 @@ from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluate import Data
 from vitrail.inference import Exported, Runtime, open_exported
 from vitrail.inference.passes import passes
+from vitrail.inference.settling import near_ties
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
@@ -34,14 +37,17 @@ GOALS: Final = ("throughput", "latency")
 RUNTIMES: Final = ("packed", "onnx", "openvino")
 TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
+SHARES: Final = (0.3, 0.45, 0.6, 0.75, 0.9)  # of the patches, that may be merged away in all
+CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
 Tell = Callable[[str], None]
 
 
 class Merging(NamedTuple):
-    """Tokens merged in each block, from a first one on."""
+    """Tokens merged in each block, from a first one on; answers less clear than `clear` are given again without."""
 
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody misses
     first: int = 0
+    clear: float = 1.0
 
     def of(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint, merging."""
@@ -50,7 +56,8 @@ class Merging(NamedTuple):
         return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
 
     def __str__(self) -> str:
-        return f"{self.count} merged in blocks from {self.first} on"
+        again = f", whole below {self.clear:g} to 1" if self.clear > 1 else ""
+        return f"{self.count} merged in blocks from {self.first} on{again}"
 
 
 class Way(NamedTuple):
@@ -81,6 +88,7 @@ class Tried(NamedTuple):
             "precision": self.way.precision,
             "merge_per_block": self.way.merging.count,
             "merge_from": self.way.merging.first,
+            "clear": self.way.merging.clear,
             "batch": self.batch,
             "threads": self.threads,
             "pictures_per_second": self.rate,
@@ -192,12 +200,18 @@ def _candidates(
 ) -> list[_Candidate]:
     batches = pixels_of(checkpoint, dealt.calibration, 32)
     found = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
-    rates = [Merging(), *(_mergings(checkpoint, judge, max_drop, tell) if merging else ())]
+    rates = [Merging()]
+    if merging:
+        rates += _mergings(checkpoint, judge, max_drop, tell)
+    if merging and "packed" in runtimes:
+        rates += doubting(checkpoint, judge, max_drop, tell)
     for merged in rates:
         base = merged.of(checkpoint)
         tell(f"making runtimes{f', {merged}' if merged.count else ''}")
-        small = _int8(base, batches, judge, max_drop, tell) if probe("int8").works else None
+        small = _int8(base, batches, judge, max_drop, tell, merged.clear) if probe("int8").works else None
         for runtime in runtimes:
+            if merged.clear > 1 and runtime != "packed":  # files for others hold one network
+                continue
             for precision in ("fp32", *(("bf16",) if runtime != "onnx" and has_bf16_units() else ()), "int8"):
                 way = Way(runtime, precision, merged)
                 if precision == "int8" and small is None:
@@ -220,12 +234,14 @@ class _Small(NamedTuple):
     ranges: Mapping[str, Range]
 
 
-def _int8(base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell) -> _Small | None:
+def _int8(
+    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell, clear: float
+) -> _Small | None:
     even = replace(base, model=smooth(base.model, batches))
     rest = "bf16" if has_bf16_units() else "fp32"
     try:
         found, _ = within_budget(
-            even, calibrate(even.model, batches), judge, max_drop, rest, batches[0][:RANKED_ON], tell
+            even, calibrate(even.model, batches), judge, max_drop, rest, batches[0][:RANKED_ON], tell, clear
         )
     except InputError as error:
         tell(str(error))
@@ -238,7 +254,7 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
     if way.runtime == "packed":
         if small is not None and way.precision == "int8":
             return small.runtime
-        plan = Plan(way.precision)
+        plan = Plan(way.precision, clear=way.merging.clear)
         made = Packed(base, plan)
         if made.plan != plan:
             raise InputError("; ".join(made.notes))
@@ -270,14 +286,44 @@ def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell)
             low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
         if low:
             found.append(Merging(low, first))
-    if len(found) < 2:
-        return found
+    return [min(found, key=lambda each: _work(checkpoint, each))] if found else []
 
-    def cost(each: Merging) -> int:
-        merging = replace(config, merge_per_block=each.count, merge_from=each.first)
-        return estimate(merging, checkpoint.preprocess.size).multiply_adds
 
-    return [min(found, key=cost)]
+def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
+    """More tokens merged than the budget allows, if unclear answers are given again by all of them: the least work.
+
+    What a threshold loses, and how many pictures it asks again, is counted from answers with and without merging.
+    """
+    if checkpoint.task != "one":
+        return []
+    config, truth = checkpoint.model.config, judge.baseline
+    h, w = config.grid_for(checkpoint.preprocess.size)
+    right = truth.logits.argmax(axis=1) == truth.targets
+    found: dict[Merging, float] = {}
+    for first, share in product(dict.fromkeys((0, config.depth // 3)), SHARES):
+        merging = Merging(max(1, int(share * h * w / (config.depth - first))), first)
+        try:
+            logits = judge.answers(Packed(merging.of(checkpoint), Plan("bf16" if has_bf16_units() else "fp32"))).logits
+        except (ConfigError, InputError):  # `_mergings` said why
+            return []
+        for clear in CLEAR:
+            again = near_ties(logits, "one", clear)
+            lost = 100 * (right.mean() - np.where(again, right, logits.argmax(axis=1) == truth.targets).mean())
+            if lost <= max_drop:
+                found[merging._replace(clear=clear)] = _work(checkpoint, merging) + float(again.mean())
+                break
+    if not found:
+        return []
+    best = min(found, key=lambda each: found[each])
+    tell(f"{best}: {100 * found[best]:.0f} % of the work")
+    return [best] if found[best] < 1 else []
+
+
+def _work(checkpoint: Checkpoint, merging: Merging) -> float:
+    """Multiply-adds with merging, as a share of those without."""
+    config, size = checkpoint.model.config, checkpoint.preprocess.size
+    fewer = replace(config, merge_per_block=merging.count, merge_from=merging.first)
+    return estimate(fewer, size).multiply_adds / estimate(config, size).multiply_adds
 
 
 def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_drop: float) -> list[Tried]:

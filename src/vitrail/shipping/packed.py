@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +15,13 @@ from vitrail.about import About, Described
 from vitrail.checkpoint import Checkpoint, Provenance, answers
 from vitrail.checks import instance
 from vitrail.errors import InputError, VitrailError
+from vitrail.inference.settling import near_ties
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT
 from vitrail.shipping.encoder import is_plain
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
-from vitrail.shipping.packing import Plan, pack
+from vitrail.shipping.packing import Plan, pack, unmerged
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +41,7 @@ class Packed(Described):
     notes: tuple[str, ...]
     provenance: Provenance
     measurements: Mapping[str, Any]  # of the file that it was opened from
+    clear: float = 1.0  # as the plan says
     difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
@@ -48,7 +51,14 @@ class Packed(Described):
         if device.type != "cpu":
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
         self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
-        self.plan, self.notes = possible(Plan() if plan is None else plan)
+        plan = Plan() if plan is None else plan
+        if plan.clear > 1 and (not checkpoint.model.config.merge_per_block or checkpoint.task != "one"):
+            raise InputError(
+                f"clear={plan.clear:g} gives unclear answers again without merging tokens, so it needs a network that "
+                "merges (with_merging) and gives one label"
+            )
+        self.clear = plan.clear
+        self.plan, self.notes = possible(plan)
         if self.plan is None:
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
@@ -66,10 +76,12 @@ class Packed(Described):
         notes: tuple[str, ...],
         provenance: Provenance,
         measurements: Mapping[str, Any],
+        clear: float = 1.0,
     ) -> Packed:
         """A runtime of a network that is packed already."""
         made = cls.__new__(cls)
         made.model, made.about, made.plan, made.notes = model, about, plan, notes
+        made.clear = clear
         made.provenance, made.measurements = provenance, measurements
         return made
 
@@ -115,7 +127,17 @@ class Packed(Described):
         return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
-        return answers(self.model, pixels, self._modules)
+        logits, embedding = answers(self.model, pixels, self._modules)
+        if self.clear > 1:
+            rows = np.flatnonzero(near_ties(logits, self.task, self.clear))
+            if len(rows):
+                logits[rows], embedding[rows] = answers(self.whole, pixels[torch.from_numpy(rows)])
+        return logits, embedding
+
+    @cached_property
+    def whole(self) -> ViT:
+        """The network with all its tokens, on the same layers: what gives unclear answers again."""
+        return unmerged(self.model)
 
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:
@@ -175,7 +197,7 @@ def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
         if not found.works:
             notes.append(f"packed layers are not available ({found.why}): the network runs eager")
             return None, tuple(notes)
-    return Plan(precision, int8), tuple(notes)
+    return replace(plan, precision=precision, int8=int8), tuple(notes)
 
 
 def weight_bytes(model: ViT) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.checks import choice, listed
+from vitrail.checks import choice, listed, number
 from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
@@ -24,6 +25,7 @@ from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp,
 PRECISIONS = ("fp32", "bf16")
 ENDS = ("norm", "pool", "head")  # always fp32: logits in bf16 would be steps apart, and two classes alike
 PARTS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # of a block, in the order that tokens meet them
+Module = TypeVar("Module", bound=nn.Module)
 Range = tuple[float, float]  # low and high of what a layer receives
 
 
@@ -31,14 +33,19 @@ Range = tuple[float, float]  # low and high of what a layer receives
 class Plan:
     """Which precision each layer has: int8 where a range is named, and one other for all else.
 
+    Where the network merges tokens, unclear answers are given again by all tokens: those whose likeliest class is less
+    than `clear` times as likely as the next.
+
     Between layers in int8 the tokens are fp32: norms and rounding take those soonest, and bf16 would cost exactness.
     """
 
     precision: str = "fp32"
     int8: Mapping[str, Range] = field(default_factory=dict)  # layer -> range of what it receives
+    clear: float = 1.0  # none are
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, PRECISIONS)
+        object.__setattr__(self, "clear", number("clear", self.clear, 1.0, 1e6))
         ranges = {}
         for name, (low, high) in self.int8.items():
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
@@ -91,6 +98,25 @@ def pack(
     packed.eval().requires_grad_(False)
     packed.short = short_way(packed)
     return packed
+
+
+def unmerged(model: ViT) -> ViT:
+    """The same network, packed or not, its layers shared, that merges no tokens."""
+    other, encoder = _twin(model), _twin(model.encoder)
+    blocks = [_twin(cast(Block, each)) for each in model.encoder.blocks]
+    for block in blocks:
+        block.merged = 0
+    encoder.blocks = nn.ModuleList(blocks)
+    other.config, other.encoder = replace(model.config, merge_per_block=0, merge_from=0), encoder
+    other.short = None if model.short is None else short_way(other)
+    return other
+
+
+def _twin(module: Module) -> Module:
+    """Another module on the same parameters and parts, to be given parts of its own."""
+    other = copy(module)
+    other.__dict__["_modules"] = dict(module._modules)
+    return other
 
 
 def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:

@@ -155,20 +155,20 @@ class Program(nn.Module):
         for number, step in enumerate(self.steps):
             heads, d, queries = step.heads, self.head_width, t
             qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
-            qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, A, T, d)
-            qkv = qkv.reshape(3, b * heads, t, d) if self.products else qkv
-            q, k, v = qkv.unbind(0)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
             if first > 0 and number == len(self.steps) - 1:
                 queries = first
-                q = q[..., :first, :]
-                x = x.view(b, t, width)[:, :first].reshape(b * first, width)
+                q = q[:, :, :first]
+                # side by side: onto rows apart oneDNN adds by a path far slower
+                x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
             bias: Tensor | None = None
             if known.sizes.numel() > 0:
                 bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
             if self.products:
                 if bias is not None:
                     bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
-                gathered = gather_flat(q, k, v, bias, step.scaled).view(b, heads, queries, d)
+                flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
+                gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
             else:
                 scale = 1.0 if step.scaled else d**-0.5
                 gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
@@ -177,8 +177,7 @@ class Program(nn.Module):
             x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
             count = min(step.merged, (t - prefix) // 2)
             if count > 0 and queries == t:
-                keys = k.view(b, heads, t, d) if self.products else k
-                known = _merged(x.view(b, t, width), known, keys.mean(1), count, prefix)
+                known = _merged(x.view(b, t, width), known, k.mean(1), count, prefix)
                 t -= count
                 x = known.tokens.view(b * t, width)
             x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)

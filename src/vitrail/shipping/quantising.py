@@ -156,9 +156,10 @@ def within_budget(
     rest: str,
     pixels: Tensor,
     tell: Tell = lambda text: None,
+    clear: float = 1.0,
 ) -> tuple[Packed, tuple[Sensitive, ...]]:
     """As many layers in int8 as the budget allows, the harmful ones left out; and those."""
-    whole_plan = Packed(base, Plan(rest, ranges))
+    whole_plan = Packed(base, Plan(rest, ranges, clear))
     verdict = judge(whole_plan)
     tell(f"all {len(ranges)} layers in int8: {verdict.drop.value:+.2f} points lost")
     if verdict.drop.value <= max_drop:
@@ -170,7 +171,7 @@ def within_budget(
 
     def without(count: int) -> Packed:
         left = {each.name for each in order[:count]}
-        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}))
+        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}, clear))
 
     def holds(count: int) -> bool:
         tried[count] = judge(without(count))

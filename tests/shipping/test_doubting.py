@@ -1,0 +1,140 @@
+"""Unclear answers of a network that merges tokens are given again by all of them; how much may be merged then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shipping.packs import VARIANTS, checkpoint, labelled
+from vitrail import Checkpoint
+from vitrail.errors import ConfigError, InputError
+from vitrail.inference.settling import near_ties
+from vitrail.network.vit import with_merging
+from vitrail.shipping import optimising, packed
+from vitrail.shipping.artefact import KEY, open_packed, save_packed
+from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.judging import Judge
+from vitrail.shipping.kernels import Probe
+from vitrail.shipping.optimising import Merging, doubting, optimize
+from vitrail.shipping.packed import Packed, weight_bytes
+from vitrail.shipping.packing import Plan, unmerged
+from vitrail.stored import read_safetensors
+
+PIXELS = np.random.default_rng(5).standard_normal((32, 3, 32, 32), np.float32)
+
+
+def merging(name: str = "plain", count: int = 4) -> tuple[Checkpoint, Checkpoint]:
+    """A network, and the same one merging so many tokens in each block."""
+    whole = checkpoint(**VARIANTS[name])
+    return whole, replace(whole, model=with_merging(whole.model, count))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", ["plain", "registers, mean", "swiglu", "distillation"])
+def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: str) -> None:
+    whole, fewer = merging(name)
+    ranges = calibrate(whole.model, [torch.from_numpy(PIXELS)]) if precision == "int8" else {}
+    plan = Plan("fp32" if precision == "int8" else precision, ranges)
+    quick, slow = Packed(fewer, plan).run(PIXELS), Packed(whole, plan).run(PIXELS)
+    clear = float(np.exp(np.median(np.diff(np.sort(quick[0], axis=1)[:, -2:]))))  # half of them are unclear
+    runtime = Packed(fewer, replace(plan, clear=clear))
+    again = near_ties(quick[0], "one", clear)
+    assert 8 <= again.sum() <= 24
+    for found, merged, exact in zip(runtime.run(PIXELS), quick, slow, strict=True):
+        np.testing.assert_array_equal(found[~again], merged[~again])
+        np.testing.assert_allclose(found[again], exact[again], rtol=0, atol=2e-2 if precision == "bf16" else 1e-5)
+        assert np.abs(exact[again] - merged[again]).max() > 0.05  # merging does something here
+    values = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+    pixels = fewer.preprocess.normalise(values)
+    np.testing.assert_allclose(runtime.run_bytes(values)[0], runtime.run(pixels)[0], rtol=0, atol=0.1)
+
+
+def test_the_whole_network_costs_no_weights() -> None:
+    whole, fewer = merging()
+    model = Packed(fewer).model
+    other = unmerged(model)
+    assert other.config == replace(model.config, merge_per_block=0)
+    assert model.config.merge_per_block == 4
+    assert [each.merged for each in model.encoder.blocks] == [4, 4, 4]
+    assert [each.merged for each in other.encoder.blocks] == [0, 0, 0]
+    assert {id(each) for each in other.parameters()} == {id(each) for each in model.parameters()}
+    assert other.encoder.blocks[1].mlp.up is model.encoder.blocks[1].mlp.up
+    assert weight_bytes(other) == weight_bytes(model)
+    with torch.inference_mode():
+        exact, pixels = whole.model(torch.from_numpy(PIXELS)), torch.from_numpy(PIXELS)
+        torch.testing.assert_close(other(pixels), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+        assert not torch.allclose(model(pixels), exact, atol=0.05)
+        torch.testing.assert_close(unmerged(fewer.model)(pixels), exact)
+
+
+def test_it_is_kept_in_the_file_which_older_readers_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, fewer = merging()
+    runtime = Packed(fewer, Plan("fp32", clear=1.5))
+    expected = runtime.run(PIXELS)[0]
+    assert not np.array_equal(expected, Packed(fewer).run(PIXELS)[0])
+    for made, kind in ((runtime, 2), (Packed(fewer), 1)):
+        path = tmp_path / f"{kind}.safetensors"
+        save_packed(made, fewer, path)
+        assert json.loads(read_safetensors(path).metadata[KEY])["format"] == kind
+        again = open_packed(path)
+        assert again.clear == made.clear
+        np.testing.assert_array_equal(again.run(PIXELS)[0], made.run(PIXELS)[0])
+    monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "gone"))  # nothing is packed then, but still asked
+    again = open_packed(tmp_path / "2.safetensors")
+    assert (again.precision, again.clear) == ("eager", 1.5)
+    np.testing.assert_allclose(again.run(PIXELS)[0], expected, rtol=0, atol=1e-4)
+
+
+def test_mistakes_are_told() -> None:
+    whole, fewer = merging()
+    with pytest.raises(InputError, match="so it needs a network that merges"):
+        Packed(whole, Plan(clear=2.0))
+    with pytest.raises(InputError, match="gives one label"):
+        Packed(replace(fewer, task="several"), Plan(clear=2.0))
+    with pytest.raises(ConfigError, match="clear"):
+        Plan(clear=0.5)
+
+
+def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(image_size=64)
+    made = replace(made, preprocess=replace(made.preprocess, size=(64, 64)))
+    monkeypatch.setattr(optimising, "has_bf16_units", lambda: False)
+    judge = Judge.by(made, labelled(made, 80))
+    for budget in (0.0, 5.0):
+        [best] = doubting(made, judge, budget)
+        runtime = Packed(best.of(made), Plan(clear=best.clear))
+        assert judge(runtime).drop.value <= budget
+        quicker = {replace_clear(best, clear) for clear in optimising.CLEAR if clear < best.clear}
+        for each in quicker:  # a lower threshold would have been less work, and loses more
+            assert judge(Packed(each.of(made), Plan(clear=each.clear))).drop.value > budget
+    assert doubting(replace(made, task="several"), judge, 1.0) == []
+    assert doubting(made, judge, -1.0) == []  # nothing gains
+
+
+def replace_clear(given: Merging, clear: float) -> Merging:
+    return given._replace(clear=clear)
+
+
+def test_the_search_writes_it_where_it_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint()
+    wanted = Merging(4, 0, 2.0)
+    monkeypatch.setattr(optimising, "TIMED", 4)
+    monkeypatch.setattr(optimising, "doubting", lambda *given: [wanted])
+
+    def fixed(calls: Any, rounds: int = 1) -> dict[Any, float]:
+        return {key: 0.5 if key.merging == wanted and key.precision == "fp32" else 1.0 for key in calls}
+
+    monkeypatch.setattr(optimising, "interleaved", fixed)
+    data = labelled(made, 60, train=20, val=40)
+    found = optimize(made, data, tmp_path / "fast", max_drop=100.0, batches=(4,), runtimes=("packed", "onnx"))
+    assert str(found.best.way) == "packed fp32, 4 merged in blocks from 0 on, whole below 2 to 1"
+    assert not [each for each in found.tried if each.way.merging.clear > 1 and each.way.runtime != "packed"]
+    opened = open_packed(found.out)
+    assert (opened.clear, opened.model.config.merge_per_block) == (2.0, 4)
+    assert opened.measurements["best"]["clear"] == 2.0
