@@ -3,8 +3,8 @@
     python benchmarks/parts.py                    Ti/16 and B/16, one picture of 224 px
     python benchmarks/parts.py --sizes Ti --batch 16
 
-"rounding" is what makes bytes of floats; "between" is the time of a whole pass through the blocks that is in none of the
-parts, for one block. Absolute times differ from machine to machine: they show where the time goes, and no more.
+"rounding" is what makes bytes of floats; "between" is what one block of a whole pass takes beyond its parts. Absolute
+times differ from machine to machine: they show where the time goes, and no more.
 """
 
 from __future__ import annotations

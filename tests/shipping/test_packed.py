@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -312,6 +313,27 @@ def test_a_kernel_that_is_gone_falls_back_and_says_so(monkeypatch: pytest.Monkey
     assert runtime.precision == "eager"
     assert runtime.plan is None
     np.testing.assert_array_equal(runtime.run(pixels)[0], made.run(pixels)[0])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not supported"), AttributeError("script"), OSError("no source"), None])
+def test_without_an_interpreter_kernels_are_called_from_python(error: Exception | None, monkeypatch: Any) -> None:
+    made = checkpoint()
+    pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
+    expected = Packed(made).run(pixels)[0]
+
+    def script(module: nn.Module) -> nn.Module:
+        if error is not None:
+            raise error
+        return module  # as where PYTORCH_JIT=0 switches it off
+
+    monkeypatch.setattr(torch.jit, "script", script)
+    runtime = Packed(made)
+    assert runtime.model.short is None
+    assert runtime.notes == (
+        "this torch has no interpreter: kernels are called from Python, slower for small networks",
+    )
+    np.testing.assert_array_equal(runtime.run(pixels)[0], expected)
+    assert Packed(checkpoint(mlp="swiglu", activation="silu")).notes == ()  # which goes that way anywhere
 
 
 def test_bf16_without_units_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

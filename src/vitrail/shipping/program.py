@@ -198,11 +198,11 @@ class Program(nn.Module):
 
 
 def compiled(program: Program) -> Run | None:
-    """The program for torch's interpreter; None where this torch has none."""
+    """The program for torch's interpreter; None where there is none, or it is switched off."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
-            made: Run = torch.jit.script(program.eval()).forward
-            return made
-    except (RuntimeError, AttributeError):
+            made = torch.jit.script(program.eval())
+    except (RuntimeError, AttributeError, OSError):  # OSError: an installation without source files
         return None
+    return made.forward if isinstance(made, torch.jit.ScriptModule) else None
