@@ -23,7 +23,6 @@ from network import SIZES, interleave
 from vitrail.network.encoder import Block
 from vitrail.shipping import Packed, Plan
 from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.encoder import ShortWay
 from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.kernels import has_bf16_units, quantise
 from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp
@@ -44,7 +43,7 @@ def parts_of(runtime: Packed, batch: int) -> dict[str, Callable[[], object]]:
 
     def attend() -> torch.Tensor:
         if suits(plan.kind):
-            return gather(*qkv.contiguous().unbind(0))
+            return gather(*qkv.unbind(0))
         return torch.nn.functional.scaled_dot_product_attention(*qkv.unbind(0))
 
     def layer(part: object, width: int, onto: bool) -> Callable[[], object]:
@@ -65,7 +64,8 @@ def parts_of(runtime: Packed, batch: int) -> dict[str, Callable[[], object]]:
     }
     if plan.int8:
         found["rounding"] = lambda: quantise(tokens.float(), cast(ByteLinear, attention.qkv).scale)
-    short = cast(ShortWay, model.short)
+    short = model.short
+    assert short is not None, "torch has no interpreter here"
     pixels = torch.randn(batch, 3, 224, 224).to(plan.tokens)
     found["whole"] = lambda: short(model, pixels, (14, 14), 0)
     found["entrance"] = lambda: model.tokens(model.patches(pixels), (14, 14))

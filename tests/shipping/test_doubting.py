@@ -13,12 +13,12 @@ import torch
 
 from shipping.packs import VARIANTS, checkpoint, labelled
 from vitrail import Checkpoint
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.inference.settling import near_ties
 from vitrail.network.vit import with_merging
 from vitrail.shipping import optimising, packed
 from vitrail.shipping.artefact import KEY, open_packed, save_packed
-from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.calibration import calibrate, widened
 from vitrail.shipping.judging import Judge
 from vitrail.shipping.kernels import Probe
 from vitrail.shipping.optimising import Merging, doubting, optimize
@@ -39,7 +39,8 @@ def merging(name: str = "plain", count: int = 4) -> tuple[Checkpoint, Checkpoint
 @pytest.mark.parametrize("name", ["plain", "registers, mean", "swiglu", "distillation"])
 def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: str) -> None:
     whole, fewer = merging(name)
-    ranges = calibrate(whole.model, [torch.from_numpy(PIXELS)]) if precision == "int8" else {}
+    given = [torch.from_numpy(PIXELS)]
+    ranges = widened(calibrate(fewer.model, given), calibrate(whole.model, given)) if precision == "int8" else {}
     plan = Plan("fp32" if precision == "int8" else precision, ranges)
     quick, slow = Packed(fewer, plan).run(PIXELS), Packed(whole, plan).run(PIXELS)
     clear = float(np.exp(np.median(np.diff(np.sort(quick[0], axis=1)[:, -2:]))))  # half of them are unclear
@@ -110,15 +111,23 @@ def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> No
         [best] = doubting(made, judge, budget)
         runtime = Packed(best.of(made), Plan(clear=best.clear))
         assert judge(runtime).drop.value <= budget
-        quicker = {replace_clear(best, clear) for clear in optimising.CLEAR if clear < best.clear}
-        for each in quicker:  # a lower threshold would have been less work, and loses more
-            assert judge(Packed(each.of(made), Plan(clear=each.clear))).drop.value > budget
+        assert best.clear > 1 or budget
+        for clear in optimising.CLEAR:
+            if clear < best.clear:  # a lower threshold would have been less work, and loses more
+                assert judge(Packed(best.of(made), Plan(clear=clear))).drop.value > budget
     assert doubting(replace(made, task="several"), judge, 1.0) == []
     assert doubting(made, judge, -1.0) == []  # nothing gains
+    assert doubting(best.of(made), judge, 100.0) == []  # what merges already is compared with itself
 
 
-def replace_clear(given: Merging, clear: float) -> Merging:
-    return given._replace(clear=clear)
+def test_a_network_without_merging_that_packs_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, fewer = merging()
+    right = packed.unmerged
+    monkeypatch.setattr(packed, "unmerged", lambda model: right(Packed(merging(count=2)[1]).model))
+    Packed(fewer, Plan(clear=2.0))
+    monkeypatch.setattr(packed, "unmerged", lambda model: model)  # still merges
+    with pytest.raises(VitrailError, match="differs from the eager one"):
+        Packed(fewer, Plan(clear=2.0))
 
 
 def test_the_search_writes_it_where_it_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +15,10 @@ import vitrail
 from shipping.packs import VARIANTS, checkpoint, network, pictures
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
+from vitrail.network import ConvStem, Positions
 from vitrail.network.encoder import Block
-from vitrail.shipping import kernels, packed
+from vitrail.shipping import kernels, packed, packing
+from vitrail.shipping.artefact import open_packed, save_packed
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes, Probe, Scale
@@ -70,7 +72,7 @@ def test_bf16_networks_that_merge_are_compared_loosely(monkeypatch: pytest.Monke
         exact = torch.cat([made.model(each) for each in noise]).detach()
         for share in (0.9, 1.1):
             apart = exact + share * most * exact.abs().max()
-            monkeypatch.setattr(packed, "proof", lambda runtime, apart=apart: apart)
+            monkeypatch.setattr(packed, "proof", lambda runtime, model, apart=apart: apart)
             if share < 1:
                 assert Packed(made, Plan("bf16")).difference == pytest.approx(share * most, rel=0.01)
                 continue
@@ -155,17 +157,34 @@ def test_head_masks_work_on_a_packed_network() -> None:
         torch.testing.assert_close(Packed(made).model(pixels, head_mask=mask), expected, rtol=1e-4, atol=1e-4)
 
 
+ENDS = {
+    "embedding norm": {"embedding_norm": True},
+    "stem": {"stem": ConvStem((8, 16)), "patch_size": 2},
+    "at every block": {"positions": Positions("learned", at="every")},
+}
+
+
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
         *(("plain", True), ("registers, mean", True), ("pruned", True), ("tanh gelu", True)),
         *(("merging", True), ("no biases", True), ("distillation", True), ("attention pool", True)),
-        *(("swiglu", False), ("rotary", False), ("patch norms", False), ("qk norm", False), ("relative", False)),
+        *(("embedding norm", True), ("patch norms", True), ("stem", True)),
+        *(("swiglu", False), ("rotary", False), ("qk norm", False), ("relative", False), ("at every block", False)),
     ],
 )
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8+bf16"])
-def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(name: str, plain: bool, precision: str) -> None:
-    made = checkpoint(**VARIANTS[name])
+@pytest.mark.parametrize(
+    "precision, width, products",  # heads of 12; or 16, whose scale goes into int8 steps
+    [
+        *(("fp32", 48, True), ("bf16", 48, True), ("bf16", 48, False)),
+        *(("int8", 64, True), ("int8+bf16", 64, True), ("int8+bf16", 64, False)),
+    ],
+)
+def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
+    name: str, plain: bool, precision: str, width: int, products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "suits", lambda kind: products and kind == torch.bfloat16)
+    made = checkpoint(width=width, **(VARIANTS | ENDS)[name])
     int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
     plan = Plan("bf16" if "bf16" in precision else "fp32", int8)
     model = Packed(made, plan).model
@@ -316,7 +335,9 @@ def test_a_kernel_that_is_gone_falls_back_and_says_so(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not supported"), AttributeError("script"), OSError("no source"), None])
-def test_without_an_interpreter_kernels_are_called_from_python(error: Exception | None, monkeypatch: Any) -> None:
+def test_without_an_interpreter_kernels_are_called_from_python(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made = checkpoint()
     pixels = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
     expected = Packed(made).run(pixels)[0]
@@ -329,10 +350,12 @@ def test_without_an_interpreter_kernels_are_called_from_python(error: Exception 
     monkeypatch.setattr(torch.jit, "script", script)
     runtime = Packed(made)
     assert runtime.model.short is None
-    assert runtime.notes == (
-        "this torch has no interpreter: kernels are called from Python, slower for small networks",
-    )
+    why = "it is switched off" if error is None else str(error)
+    said = f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
+    assert runtime.notes == (said,)
     np.testing.assert_array_equal(runtime.run(pixels)[0], expected)
+    save_packed(runtime, made, tmp_path / "packed.safetensors")
+    assert open_packed(tmp_path / "packed.safetensors").notes == (said,)
     assert Packed(checkpoint(mlp="swiglu", activation="silu")).notes == ()  # which goes that way anywhere
 
 
@@ -363,10 +386,19 @@ def test_a_half_precision_checkpoint_packs_in_fp32() -> None:
     assert len(sensitivity(made.model, ranges, torch.from_numpy(pixels).bfloat16())) == 12
 
 
-def test_no_gradients_go_through_a_packed_network() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_gradients_go_through_a_packed_network(precision: str) -> None:
     pixels = torch.randn(1, 3, 32, 32, requires_grad=True)
     with pytest.raises(InputError, match="packed networks have no gradients"):
         Packed(checkpoint()).model(pixels)
+    model = Packed(checkpoint(), Plan(precision)).model
+    assert model.tokens.cls is not None
+    model.tokens.cls.requires_grad_()
+    kind = next(model.parameters()).dtype
+    with pytest.raises(InputError, match="packed networks have no gradients"):
+        model(pixels.detach().to(kind))
+    with torch.no_grad():
+        assert not model(pixels.detach().to(kind)).requires_grad
 
 
 def test_arrays_in_any_order_are_taken() -> None:

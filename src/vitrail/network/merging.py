@@ -35,6 +35,7 @@ def match(metric: Tensor, count: int, prefix: int = 0) -> Matching:
     left = t - count
     metric = F.normalize(metric[:, prefix:], dim=-1)
     scores = metric[:, 0::2] @ metric[:, 1::2].transpose(1, 2)  # (B, ceil(N/2), floor(N/2))
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # torch is slow to find the largest bf16
     partner = scores.argmax(dim=-1, keepdim=True)
     best = scores.gather(2, partner)[..., 0]  # not `max`: OpenVINO 2026.4 was wrong where a row is added to that
     # Where two pairs are equally alike the first is joined, whatever the machine or runtime: a stable sort in operators

@@ -21,13 +21,14 @@ from vitrail.network.vit import ViT, on_meta
 from vitrail.opened import path_text
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes
-from vitrail.shipping.packed import LOOSELY, Packed, possible, proof
+from vitrail.shipping.packed import LOOSELY, Packed, notes_of, possible, proof
 from vitrail.shipping.packing import Plan, pack
 from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
 FORMATS: Final = (1, 2)  # 2: unclear answers are given again by all tokens, of which a reader of 1 would not know
 PROOF: Final = "proof.logits"
+WHOLE: Final = "proof.whole"  # the same of the network without merging, where that gives unclear answers again
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
 STEPS: Final = ".steps"  # after the name of a layer in bytes
 WITHIN: Final = 0.05  # of the largest logit: another processor rounds otherwise, and a byte more or less follows
@@ -45,6 +46,8 @@ def save_packed(
     check_place(place)
     folded = fold(base.model)
     tensors = {PROOF: proof(runtime), FLOATS: proof(Packed(base))}
+    if runtime.clear > 1:
+        tensors[WHOLE] = proof(runtime, runtime.whole)
     for name, value in folded.state_dict().items():
         layer = name.removesuffix(".weight")
         if layer in runtime.plan.int8:
@@ -122,6 +125,8 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     stored = description["plan"]
     ranges = {name: tuple(ends) for name, ends in stored["int8"].items()}
     plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0))
+    if plan.clear > 1 and (description["format"] == 1 or not description["config"]["merge_per_block"]):
+        raise CheckpointError("unclear answers given again need a network that merges, and format 2: make it again")
     usable, notes = possible(plan)
     model = on_meta(ViTConfig.from_dict(description["config"]))
     bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
@@ -132,19 +137,23 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     about = About.from_dict(description["about"])
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]
-    made = Packed.of(packed, about, usable, notes, provenance, measured, plan.clear)
-    expected = tensors[PROOF if usable == plan else FLOATS]
+    made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, plan.clear)
     within = LOOSELY if usable != plan or model.config.merge_per_block else WITHIN
-    logits = proof(made)
-    if logits.shape != expected.shape:  # eager takes no bytes
-        expected = expected[: len(logits)]
+    _compare(proof(made), tensors[PROOF if usable == plan else FLOATS], within)
+    if made.clear > 1:
+        _compare(proof(made, made.whole), tensors[WHOLE], LOOSELY if usable != plan else WITHIN)
+    return made
+
+
+def _compare(logits: Tensor, expected: Tensor, within: float) -> None:
+    """Refuse a network that answers otherwise than when it was written."""
+    expected = expected[: len(logits)]  # eager takes no bytes
     difference = float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
     if not difference <= within:
         raise CheckpointError(
             f"it answers otherwise than when it was written: {difference:.2g} of the largest logit, expected at most "
             f"{within:g}: make it again on this machine"
         )
-    return made
 
 
 def _fill(model: ViT, tensors: Mapping[str, Tensor], in_bytes: Mapping[str, Bytes]) -> None:

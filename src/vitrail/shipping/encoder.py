@@ -28,6 +28,7 @@ class PackedEncoder(Encoder):
     def __init__(self, encoder: Encoder, kind: torch.dtype) -> None:
         nn.Module.__init__(self)  # the blocks are there already
         self.kind = kind  # of tokens inside
+        self.note = ""  # why there is no short way, where there should be one
         self.like(encoder)
         self.blocks = encoder.blocks
 
@@ -48,51 +49,76 @@ class PackedEncoder(Encoder):
 class ShortWay:
     """Pixels to the tokens that leave the last block by one program, without the modules around the kernels.
 
-    Who listens at a module, or trains, goes the usual way. Layers are those that were there when it was made.
+    Who listens at a module, trains, or wants gradients goes the usual way. Layers are those that were there when it was
+    made, prefix tokens and positions those when a size of picture first came.
     """
 
     def __init__(self, model: ViT, run: Run) -> None:
         self.run = run
         self._kind = cast(PackedEncoder, model.encoder).kind
-        parts = [each for part in (model.patches, model.tokens, model.encoder) for each in part.modules()]
+        self._from_pixels = _plain_ends(model)
+        parts = [each for part in model.children() for each in part.modules()]
         self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
 
     def __call__(self, model: ViT, pixels: Tensor, grid: Grid, first: int) -> Encoded | None:
         heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
-        if heard or model.training:
+        if heard or model.training or _learning(model):
             return None
         refuse_gradients(pixels)
         place = Place(grid, model.config.prefix)
-        ran = self.run(pixels, self._tokens_of_nothing(model, grid), place.prefix, first)
+        empty = self._tokens_of_nothing(model, grid)
+        given = pixels if self._from_pixels else _tokens(model, pixels, grid)
+        ran = self.run(given, empty, place.prefix, first)
         if len(ran.sizes):
             place = place._replace(sizes=ran.sizes, sources=ran.sources)
         return Encoded(ran.tokens, place)
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""
-        if grid not in self._empty:
-            if len(self._empty) == GRIDS:
+        found = self._empty.get(grid)
+        if found is None:
+            if len(self._empty) >= GRIDS:
                 self._empty.clear()
             nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._kind)
-            self._empty[grid] = model.tokens(nothing, grid)[0][0]
-        return self._empty[grid]
+            with torch.no_grad():
+                found = self._empty[grid] = model.tokens(nothing, grid)[0][0]
+        return found
 
 
-def short_way(model: ViT) -> ShortWay | None:
-    """The short way through a packed network; None where it is not plain, or torch has no interpreter."""
-    run = compiled(_program(model)) if is_plain(model) else None
-    return None if run is None else ShortWay(model, run)
+def _learning(model: ViT) -> bool:
+    """Whether gradients are wanted of the network itself, which the usual way refuses."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in model.parameters())
+
+
+def _tokens(model: ViT, pixels: Tensor, grid: Grid) -> Tensor:
+    """Tokens (B, T, D) as they enter the first block, by the modules of the network."""
+    x = pixels if model.stem is None else model.stem(pixels)
+    tokens: Tensor = model.tokens(model.patches(x), grid)[0]
+    return tokens if model.embedding_norm is None else cast(Tensor, model.embedding_norm(tokens))
+
+
+def take_short_way(model: ViT) -> None:
+    """Give a packed network its short way, if its blocks are plain; or else a note, if torch does not take it."""
+    if not is_plain(model):
+        return
+    run, why = compiled(_program(model))
+    if run is None:
+        cast(
+            PackedEncoder, model.encoder
+        ).note = f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
+    else:
+        model.short = ShortWay(model, run)
 
 
 def is_plain(model: ViT) -> bool:
-    """Whether a packed network is one that the program can say."""
+    """Whether the blocks of a packed network are ones that the program can say."""
     plain = all(_plain(cast(Block, each)) for each in model.encoder.blocks)
-    return plain and _plain_ends(model, cast(PackedPatches, model.patches))
+    return plain and model.tokens.rotary is None and (model.tokens.at_stem or not len(model.tokens.tables))
 
 
 def _program(model: ViT) -> Program:
-    """What a packed network does from pixels to the tokens that leave its last block."""
+    """What a packed network does from pixels, or tokens, to the tokens that leave its last block."""
     blocks = [cast(Block, each) for each in model.encoder.blocks]
     patches, attention = cast(PackedPatches, model.patches), blocks[0].attention
     projection = _product(patches.projection)
@@ -102,10 +128,11 @@ def _program(model: ViT) -> Program:
     return Program(size, projection, raw, MIDDLE, [_step(each) for each in blocks], attention.head_width, products)
 
 
-def _plain_ends(model: ViT, patches: PackedPatches) -> bool:
+def _plain_ends(model: ViT) -> bool:
     """Whether patches are cut, projected and added to the tokens of nothing, before the first block."""
-    extras = (model.stem, patches.norm_before, patches.norm_after, model.embedding_norm, model.tokens.rotary)
-    return all(each is None for each in extras) and (model.tokens.at_stem or not len(model.tokens.tables))
+    patches = cast(PackedPatches, model.patches)
+    extras = (model.stem, patches.norm_before, patches.norm_after, model.embedding_norm)
+    return all(each is None for each in extras)
 
 
 def _plain(block: Block) -> bool:

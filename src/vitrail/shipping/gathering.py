@@ -56,12 +56,12 @@ def gather_flat(
 
 
 def _gather_piece(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
-    keys = k.transpose(1, 2)
-    if scaled:
-        scores = torch.bmm(q, keys)  # (B*A, T, S)
+    keys, scale = k.transpose(1, 2), 1.0 if scaled else q.size(2) ** -0.5
+    if bias is not None:
+        scores = torch.baddbmm(bias, q, keys, alpha=scale)  # (B*A, T, S)
+    elif scaled:
+        scores = torch.bmm(q, keys)
     else:
         scores = torch.empty([q.size(0), q.size(1), k.size(1)], dtype=q.dtype)
-        torch.baddbmm(scores, q, keys, beta=0, alpha=q.size(2) ** -0.5, out=scores)
-    if bias is not None:
-        scores.add_(bias)
+        torch.baddbmm(scores, q, keys, beta=0, alpha=scale, out=scores)
     return torch.bmm(scores.softmax(-1), v)

@@ -23,7 +23,7 @@ from vitrail.inference.settling import near_ties
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
-from vitrail.shipping.calibration import calibrate
+from vitrail.shipping.calibration import calibrate, widened
 from vitrail.shipping.exporting import add_measurements, export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
@@ -205,7 +205,7 @@ def _candidates(
         rates += _mergings(checkpoint, judge, max_drop, tell)
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
-    for merged in rates:
+    for merged in dict.fromkeys(rates):
         base = merged.of(checkpoint)
         tell(f"making runtimes{f', {merged}' if merged.count else ''}")
         small = _int8(base, batches, judge, max_drop, tell, merged.clear) if probe("int8").works else None
@@ -238,11 +238,12 @@ def _int8(
     base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell, clear: float
 ) -> _Small | None:
     even = replace(base, model=smooth(base.model, batches))
+    ranges = calibrate(even.model, batches)
+    if clear > 1:  # the same layers work on all tokens too
+        ranges = widened(ranges, calibrate(with_merging(even.model, 0), batches))
     rest = "bf16" if has_bf16_units() else "fp32"
     try:
-        found, _ = within_budget(
-            even, calibrate(even.model, batches), judge, max_drop, rest, batches[0][:RANKED_ON], tell, clear
-        )
+        found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, clear)
     except InputError as error:
         tell(str(error))
         return None
@@ -290,11 +291,11 @@ def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell)
 
 
 def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
-    """More tokens merged than the budget allows, if unclear answers are given again by all of them: the least work.
+    """The merging of least work, if unclear answers may be given again by all tokens: more can be merged then.
 
     What a threshold loses, and how many pictures it asks again, is counted from answers with and without merging.
     """
-    if checkpoint.task != "one":
+    if checkpoint.task != "one" or checkpoint.model.config.merge_per_block:
         return []
     config, truth = checkpoint.model.config, judge.baseline
     h, w = config.grid_for(checkpoint.preprocess.size)
@@ -303,9 +304,10 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
     for first, share in product(dict.fromkeys((0, config.depth // 3)), SHARES):
         merging = Merging(max(1, int(share * h * w / (config.depth - first))), first)
         try:
-            logits = judge.answers(Packed(merging.of(checkpoint), Plan("bf16" if has_bf16_units() else "fp32"))).logits
-        except (ConfigError, InputError):  # `_mergings` said why
+            fewer = merging.of(checkpoint)
+        except ConfigError:  # `_mergings` said why
             return []
+        logits = judge.answers(Packed(fewer, Plan("bf16" if has_bf16_units() else "fp32"))).logits
         for clear in CLEAR:
             again = near_ties(logits, "one", clear)
             lost = 100 * (right.mean() - np.where(again, right, logits.argmax(axis=1) == truth.targets).mean())

@@ -17,8 +17,7 @@ from vitrail.checks import instance
 from vitrail.errors import InputError, VitrailError
 from vitrail.inference.settling import near_ties
 from vitrail.network.modes import evaluating
-from vitrail.network.vit import ViT
-from vitrail.shipping.encoder import is_plain
+from vitrail.network.vit import ViT, with_merging
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
 from vitrail.shipping.packing import Plan, pack, unmerged
@@ -63,8 +62,7 @@ class Packed(Described):
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
         self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
-        if self.model.short is None and is_plain(self.model):
-            self.notes += ("this torch has no interpreter: kernels are called from Python, slower for small networks",)
+        self.notes += notes_of(self.model)
         self.difference = self._compare(checkpoint.model, self.plan)
 
     @classmethod
@@ -86,14 +84,20 @@ class Packed(Described):
         return made
 
     def _compare(self, eager: ViT, plan: Plan) -> float:
+        """How far from the eager network, which is refused if it is too far; so is the one without merging."""
+        kind = next(eager.parameters()).dtype
+        within = WITHIN["fp32" if kind == torch.float32 else "bf16"]  # a coarse network is no finer packed
+        within = max(within, WITHIN[plan.precision])
+        if self.clear > 1:
+            self._apart(self.whole, with_merging(eager, 0), within, plan)
+        within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
+        return self._apart(self.model, eager, within, plan)
+
+    def _apart(self, packed: ViT, eager: ViT, within: float, plan: Plan) -> float:
         kind = next(eager.parameters()).dtype
         with torch.inference_mode(), evaluating(eager):
             expected = torch.cat([eager(each.to(kind)).float() for each in _noise(self)])
-        within = WITHIN["fp32" if kind == torch.float32 else "bf16"]  # a coarse network is no finer packed
-        within = max(within, WITHIN[plan.precision])
-        within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
-        found = proof(self)
-        difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+        difference = float((proof(self, packed) - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
         if not plan.int8 and not difference <= within:
             raise VitrailError(
                 f"the packed network differs from the eager one by {difference:.2g} of the largest logit, expected at "
@@ -136,12 +140,21 @@ class Packed(Described):
 
     @cached_property
     def whole(self) -> ViT:
-        """The network with all its tokens, on the same layers: what gives unclear answers again."""
+        """The network with all its tokens, on the same layers: what gives unclear answers again.
+
+        To see how an unclear answer came about, look into this one, not into `model`.
+        """
         return unmerged(self.model)
 
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:
         return tuple(self.model.modules())
+
+
+def notes_of(model: ViT) -> tuple[str, ...]:
+    """What could not be done as it should when a network was packed."""
+    note = getattr(model.encoder, "note", "")
+    return (note,) if note else ()
 
 
 def _plain(values: Array) -> Array:
@@ -165,14 +178,18 @@ def _byte_noise(runtime: Packed) -> Array:
     return np.random.default_rng(0).integers(0, 256, (2, *way.size, way.channels), np.uint8)
 
 
-def proof(runtime: Packed) -> Tensor:
-    """Logits of fixed random pixels and bytes, float32: what a network answers says whether it is still the same."""
-    kind = next(runtime.model.parameters()).dtype
+def proof(runtime: Packed, model: ViT | None = None) -> Tensor:
+    """Logits of fixed random pixels and bytes, float32: what a network answers says whether it is still the same.
+
+    Of the runtime's network, or another like it.
+    """
+    model = runtime.model if model is None else model
+    kind = next(model.parameters()).dtype
     with torch.inference_mode():
-        found = [runtime.model(_noise(runtime)[0].to(kind)).float()]
-        if runtime.model.patches.takes_bytes:
+        found = [model(_noise(runtime)[0].to(kind)).float()]
+        if model.patches.takes_bytes:
             values = torch.from_numpy(_byte_noise(runtime)).permute(0, 3, 1, 2)
-            found.append(runtime.model(values).float())
+            found.append(model(values).float())
     return torch.cat(found)
 
 

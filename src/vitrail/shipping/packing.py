@@ -16,7 +16,7 @@ from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
-from vitrail.shipping.encoder import PackedEncoder, short_way
+from vitrail.shipping.encoder import PackedEncoder, take_short_way
 from vitrail.shipping.folding import fold
 from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
@@ -96,19 +96,21 @@ def pack(
     for name, part in packed.named_children():
         part.to(torch.float32 if name in ENDS else plan.tokens)
     packed.eval().requires_grad_(False)
-    packed.short = short_way(packed)
+    take_short_way(packed)
     return packed
 
 
 def unmerged(model: ViT) -> ViT:
-    """The same network, packed or not, its layers shared, that merges no tokens."""
+    """The same network, packed or not, that merges no tokens; its layers, and who listens at them, are shared."""
     other, encoder = _twin(model), _twin(model.encoder)
     blocks = [_twin(cast(Block, each)) for each in model.encoder.blocks]
     for block in blocks:
         block.merged = 0
     encoder.blocks = nn.ModuleList(blocks)
     other.config, other.encoder = replace(model.config, merge_per_block=0, merge_from=0), encoder
-    other.short = None if model.short is None else short_way(other)
+    other.short = None
+    if model.short is not None:
+        take_short_way(other)
     return other
 
 

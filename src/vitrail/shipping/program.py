@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.network.merging import join, join_sizes, match
+from vitrail.network.merging import join, join_sizes, match, most_joined
 from vitrail.shipping.gathering import gather_flat
 
 # No postponed annotations in this file: the interpreter reads the types of what the program holds.
@@ -146,9 +146,9 @@ class Program(nn.Module):
     def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int) -> Ran:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
 
-        Of the last block come the `first` tokens, or all.
+        Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `first`, or all.
         """
-        x = self._tokens(pixels, empty, prefix)
+        x = pixels.contiguous() if pixels.dim() == 3 else self._tokens(pixels, empty, prefix)
         b, t, width = x.size(0), x.size(1), x.size(2)
         known = Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64))
         x = x.view(b * t, width)  # rows, to the end
@@ -175,7 +175,7 @@ class Program(nn.Module):
             rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
             rows.copy_(gathered.transpose(1, 2))
             x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
-            count = min(step.merged, (t - prefix) // 2)
+            count = most_joined(t - prefix, step.merged)
             if count > 0 and queries == t:
                 known = _merged(x.view(b, t, width), known, k.mean(1), count, prefix)
                 t -= count
@@ -197,12 +197,21 @@ class Program(nn.Module):
         return tokens
 
 
-def compiled(program: Program) -> Run | None:
-    """The program for torch's interpreter; None where there is none, or it is switched off."""
+class Compiled(NamedTuple):
+    """The program for torch's interpreter, or why there is none."""
+
+    run: Run | None
+    why: str = ""
+
+
+def compiled(program: Program) -> Compiled:
+    """Make a program ready to run."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
-            made = torch.jit.script(program.eval())
-    except (RuntimeError, AttributeError, OSError):  # OSError: an installation without source files
-        return None
-    return made.forward if isinstance(made, torch.jit.ScriptModule) else None
+            made: object = torch.jit.script(program.eval())
+    except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
+        return Compiled(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    if not isinstance(made, torch.jit.ScriptModule):
+        return Compiled(None, "it is switched off")
+    return Compiled(made.forward)
