@@ -37,14 +37,7 @@ GOALS: Final = ("throughput", "latency")
 RUNTIMES: Final = ("packed", "onnx", "openvino")
 TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
-SHARES: Final = (
-    0.3,
-    0.5,
-    0.7,
-    0.9,
-    1.2,
-    1.6,
-)  # of the patches, merged away in all; above 1 the last blocks have few left
+SHARES: Final = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6)  # of the patches, merged away in all; above 1 they run out at the end
 CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
 Tell = Callable[[str], None]
 
