@@ -37,7 +37,7 @@ GOALS: Final = ("throughput", "latency")
 RUNTIMES: Final = ("packed", "onnx", "openvino")
 TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
-SHARES: Final = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6)  # of the patches, merged away in all; above 1 they run out at the end
+SHARES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)  # of the patches, merged away in all; at 1 they run out at the end
 CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
 Tell = Callable[[str], None]
 
@@ -202,7 +202,7 @@ def _candidates(
     found = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
     rates = [Merging()]
     if merging:
-        rates += _mergings(checkpoint, judge, max_drop, tell)
+        rates += merged_most(checkpoint, judge, max_drop, tell)
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
     for merged in dict.fromkeys(rates):
@@ -268,7 +268,7 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
     return open_exported(path)
 
 
-def _mergings(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> list[Merging]:
+def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> list[Merging]:
     """The most tokens merged within the budget, from the first block on and from a third of the depth on."""
     config = checkpoint.model.config
     h, w = config.grid_for(checkpoint.preprocess.size)
@@ -305,9 +305,13 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
         merging = Merging(max(1, int(share * h * w / (config.depth - first))), first)
         try:
             fewer = merging.of(checkpoint)
-        except ConfigError:  # `_mergings` said why
+        except ConfigError:  # `merged_most` said why
             return []
-        logits = judge.answers(Packed(fewer, Plan("bf16" if has_bf16_units() else "fp32"))).logits
+        try:
+            logits = judge.answers(Packed(fewer, Plan("bf16" if has_bf16_units() else "fp32"))).logits
+        except VitrailError as error:
+            tell(f"{merging} left out: {error}")
+            continue
         for clear in CLEAR:
             again = near_ties(logits, "one", clear)
             lost = 100 * (right.mean() - np.where(again, right, logits.argmax(axis=1) == truth.targets).mean())
