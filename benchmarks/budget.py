@@ -2,8 +2,8 @@
 
     python benchmarks/budget.py RUN --max-drop 1           a run folder: its own validation and test pictures
 
-Packed in bf16, or fp32 where the processor has no units for that. The search of `vitrail optimize` chooses on validation
-pictures, with and without giving unclear answers again by all tokens; test pictures only report. "speed" is the time of
+Packed in bf16, or in fp32 without units for that. The search of `vitrail optimize` chooses on validation pictures,
+with and without giving unclear answers again by all tokens; test pictures only report. "speed" is the time of
 the network with all tokens over that of the one that merges, batches of 16 of the user's own pictures, in turn: the
 median over rounds, and quartiles.
 """

@@ -268,7 +268,7 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
     return open_exported(path)
 
 
-def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell) -> list[Merging]:
+def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
     """The most tokens merged within the budget, from the first block on and from a third of the depth on."""
     config = checkpoint.model.config
     h, w = config.grid_for(checkpoint.preprocess.size)
