@@ -106,6 +106,7 @@ def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> No
     made = checkpoint(image_size=64)
     made = replace(made, preprocess=replace(made.preprocess, size=(64, 64)))
     monkeypatch.setattr(optimising, "has_bf16_units", lambda: False)
+    monkeypatch.setattr(optimising, "SHARES", (0.5, 0.9))
     judge = Judge.by(made, labelled(made, 80))
     for budget in (0.0, 5.0):
         [best] = doubting(made, judge, budget)
@@ -131,7 +132,7 @@ def test_a_network_without_merging_that_packs_wrongly_is_found_out(monkeypatch: 
 
 
 def test_the_search_writes_it_where_it_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = checkpoint()
+    made = checkpoint(depth=1)
     wanted = Merging(4, 0, 2.0)
     monkeypatch.setattr(optimising, "TIMED", 4)
     monkeypatch.setattr(optimising, "doubting", lambda *given: [wanted])
