@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 from vitrail.about import About, Described
 from vitrail.images import Preprocess
 from vitrail.inference import embed, predict
-from vitrail.inference.passes import passes
+from vitrail.inference.passes import PATIENCE, passes
 from vitrail.inference.settling import CLEAR, near_ties, settle
 
 Array = np.ndarray[Any, Any]
@@ -54,22 +55,64 @@ def test_near_is_less_than_clear() -> None:
     assert near_ties(np.zeros((2, 0), np.float32), "one").tolist() == [False] * 2
 
 
-def test_only_near_ties_of_which_other_values_are_read_are_run_again() -> None:
-    logits = np.array([[0.1, 0.0], [9.0, 0.0], [0.1, 0.0], [0.1, 0.0]], np.float32)
-    embedding = np.arange(4, dtype=np.float32)[:, None]
-    values = np.arange(4, dtype=np.uint8)[:, None]
-    found = {0: None, 2: values[2], 3: np.array([7], np.uint8)}  # nothing, the same again, another
+def test_near_ties_of_all_batches_are_run_at_once() -> None:
+    first = np.array([[0.1, 0.0], [9.0, 0.0]], np.float32), np.array([[0.0], [1.0]], np.float32)
+    second = np.array([[0.1, 0.0], [0.2, 0.0]], np.float32), np.array([[2.0], [3.0]], np.float32)
+    again = {(0, 0): np.array([7], np.uint8), (1, 0): None, (1, 1): np.array([8], np.uint8)}
     ran: list[Array] = []
 
-    def run(again: Array) -> tuple[Array, Array]:
-        ran.append(again)
-        return np.array([[0.0, 4.0]], np.float32), np.array([[40.0]], np.float32)
+    def run(values: Array) -> tuple[Array, Array]:
+        ran.append(values)
+        return np.array([[0.0, 4.0], [0.0, 5.0]], np.float32), np.array([[40.0], [50.0]], np.float32)
 
-    after, vectors = settle((logits, embedding), values, "one", lambda places: [found[each] for each in places], run)
-    assert after.tolist() == [*logits[:3].tolist(), [0.0, 4.0]]
-    assert vectors.tolist() == [[0], [1], [2], [40]]
-    assert [each.tolist() for each in ran] == [[[7]]]
-    assert logits[3, 1] == 0  # what the runtime gave is left alone
+    (one, its), (other, others) = settle([first, second], again, run)
+    assert one.tolist() == [[0.0, 4.0], first[0][1].tolist()]
+    assert other.tolist() == [second[0][0].tolist(), [0.0, 5.0]]
+    assert (its.tolist(), others.tolist()) == ([[40], [1]], [[2], [50]])
+    assert [each.tolist() for each in ran] == [[[7], [8]]]
+    assert first[0][0, 1] == 0  # what the runtime gave is left alone
+    assert settle([first], {(0, 0): None}, run)[0][0] is first[0]
+    assert len(ran) == 1
+
+
+class Black(Sharpness):
+    """The same, but sure that what is black is smooth."""
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        logits = super().run(pixels)[0].copy()
+        logits[pixels.max(axis=(1, 2, 3)) <= -1] = 9.0, 0.0
+        return logits, logits
+
+
+def test_near_ties_wait_until_they_fill_a_batch(data: bytes) -> None:
+    black, full = np.zeros((40, 40, 3), np.uint8), FULL(data)
+    images = [data if number % 3 == 0 else black for number in range(24)]  # two or one of four are near ties
+    runtime = Black(full, 0.2)
+    found = list(passes(runtime, images, batch=4, settled=True))
+    assert [each.rows.tolist() for each in found] == np.arange(24).reshape(6, 4).tolist()
+    labels = np.concatenate([each.logits for each in found]).argmax(axis=1)
+    assert labels.tolist() == [int(number % 3 == 0) for number in range(24)]
+    assert runtime.given == [4, 4, 4, 4, 4, 4, 4, 4]  # six batches; after every three of them, their four ties
+
+
+def test_a_near_tie_does_not_wait_for_ever(data: bytes) -> None:
+    black, full = np.zeros((40, 40, 3), np.uint8), FULL(data)
+    drawn: list[int] = []
+
+    def endless() -> Iterator[Any]:
+        for number in range(400):
+            drawn.append(number)
+            yield data if number == 0 else black
+
+    runtime = Black(full, 0.2)
+    first = next(passes(runtime, endless(), batch=2, settled=True))
+    assert first.rows.tolist() == [0, 1]
+    assert first.logits.argmax(axis=1).tolist() == [1, 0]
+    assert runtime.given == [2] * PATIENCE + [1]
+    assert len(drawn) <= 2 * PATIENCE + 4
+    clear = Black(full, 0.2)
+    next(passes(clear, [black] * 40, batch=2, settled=True))
+    assert clear.given == [2]  # without ties there is nothing to wait for
 
 
 def test_the_full_picture_decides(data: bytes, tmp_path: Path) -> None:
@@ -140,5 +183,5 @@ def test_several_ties_of_a_batch_are_counted_once_and_keep_their_order(data: byt
     )
     assert [each.rows.tolist() for each in found] == [[0, 1], [3, 4]]
     assert [each.logits.argmax(1).tolist() for each in found] == [[1, 1], [1, 1]]
-    assert network.given == [2, 2, 2, 2]  # scaled, then in full, of each batch
+    assert network.given == [2, 2, 4]  # scaled, of each batch, then in full, of both
     assert (sum(done), len(left_out)) == (5, 1)

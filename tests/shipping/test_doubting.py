@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from shipping.packs import VARIANTS, checkpoint, labelled
 from vitrail import Checkpoint
 from vitrail.errors import ConfigError, InputError, VitrailError
+from vitrail.inference.passes import passes
 from vitrail.inference.settling import near_ties
 from vitrail.network.vit import with_merging
 from vitrail.shipping import optimising, packed
 from vitrail.shipping.artefact import KEY, open_packed, save_packed
-from vitrail.shipping.calibration import calibrate, widened
+from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.judging import Judge
 from vitrail.shipping.kernels import Probe
 from vitrail.shipping.optimising import Merging, doubting, optimize
@@ -39,10 +42,9 @@ def merging(name: str = "plain", count: int = 4) -> tuple[Checkpoint, Checkpoint
 @pytest.mark.parametrize("name", ["plain", "registers, mean", "swiglu", "distillation"])
 def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: str) -> None:
     whole, fewer = merging(name)
-    given = [torch.from_numpy(PIXELS)]
-    ranges = widened(calibrate(fewer.model, given), calibrate(whole.model, given)) if precision == "int8" else {}
+    ranges = calibrate(fewer.model, [torch.from_numpy(PIXELS)]) if precision == "int8" else {}
     plan = Plan("fp32" if precision == "int8" else precision, ranges)
-    quick, slow = Packed(fewer, plan).run(PIXELS), Packed(whole, plan).run(PIXELS)
+    quick, slow = Packed(fewer, plan).run(PIXELS), Packed(whole, plan.exact).run(PIXELS)
     clear = float(np.exp(np.median(np.diff(np.sort(quick[0], axis=1)[:, -2:]))))  # half of them are unclear
     runtime = Packed(fewer, replace(plan, clear=clear))
     again = near_ties(quick[0], "one", clear)
@@ -54,6 +56,61 @@ def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: st
     values = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
     pixels = fewer.preprocess.normalise(values)
     np.testing.assert_allclose(runtime.run_bytes(values)[0], runtime.run(pixels)[0], rtol=0, atol=0.1)
+
+
+def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
+    """Without merging, too: and in the file the weights are there in both precisions."""
+    made = checkpoint(**VARIANTS["plain"])
+    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
+    small, exact = Packed(made, Plan("fp32", ranges)).run(PIXELS)[0], Packed(made).run(PIXELS)[0]
+    clear = float(np.exp(np.median(np.diff(np.sort(small, axis=1)[:, -2:]))))
+    runtime = Packed(made, Plan("fp32", ranges, clear))
+    again = near_ties(small, "one", clear)
+    found = runtime.run(PIXELS)[0]
+    np.testing.assert_array_equal(found[~again], small[~again])
+    np.testing.assert_allclose(found[again], exact[again], rtol=0, atol=1e-6)
+    assert np.abs(small - exact)[again].max() > 1e-3
+    np.testing.assert_array_equal(runtime.quick.run(PIXELS)[0], small)
+    np.testing.assert_allclose(runtime.sure.run(PIXELS)[0], exact, rtol=0, atol=1e-6)
+    assert (runtime.quick.precision, runtime.sure.precision) == ("int8", "fp32")
+    save_packed(runtime, made, tmp_path / "net.safetensors")
+    assert json.loads(read_safetensors(tmp_path / "net.safetensors").metadata[KEY])["format"] == 3
+    opened = open_packed(tmp_path / "net.safetensors")
+    np.testing.assert_allclose(opened.run(PIXELS)[0], found, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(opened.sure.run(PIXELS)[0], exact, rtol=0, atol=1e-6)
+
+
+def test_where_int8_is_missing_all_answers_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(**VARIANTS["plain"])
+    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
+    exact = Packed(made).run(PIXELS)[0]
+    save_packed(Packed(made, Plan("fp32", ranges, 1e6)), made, tmp_path / "net.safetensors")
+    right = packed.probe
+    monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "gone") if name == "int8" else right(name))
+    runtime = Packed(made, Plan("fp32", ranges, 2.0))
+    assert (runtime.clear, runtime.precision) == (1.0, "fp32")  # nobody is asked twice for the same
+    assert "int8 is not available" in runtime.notes[0]
+    for each in (runtime, open_packed(tmp_path / "net.safetensors")):
+        np.testing.assert_allclose(each.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
+
+
+def test_near_ties_of_scaled_pictures_go_to_the_sure_network() -> None:
+    """In one go with full decoding; pictures in memory too, which are seen no better."""
+    made = checkpoint(**VARIANTS["plain"])
+    made = replace(made, preprocess=replace(made.preprocess, scaled_decoding=True))
+    noise = np.random.default_rng(0).integers(0, 256, (12, 40, 40, 3), np.uint8)
+    files = []
+    for each in noise:
+        file = io.BytesIO()
+        Image.fromarray(each).resize((400, 400), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+        files.append(file.getvalue())
+    images = [*files, *noise]
+    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
+    runtime = Packed(made, Plan("fp32", ranges, 1e6))  # everything is unclear
+    whole = replace(made, preprocess=replace(made.preprocess, scaled_decoding=False))
+    exact = np.concatenate([each.logits for each in passes(Packed(whole), images)])
+    found = np.concatenate([each.logits for each in passes(runtime, images, batch=8, settled=True)])
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 
 
 def test_the_whole_network_costs_no_weights() -> None:
@@ -94,9 +151,9 @@ def test_it_is_kept_in_the_file_which_older_readers_refuse(tmp_path: Path, monke
 
 def test_mistakes_are_told() -> None:
     whole, fewer = merging()
-    with pytest.raises(InputError, match="so it needs a network that merges"):
+    with pytest.raises(InputError, match="or a plan with int8"):
         Packed(whole, Plan(clear=2.0))
-    with pytest.raises(InputError, match="gives one label"):
+    with pytest.raises(InputError, match="one label a picture"):
         Packed(replace(fewer, task="several"), Plan(clear=2.0))
     with pytest.raises(ConfigError, match="clear"):
         Plan(clear=0.5)

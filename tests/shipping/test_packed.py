@@ -17,7 +17,7 @@ from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network import ConvStem, Positions
 from vitrail.network.encoder import Block
-from vitrail.shipping import kernels, packed, packing
+from vitrail.shipping import encoder, kernels, packed, packing, program
 from vitrail.shipping.artefact import open_packed, save_packed
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
@@ -438,3 +438,37 @@ def test_the_real_network_packs(fixtures: object) -> None:
     pixels = torch.randn(2, 3, 224, 224).numpy()
     found, expected = Packed(made).run(pixels)[0], made.run(pixels)[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["plain", "merging", "attention pool"])
+def test_a_large_batch_in_pieces_gives_what_it_gives_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(**(VARIANTS | ENDS)[name])
+    pixels = torch.randn(7, 3, 48, 32)
+    once = Packed(made).model
+    tokens, width = made.model.config.prefix + 6 * 4, made.model.config.width
+    monkeypatch.setattr(program, "AT_ONCE", 3 * tokens * width)
+    asked: list[int] = []
+    right = program.compiled
+
+    def counted(made: program.Program) -> program.Compiled:
+        asked.append(made.at_once)
+        return right(made)
+
+    monkeypatch.setattr(encoder, "compiled", counted)
+    pieces = Packed(made).model
+    assert asked == [3 * tokens * width]
+    with torch.inference_mode():
+        torch.testing.assert_close(pieces(pixels), once(pixels), rtol=0, atol=1e-5)
+        for ours, theirs in zip(pieces.features(pixels), once.features(pixels), strict=True):
+            if isinstance(ours, tuple):
+                assert ours == theirs
+            else:
+                torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        if name != "merging":  # which wants a picture
+            assert pieces(pixels[:0]).shape == once(pixels[:0]).shape == (0, once.config.classes)
+
+
+@pytest.mark.parametrize("pictures, at_once", [(0, 1), (1, 1), (3, 3), (4, 2), (7, 3), (16, 3)])
+def test_pieces_are_as_few_as_may_be_and_of_one_size(pictures: int, at_once: int) -> None:
+    assert program._at_once(pictures, 10, 39) == at_once
+    assert program._at_once(pictures, 100, 39) == 1  # one picture at least

@@ -1,12 +1,13 @@
 """Pictures through a runtime: read ahead by threads, run a batch at a time, handed on in order.
 
-Whatever the number of pictures, at most two batches of them are held: the one the network works on, and the next.
+Whatever the number of pictures, at most two batches of them are held: the one the network works on, and the next; and
+as many near ties, until they are decided.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess, Source, decode, streamed
 from vitrail.inference.ahead import Ahead
 from vitrail.inference.runtime import Runtime, check_runtime
-from vitrail.inference.settling import settle
+from vitrail.inference.settling import CLEAR, near_ties, settle
 
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
@@ -35,6 +36,8 @@ class Named(NamedTuple):
     name: str
     image: Source | ImageError
 
+
+PATIENCE = 8  # batches that wait, at most, until there are near ties for a batch of their own
 
 Stream: TypeAlias = "Iterable[Source | Named]"
 
@@ -80,6 +83,20 @@ class _Read(NamedTuple):
     file: _File | None  # what can be decoded another way, if it may have to be
 
 
+class _Tie(NamedTuple):
+    """A picture whose likeliest classes are too close to call: what was seen of it, and where to see it in full."""
+
+    values: Array
+    file: _File | None
+
+
+class _Waiting(NamedTuple):
+    """A batch that was run, and its near ties by place; those of several are decided at once, which takes less time."""
+
+    passed: Passed
+    ties: dict[int, _Tie]
+
+
 class _Unread(NamedTuple):
     name: str
     error: ImageError
@@ -99,7 +116,8 @@ def passes(
 
     The pictures may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
     A runtime with `run_bytes` is given 8-bit values of ordinary pictures, another the pixels. Where classes are asked
-    for, let near ties be `settled`: pictures decoded at a part of their size are then decoded in full and run again.
+    for, let near ties be `settled`: pictures decoded at a part of their size are then decoded in full and run again; by
+    its `sure` network, if a runtime has a quick and a sure one, so that no picture is run more than twice.
     """
     check_runtime(runtime)
     streamed(images)
@@ -114,7 +132,9 @@ def passes(
 def _passes(
     runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None, settled: bool
 ) -> Generator[Passed, None, None]:
-    make, run = _ways(runtime, runtime.preprocess)
+    two = settled and getattr(runtime, "clear", 1.0) > 1  # networks: one that is quick, and one that is sure
+    make, run = _ways(runtime.quick if two else runtime, runtime.preprocess)  # type: ignore[attr-defined]
+    waiting: list[_Waiting] = []
     # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
     held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
     with Ahead(enumerate(images), lambda item: _read(make, settled, *item), threads, held) as ahead:
@@ -126,42 +146,56 @@ def _passes(
                 rows, names = [each.row for each in kept], [each.name for each in kept]
                 values, files = np.stack([each.values for each in kept]), [each.file for each in kept]
                 del kept  # the network may work long: nothing is held twice meanwhile
-                answers = _checked(run(values), len(rows), runtime)
-                if settled:
-                    answers = _settled(answers, values, files, runtime, threads)
-                del values, files
-                yield Passed(np.array(rows), names, *answers)
+                passed = Passed(np.array(rows), names, *_checked(run(values), len(rows), runtime))
+                near = near_ties(passed.logits, runtime.task, _clear(runtime, two)) if settled else np.zeros(0)
+                ties = {int(place): _Tie(values[place].copy(), files[place]) for place in np.flatnonzero(near)}
+                waiting.append(_Waiting(passed, ties))
+                del values, files, passed
+            unsettled = sum(len(each.ties) for each in waiting)
+            if not 0 < unsettled < batch or len(waiting) >= PATIENCE or failed is not None:
+                yield from _settled(waiting, runtime, threads, two) if unsettled else (each.passed for each in waiting)
+                waiting = []
             if failed is not None:
                 raise failed
             ahead.used(count)
             if done is not None:
                 done(count)
+        yield from _settled(waiting, runtime, threads, two)
+
+
+def _clear(runtime: Runtime, two: bool) -> float:
+    """What is no near tie, in times as likely as the next."""
+    return max(CLEAR, runtime.clear) if two else CLEAR  # type: ignore[attr-defined]
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _settled(
-    answers: tuple[Array, Array], values: Array, files: list[_File | None], runtime: Runtime, threads: int
-) -> tuple[Array, Array]:
-    """The answers, near ties decided by the full picture."""
-    make, run = _ways(runtime, replace(runtime.preprocess, scaled_decoding=False))
+def _settled(waiting: list[_Waiting], runtime: Runtime, threads: int, two: bool) -> Iterator[Passed]:
+    """What was passed, near ties decided by the full picture; of two networks by the sure one, whatever it sees."""
+    full = replace(runtime.preprocess, scaled_decoding=False)
+    make, run = _ways(runtime.sure if two else runtime, full)  # type: ignore[attr-defined]
+    ties = {(number, place): tie for number, each in enumerate(waiting) for place, tie in each.ties.items()}
 
-    def read(place: int) -> Array | None:
-        file = files[place]
-        if file is None or not file.same:  # changed since, or gone: there is an answer already
-            return None
+    def read(tie: _Tie) -> Array | None:
+        seen = tie.values if two else None
+        if tie.file is None or not tie.file.same:  # changed since, or gone: what was read of it must do
+            return seen
         try:
-            return make(file.source)
+            values = make(tie.file.source)
         except ImageError:
-            return None
+            return seen
+        return seen if np.array_equal(values, tie.values) else values
 
     def rerun(again: Array) -> tuple[Array, Array]:
         return _checked(run(again), len(again), runtime)
 
     with ThreadPoolExecutor(threads) as pool:
-        return settle(answers, values, runtime.task, lambda places: pool.map(read, places), rerun)
+        again = dict(zip(ties, pool.map(read, ties.values()), strict=True))
+    answers = settle([each.passed[2:] for each in waiting], again, rerun)
+    for each, (logits, embedding) in zip(waiting, answers, strict=True):
+        yield each.passed._replace(logits=logits, embedding=embedding)
 
 
 def _ways(

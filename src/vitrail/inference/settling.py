@@ -6,7 +6,7 @@ two classes that are as likely as each other, and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,26 +29,18 @@ def near_ties(logits: Array, task: str, clear: float = CLEAR) -> Array:
 
 
 def settle(
-    answers: Answers,
-    values: Array,
-    task: str,
-    read: Callable[[list[int]], Iterable[Array | None]],
+    given: Sequence[Answers],
+    again: Mapping[tuple[int, int], Array | None],
     run: Callable[[Array], Answers],
-) -> Answers:
-    """The answers, those of near ties replaced by what `run` says of what `read` gives for their places in the batch.
+) -> list[Answers]:
+    """Answers of some batches, those of near ties replaced by what `run` says of them, all at once.
 
-    A picture of which nothing is read, or the same values again, keeps its answer.
+    `again` has what was read again of each, by batch and place; a picture of which nothing was keeps its answer.
     """
-    logits, embedding = answers
-    places = np.flatnonzero(near_ties(logits, task)).tolist()
-    other = {
-        place: each
-        for place, each in zip(places, read(places), strict=True)
-        if each is not None and not np.array_equal(each, values[place])
-    }
-    if not other:
-        return answers
-    places = list(other)
-    logits, embedding = logits.copy(), embedding.copy()
-    logits[places], embedding[places] = run(np.stack(list(other.values())))
-    return logits, embedding
+    values = {place: each for place, each in again.items() if each is not None}
+    if not values:
+        return list(given)
+    after = [(logits.copy(), embedding.copy()) for logits, embedding in given]
+    for (number, place), logits, embedding in zip(values, *run(np.stack(list(values.values()))), strict=True):
+        after[number][0][place], after[number][1][place] = logits, embedding
+    return after

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +27,14 @@ from vitrail.shipping.packing import Plan, pack
 from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
-FORMATS: Final = (1, 2)  # 2: unclear answers are given again by all tokens, of which a reader of 1 would not know
+# What older readers would not know of: in 2 unclear answers are given again by all tokens; in 3 without int8, too, by
+# weights that are there twice.
+FORMATS: Final = (1, 2, 3)
 PROOF: Final = "proof.logits"
 WHOLE: Final = "proof.whole"  # the same of the network without merging, where that gives unclear answers again
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
 STEPS: Final = ".steps"  # after the name of a layer in bytes
+EXACT: Final = "exact."  # before the name of its weight in higher precision, where unclear answers need that
 WITHIN: Final = 0.05  # of the largest logit: another processor rounds otherwise, and a byte more or less follows
 
 
@@ -52,10 +56,12 @@ def save_packed(
         layer = name.removesuffix(".weight")
         if layer in runtime.plan.int8:
             tensors[name], tensors[layer + STEPS] = Bytes.of(value)
+            if runtime.clear > 1:
+                tensors[EXACT + name] = value.detach().to(runtime.plan.kind)
         else:
             tensors[name] = value.detach().to(runtime.plan.kind_of(name) if value.is_floating_point() else value.dtype)
     description = {
-        "format": FORMATS[runtime.clear > 1],
+        "format": 1 if runtime.clear == 1 else 3 if runtime.plan.int8 else 2,
         "config": folded.config.to_dict(),
         "about": runtime.about.to_dict(),
         "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}}
@@ -116,7 +122,7 @@ def _description(text: str, place: str) -> dict[str, Any]:
     number = plain.get("format") if isinstance(plain, dict) else None
     if number not in FORMATS:
         hint = "use a newer Vitrail" if isinstance(number, int) and number > max(FORMATS) else "make it again"
-        raise CheckpointError(f"{place}: expected a packed network of format 1 or 2, got {number!r:.40}: {hint}")
+        raise CheckpointError(f"{place}: expected a packed network of format 1 to 3, got {number!r:.40}: {hint}")
     found: dict[str, Any] = plain
     return found
 
@@ -125,19 +131,27 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     stored = description["plan"]
     ranges = {name: tuple(ends) for name, ends in stored["int8"].items()}
     plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0))
-    if plan.clear > 1 and (description["format"] == 1 or not description["config"]["merge_per_block"]):
-        raise CheckpointError("unclear answers given again need a network that merges, and format 2: make it again")
+    if plan.clear > 1 and (description["format"] == 1 or not (description["config"]["merge_per_block"] or ranges)):
+        raise CheckpointError(
+            "unclear answers given again need a network that merges or has int8, and format 2 or 3: make it again"
+        )
     usable, notes = possible(plan)
-    model = on_meta(ViTConfig.from_dict(description["config"]))
+    config, about = ViTConfig.from_dict(description["config"]), About.from_dict(description["about"])
+    model = on_meta(config)
     bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
+    exact = {name.removeprefix(EXACT): value for name, value in tensors.items() if name.startswith(EXACT)}
     if usable is None or usable != plan:  # this machine lacks what the file was made for: back to floats
         bytes_of, restored = {}, bytes_of
-        tensors |= {name + ".weight": each.floats() for name, each in restored.items()}
+        tensors |= {name + ".weight": each.floats() for name, each in restored.items()} | exact
     _fill(model, tensors, bytes_of)
-    about = About.from_dict(description["about"])
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
+    whole = None
+    if usable is not None and usable.int8 and description["format"] == 3:
+        other = on_meta(replace(config, merge_per_block=0, merge_from=0))
+        _fill(other, tensors | exact, {})
+        whole = pack(other, usable.exact, about.preprocess)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]
-    made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, plan.clear)
+    made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, plan.clear, whole)
     within = LOOSELY if usable != plan or model.config.merge_per_block else WITHIN
     _compare(proof(made), tensors[PROOF if usable == plan else FLOATS], within)
     if made.clear > 1:

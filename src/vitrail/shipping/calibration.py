@@ -67,11 +67,6 @@ def calibrate(model: ViT, batches: Sequence[Tensor]) -> dict[str, Range]:
     return ends
 
 
-def widened(some: dict[str, Range], others: dict[str, Range]) -> dict[str, Range]:
-    """For each layer the range that holds both."""
-    return {name: (min(low, others[name][0]), max(high, others[name][1])) for name, (low, high) in some.items()}
-
-
 def sensitivity(
     model: ViT, ranges: dict[str, Range], pixels: Tensor, done: Callable[[int], None] = lambda count: None
 ) -> list[Sensitive]:

@@ -23,7 +23,7 @@ from vitrail.inference.settling import near_ties
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
-from vitrail.shipping.calibration import calibrate, widened
+from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.exporting import add_measurements, export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
@@ -239,8 +239,6 @@ def _int8(
 ) -> _Small | None:
     even = replace(base, model=smooth(base.model, batches))
     ranges = calibrate(even.model, batches)
-    if clear > 1:  # the same layers work on all tokens too
-        ranges = widened(ranges, calibrate(with_merging(even.model, 0), batches))
     rest = "bf16" if has_bf16_units() else "fp32"
     try:
         found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, clear)

@@ -51,18 +51,22 @@ class Packed(Described):
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
         self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
         plan = Plan() if plan is None else plan
-        if plan.clear > 1 and (not checkpoint.model.config.merge_per_block or checkpoint.task != "one"):
+        coarse = bool(checkpoint.model.config.merge_per_block or plan.int8)
+        if plan.clear > 1 and (not coarse or checkpoint.task != "one"):
             raise InputError(
-                f"clear={plan.clear:g} gives unclear answers again without merging tokens, so it needs a network that "
-                "merges (with_merging) and gives one label"
+                f"clear={plan.clear:g} gives unclear answers again without merging tokens and without int8, so it "
+                "needs a network that merges (with_merging) or a plan with int8, and one label a picture"
             )
-        self.clear = plan.clear
         self.plan, self.notes = possible(plan)
+        coarse = bool(checkpoint.model.config.merge_per_block or (self.plan is not None and self.plan.int8))
+        self.clear = plan.clear if coarse else 1.0  # otherwise all answers are exact already
         if self.plan is None:
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
         self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
         self.notes += notes_of(self.model)
+        if self.clear > 1 and self.plan.int8:
+            self.whole = pack(with_merging(checkpoint.model, 0), self.plan.exact, checkpoint.preprocess)
         self.difference = self._compare(checkpoint.model, self.plan)
 
     @classmethod
@@ -75,9 +79,12 @@ class Packed(Described):
         provenance: Provenance,
         measurements: Mapping[str, Any],
         clear: float = 1.0,
+        whole: ViT | None = None,
     ) -> Packed:
-        """A runtime of a network that is packed already."""
+        """A runtime of a network that is packed already; the whole one, where it has layers of its own, beside it."""
         made = cls.__new__(cls)
+        if whole is not None:
+            made.whole = whole
         made.model, made.about, made.plan, made.notes = model, about, plan, notes
         made.clear = clear
         made.provenance, made.measurements = provenance, measurements
@@ -89,7 +96,7 @@ class Packed(Described):
         within = WITHIN["fp32" if kind == torch.float32 else "bf16"]  # a coarse network is no finer packed
         within = max(within, WITHIN[plan.precision])
         if self.clear > 1:
-            self._apart(self.whole, with_merging(eager, 0), within, plan)
+            self._apart(self.whole, with_merging(eager, 0), within, plan.exact)
         within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
         return self._apart(self.model, eager, within, plan)
 
@@ -140,11 +147,25 @@ class Packed(Described):
 
     @cached_property
     def whole(self) -> ViT:
-        """The network with all its tokens, on the same layers: what gives unclear answers again.
+        """The network with all its tokens and nothing in int8: what gives unclear answers again.
 
-        To see how an unclear answer came about, look into this one, not into `model`.
+        It has the same layers; where those are int8, its own. To see how an unclear answer came about, look into this
+        one, not into `model`.
         """
         return unmerged(self.model)
+
+    @property
+    def quick(self) -> Packed:
+        """The network that answers first, by itself: unclear answers stay as they are."""
+        return self._by(self.model, self.plan)
+
+    @property
+    def sure(self) -> Packed:
+        """The one that gives unclear answers again, by itself."""
+        return self._by(self.whole, None if self.plan is None else self.plan.exact)
+
+    def _by(self, model: ViT, plan: Plan | None) -> Packed:
+        return Packed.of(model, self.about, plan, self.notes, self.provenance, self.measurements)
 
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:

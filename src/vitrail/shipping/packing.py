@@ -33,8 +33,8 @@ Range = tuple[float, float]  # low and high of what a layer receives
 class Plan:
     """Which precision each layer has: int8 where a range is named, and one other for all else.
 
-    Where the network merges tokens, unclear answers are given again by all tokens: those whose likeliest class is less
-    than `clear` times as likely as the next.
+    Where the network merges tokens, or has layers in int8, unclear answers are given again by all tokens and without
+    int8: those whose likeliest class is less than `clear` times as likely as the next.
 
     Between layers in int8 the tokens are fp32: norms and rounding take those soonest, and bf16 would cost exactness.
     """
@@ -57,6 +57,11 @@ class Plan:
     def kind(self) -> torch.dtype:
         """Of layers that are not int8, and of attention."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    @property
+    def exact(self) -> Plan:
+        """The plan of the network that gives unclear answers again."""
+        return Plan(self.precision)
 
     @property
     def tokens(self) -> torch.dtype:

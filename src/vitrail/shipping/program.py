@@ -7,7 +7,7 @@ other networks, maps, masks and hooks go by the network's own forward; so does e
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from vitrail.network.merging import join, join_sizes, match, most_joined
 from vitrail.shipping.gathering import gather_flat
+
+# Values of tokens that a block takes at once: those of 8 pictures for ViT-B/16 at 224.
+AT_ONCE: Final = 8 * 197 * 768
 
 # No postponed annotations in this file: the interpreter reads the types of what the program holds.
 
@@ -121,6 +124,21 @@ def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int) -> 
     return Ran(join(x, matching, share), sizes, sources)
 
 
+def _at_once(pictures: int, values: int, limit: int) -> int:
+    """How many pictures of so many values of tokens a block takes at once: as few pieces as may be, of one size."""
+    most = max(1, limit // max(1, values))
+    pieces = max(1, (pictures + most - 1) // most)
+    return max(1, (pictures + pieces - 1) // pieces)
+
+
+def _joined(pieces: list[Ran]) -> Ran:
+    """Pieces of a batch -> the batch, in fp32."""
+    if len(pieces) == 1:
+        return Ran(pieces[0].tokens.float(), pieces[0].sizes, pieces[0].sources)
+    tokens = torch.cat([each.tokens for each in pieces]).float()
+    return Ran(tokens, torch.cat([each.sizes for each in pieces]), torch.cat([each.sources for each in pieces]))
+
+
 class Program(nn.Module):
     """A packed network from pixels to the tokens that leave its last block. To be compiled, never called as it is."""
 
@@ -140,48 +158,58 @@ class Program(nn.Module):
     ) -> None:
         super().__init__()
         self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
-        self.steps, self.head_width = steps, head_width
+        self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
         self.products = products  # attention by products of matrices, otherwise by the fused kernel
 
     def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int) -> Ran:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
 
         Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `first`, or all.
+        A block takes a large batch in pieces: what it makes on the way stays in the cache then, and so do its weights.
         """
-        x = pixels.contiguous() if pixels.dim() == 3 else self._tokens(pixels, empty, prefix)
-        b, t, width = x.size(0), x.size(1), x.size(2)
-        known = Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64))
-        x = x.view(b * t, width)  # rows, to the end
+        pieces: list[Ran] = []
+        for some in pixels.split(_at_once(pixels.size(0), empty.size(0) * empty.size(1), self.at_once)):
+            x = some.contiguous() if some.dim() == 3 else self._tokens(some, empty, prefix)
+            pieces.append(Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64)))
         for number, step in enumerate(self.steps):
-            heads, d, queries = step.heads, self.head_width, t
-            qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
-            if first > 0 and number == len(self.steps) - 1:
-                queries = first
-                q = q[:, :, :first]
-                # side by side: onto rows apart oneDNN adds by a path far slower
-                x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
-            bias: Tensor | None = None
-            if known.sizes.numel() > 0:
-                bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
-            if self.products:
-                if bias is not None:
-                    bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
-                flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
-                gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
-            else:
-                scale = 1.0 if step.scaled else d**-0.5
-                gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
-            rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
-            rows.copy_(gathered.transpose(1, 2))
-            x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
-            count = most_joined(t - prefix, step.merged)
-            if count > 0 and queries == t:
-                known = _merged(x.view(b, t, width), known, k.mean(1), count, prefix)
-                t -= count
-                x = known.tokens.view(b * t, width)
-            x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
-        return Ran(x.view(b, first if first > 0 else t, width).float(), known.sizes, known.sources)
+            last = number == len(self.steps) - 1
+            for place in range(len(pieces)):
+                pieces[place] = self._block(pieces[place], step, prefix, first if last else 0)
+        return _joined(pieces)
+
+    def _block(self, known: Ran, step: Step, prefix: int, first: int) -> Ran:
+        """What a block makes of some pictures' tokens (B, T, D); of the `first` alone, or of all."""
+        x = known.tokens
+        b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
+        x, queries = x.view(b * t, width), t  # rows, to the end
+        qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
+        if first > 0:
+            queries = first
+            q = q[:, :, :first]
+            # side by side: onto rows apart oneDNN adds by a path far slower
+            x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
+        bias: Tensor | None = None
+        if known.sizes.numel() > 0:
+            bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
+        if self.products:
+            if bias is not None:
+                bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
+            flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
+            gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
+        else:
+            scale = 1.0 if step.scaled else d**-0.5
+            gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+        rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
+        rows.copy_(gathered.transpose(1, 2))
+        x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
+        count = most_joined(t - prefix, step.merged)
+        if count > 0 and queries == t:
+            known = _merged(x.view(b, t, width), known, k.mean(1), count, prefix)
+            queries -= count
+            x = known.tokens.view(b * queries, width)
+        x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
+        return Ran(x.view(b, queries, width), known.sizes, known.sources)
 
     def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
         """Pixels (B, C, H, W) -> tokens (B, T, D)."""
