@@ -28,7 +28,7 @@ from vitrail.shipping.exporting import add_measurements, export
 from vitrail.shipping.judging import Dealt, Judge, Judged, deal
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.packed import Packed
-from vitrail.shipping.packing import Plan, Range
+from vitrail.shipping.packing import Plan, Range, packable
 from vitrail.shipping.quantising import RANKED_ON, pixels_of, within_budget
 from vitrail.shipping.smoothing import smooth
 from vitrail.shipping.timing import interleaved
@@ -39,6 +39,7 @@ TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
 SHARES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)  # of the patches, merged away in all; at 1 they run out at the end
 CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
+UNSURE: Final = 1.5  # the same where all tokens stay and int8 alone makes answers unclear
 Tell = Callable[[str], None]
 
 
@@ -56,8 +57,9 @@ class Merging(NamedTuple):
         return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
 
     def __str__(self) -> str:
-        again = f", whole below {self.clear:g} to 1" if self.clear > 1 else ""
-        return f"{self.count} merged in blocks from {self.first} on{again}"
+        merged = f"{self.count} merged in blocks from {self.first} on" if self.count else ""
+        again = f"whole below {self.clear:g} to 1" if self.clear > 1 else ""
+        return ", ".join(each for each in (merged, again) if each)
 
 
 class Way(NamedTuple):
@@ -68,7 +70,7 @@ class Way(NamedTuple):
     merging: Merging = Merging()
 
     def __str__(self) -> str:
-        return f"{self.runtime} {self.precision}" + (f", {self.merging}" if self.merging.count else "")
+        return f"{self.runtime} {self.precision}" + (f", {self.merging}" if str(self.merging) else "")
 
 
 class Tried(NamedTuple):
@@ -205,10 +207,17 @@ def _candidates(
         rates += merged_most(checkpoint, judge, max_drop, tell)
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
+    if "packed" in runtimes and checkpoint.task == "one" and probe("int8").works:
+        rates.append(Merging(clear=UNSURE))
+    lossless = False  # whether all layers in int8 keep the budget as they are
     for merged in dict.fromkeys(rates):
+        if lossless and merged == Merging(clear=UNSURE):
+            continue
         base = merged.of(checkpoint)
-        tell(f"making runtimes{f', {merged}' if merged.count else ''}")
+        tell(f"making runtimes{f', {merged}' if str(merged) else ''}")
         small = _int8(base, batches, judge, max_drop, tell, merged.clear) if probe("int8").works else None
+        if merged == Merging():
+            lossless = small is not None and len(small.ranges) == len(packable(base.model))
         for runtime in runtimes:
             if merged.clear > 1 and runtime != "packed":  # files for others hold one network
                 continue
@@ -216,6 +225,8 @@ def _candidates(
                 way = Way(runtime, precision, merged)
                 if precision == "int8" and small is None:
                     continue
+                if precision != "int8" and merged.clear > 1 and not merged.count:
+                    continue  # exact already
                 try:
                     opened = _opened(way, base, small, folder)
                 except VitrailError as error:  # one that cannot be made is no reason to give up the others
