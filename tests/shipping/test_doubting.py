@@ -60,8 +60,8 @@ def test_the_whole_network_costs_no_weights() -> None:
     whole, fewer = merging()
     model = Packed(fewer).model
     other = unmerged(model)
-    assert other.config == replace(model.config, merge_per_block=0)
-    assert model.config.merge_per_block == 4
+    assert other.config == whole.model.config
+    assert (model.config.merge_per_block, model.config.merge_by) == (4, "tokens")
     assert [each.merged for each in model.encoder.blocks] == [4, 4, 4]
     assert [each.merged for each in other.encoder.blocks] == [0, 0, 0]
     assert {id(each) for each in other.parameters()} == {id(each) for each in model.parameters()}
