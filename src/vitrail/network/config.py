@@ -270,10 +270,12 @@ class ViTConfig:
         """How many tokens a block merges away, where it has twice as many patches."""
         return self.merge_per_block if block >= self.merge_from else 0
 
-    @property
-    def merge_heeds(self) -> bool:
-        """Whether merging goes by how much the first token heeds each patch: where the answer is read from that."""
-        return self.merge_by == "tokens" and self.read_first > 0
+    def heeds_in(self, block: int) -> bool:
+        """Whether a block merges by how much the first token heeds each patch: where the answer is read from that.
+
+        Not in the first block, where that token is the same for every picture and has seen nothing of this one.
+        """
+        return self.merge_by == "tokens" and self.read_first > 0 and block > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same config back."""

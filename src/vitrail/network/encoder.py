@@ -107,7 +107,7 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
         super().__init__()
         self.merged = config.merged_in(index)
-        self.by_tokens, self.heeds = config.merge_by == "tokens", config.merge_heeds  # which are merged
+        self.by_tokens, self.heeds = config.merge_by == "tokens", config.heeds_in(index)  # which are merged
         self.joins = False  # whether the last layers of both branches add to the tokens themselves: packed ones can
         self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
         self.norm1 = build_norm(config)
