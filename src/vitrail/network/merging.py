@@ -52,9 +52,10 @@ def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = 
     """
     b, t, _ = metric.shape
     left = t - count
-    metric = F.normalize(metric[:, prefix:], dim=-1)
+    # likeness in bf16 has steps of 1/256 near 1: which of the closest are joined would be left to rounding
+    metric = metric[:, prefix:].to(torch.promote_types(metric.dtype, torch.float32))
+    metric = F.normalize(metric, dim=-1)
     scores = metric[:, 0::2] @ metric[:, 1::2].transpose(1, 2)  # (B, ceil(N/2), floor(N/2))
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # torch is slow to find the largest bf16
     partner = scores.argmax(dim=-1, keepdim=True)
     best = scores.gather(2, partner)[..., 0]  # not `max`: OpenVINO 2026.4 was wrong where a row is added to that
     if weights is not None:  # below 1e-6 a distance is rounding, and the weight alone decides
