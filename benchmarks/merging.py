@@ -3,11 +3,13 @@
     python benchmarks/merging.py                          every schedule of the table
     python benchmarks/merging.py --only 4x14,0x8          from block 4 on 14 a block; in every block 8
     python benchmarks/merging.py --rounds 0               answers and cost alone
+    python benchmarks/merging.py --by keys                pairs by the likeness of keys, as Bolya et al. do
 
 The network is the real one of the fixtures; the pictures are photographs of scikit-image, fruits and hands, whole and
 in order, so that every run sees the same. "same" is how often the merging network names the class that the whole one
-names. "cost" is the share of the multiply-adds. "speed" is the time of the whole network over that of the merging one,
-both packed in fp32, batch 16, in turn: the median over rounds.
+names, and "divergence" the mean KL divergence of its answers from the whole one's. "cost" is the share of the
+multiply-adds. "speed" is the time of the whole network over that of the merging one, both packed in fp32, batch 16, in
+turn: the median over rounds.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=SCHEDULES)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--by", choices=("tokens", "keys"), default="tokens")
     given = parser.parse_args()
     torch.set_num_threads(2)
     checkpoint = vitrail.load(FIXTURES / "vit_tiny_patch16_224_in1k.safetensors")
@@ -74,18 +77,20 @@ def main() -> None:
         with torch.inference_mode():
             return torch.cat([network(part) for part in pixels.split(32)])
 
-    own = answers(model).argmax(1)
+    whole = answers(model).log_softmax(1)
+    own = whole.argmax(1)
     networks = {"whole": Packed(checkpoint).model}
     rows = []
     for schedule in given.only.split(","):
         first, count = map(int, schedule.split("x"))
-        merging = with_merging(model, count, first)
+        merging = with_merging(model, count, first, given.by)
         found = answers(merging)
         same = (found.argmax(1) == own).sum()
+        apart = (whole.exp() * (whole - found.log_softmax(1))).sum(1).mean()
         among = (found.topk(5).indices == own[:, None]).any(1).sum()
         cost = estimate(merging.config).multiply_adds / estimate(model.config).multiply_adds
         networks[schedule] = Packed(vitrail.Checkpoint(merging, checkpoint.preprocess)).model
-        rows.append((schedule, first, count, cost, int(same), int(among)))
+        rows.append((schedule, first, count, cost, int(same), int(among), float(apart)))
     speed = dict.fromkeys(networks, "")
     if given.rounds:
         with torch.inference_mode():
@@ -94,10 +99,20 @@ def main() -> None:
             each = statistics.median(a.wall / b.wall for a, b in zip(seconds["whole"], took, strict=True))
             speed[name] = f"{each:.2f}"
     table = Table(
-        "from block", "merged in each", "cost", f"same, of {len(own)}", "among the first five", "speed", box=None
+        *(
+            "from block",
+            "merged in each",
+            "cost",
+            f"same, of {len(own)}",
+            "among the first five",
+            "divergence",
+            "speed",
+        ),
+        box=None,
     )
-    for schedule, first, count, cost, same, among in rows:
-        table.add_row(str(first), str(count), f"{cost:.2f}", str(same), str(among), speed[schedule])
+    for schedule, first, count, cost, same, among, apart in rows:
+        counts = (str(first), str(count), f"{cost:.2f}", str(same), str(among))
+        table.add_row(*counts, f"{apart:.4f}", speed[schedule])
     Console(width=100).print(table)
 
 

@@ -147,6 +147,7 @@ CHOICES = [
     ("final_norm", "token", "tokens"),
     ("pool", "clss", "cls"),
     ("initialisation", "papr", "paper"),
+    ("merge_by", "token", "tokens"),
 ]
 
 
@@ -221,6 +222,7 @@ CONTRADICTIONS = [
     ({"width": 15, "heads": 3, "positions": Positions("learned-2d")}, "got width 15: use an even width"),
     ({"width": 4, "positions": Positions("sincos-2d-moco")}, "at least 8, got 4"),
     ({"head_width": 6, "rotary": Rotary()}, "head width in four, got 6"),
+    ({"merge_by": "tokens"}, "merge_by='tokens' says which patches merge, and with merge_per_block=0 none do"),
     ({"merge_per_block": 1, "axial": True}, MERGING),
     (
         {"merge_per_block": 1, "positions": Positions("relative")},
@@ -332,6 +334,14 @@ def test_parts_are_checked_too(kind: type, changes: dict[str, Any], words: str) 
 )
 def test_plain_values_are_checked(plain: Any, words: str) -> None:
     assert words in refusal(ViTConfig.from_dict, plain=plain)
+
+
+def test_a_config_from_before_merge_by_merges_by_keys() -> None:
+    plain = json.loads(json.dumps(tiny(merge_per_block=2, merge_from=1).to_dict()))
+    assert plain.pop("merge_by") == "keys"
+    assert ViTConfig.from_dict(plain) == tiny(merge_per_block=2, merge_from=1, merge_by="keys")
+    tokens = tiny(merge_per_block=2, merge_by="tokens")
+    assert ViTConfig.from_dict(json.loads(json.dumps(tokens.to_dict()))) == tokens
 
 
 def test_a_config_does_not_change_and_its_variants_are_checked() -> None:

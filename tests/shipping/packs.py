@@ -36,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qk norm": {"qk_norm": True},
     "parallel": {"parallel": True},
     "merging": {"merge_per_block": 2},
+    "merging by tokens": {"merge_per_block": 2, "merge_by": "tokens"},
+    "merging by tokens, mean": {"merge_per_block": 2, "merge_by": "tokens", "pool": "mean", "registers": 1},
     "pruned": {"kept_heads": ((0, 2), (1,), (0, 1, 3))},
     "distillation": {"distillation_token": True, "pool": "cls+distillation"},
     "axial": {"axial": True},

@@ -40,7 +40,7 @@ def test_packed_fp32_answers_as_eager_does(name: str) -> None:
     assert len(layers) >= 4 * made.model.config.depth + 1  # nothing was left as it was
 
 
-@pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "rotary", "merging"])
+@pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "rotary", "merging", "merging by tokens"])
 def test_packed_bf16_answers_as_a_bf16_network_does(name: str) -> None:
     made = checkpoint(**VARIANTS[name])
     runtime = Packed(made, Plan("bf16"))
@@ -168,7 +168,8 @@ ENDS = {
     ("name", "plain"),
     [
         *(("plain", True), ("registers, mean", True), ("pruned", True), ("tanh gelu", True)),
-        *(("merging", True), ("no biases", True), ("distillation", True), ("attention pool", True)),
+        *(("merging", True), ("merging by tokens", True), ("merging by tokens, mean", True)),
+        *(("no biases", True), ("distillation", True), ("attention pool", True)),
         *(("embedding norm", True), ("patch norms", True), ("stem", True)),
         *(("swiglu", False), ("rotary", False), ("qk norm", False), ("relative", False), ("at every block", False)),
     ],
@@ -240,7 +241,9 @@ def simulated(model: vitrail.ViT, ranges: dict[str, tuple[float, float]], pixels
         return model(pixels)
 
 
-@pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "swiglu", "quick gelu", "merging", "parallel"])
+@pytest.mark.parametrize(
+    "name", ["plain", "layer scale, no key bias", "swiglu", "quick gelu", "merging", "merging by tokens", "parallel"]
+)
 def test_int8_is_the_arithmetic_it_claims_to_be(name: str) -> None:
     made = checkpoint(**VARIANTS[name])
     pixels = torch.randn(6, 3, 32, 32)

@@ -17,6 +17,7 @@ from vitrail.checks import choice, whole
 from vitrail.errors import ConfigError, InputError
 from vitrail.network import few
 from vitrail.network.config import QKV_BIASES, ViTConfig
+from vitrail.network.merging import heed
 from vitrail.network.positions import RelativeKeys, Rotation, turn
 from vitrail.network.tokens import Place
 
@@ -29,6 +30,7 @@ class Attended(NamedTuple):
     output: Tensor  # (B, T, D)
     keys: Tensor  # (B, A, S, d), before any turn
     weights: Tensor | None
+    heeded: Tensor | None = None  # (B, S): how much the first token attends to each, where that was asked for
 
 
 class Attention(nn.Module):
@@ -110,11 +112,13 @@ class Attention(nn.Module):
         rows: Sequence[int] = (),
         onto: Tensor | None = None,
         first: int = 0,
+        heeds: bool = False,
     ) -> Attended:
         """The same, with the keys, and with the exact weights where `explicit`.
 
         Those of a few tokens alone, named by `rows`, are computed beside the fused kernel, which stays. A packed `out`
-        can add what it gives `onto` other tokens. With `first` only so many tokens, of the prefix, gather.
+        can add what it gives `onto` other tokens. With `first` only so many tokens, of the prefix, gather. With `heeds`
+        comes how much the first token attends to each.
         """
         if self.line and place is None:
             raise InputError(f"attention along a {self.line} needs to know the grid: give place")
@@ -125,6 +129,7 @@ class Attention(nn.Module):
         if rotation is not None and place is not None:
             q, k = turn(q, rotation, place.prefix), turn(k, rotation, place.prefix)
         bias = self._bias(q, place)
+        heeded = heed(q, k, bias, self.head_width**-0.5, head_mask) if heeds else None
         if first:
             q = q[:, :, :first]
             bias = bias[..., :first, :] if bias is not None and bias.shape[-2] > 1 else bias
@@ -148,7 +153,7 @@ class Attention(nn.Module):
         gathered = gathered.transpose(1, 2).flatten(2)  # (B, T, A*d)
         output = self.out(gathered) if onto is None else self.out(gathered, onto)
         output = F.dropout(output, self.dropout, self.training) if self.dropout else output
-        return Attended(output, keys, weights)
+        return Attended(output, keys, weights, heeded)
 
     @property
     def _dropping(self) -> float:

@@ -31,6 +31,7 @@ POSITION_PLACES: Final = ("stem", "every", "shared")
 ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
 RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
 STANDARDISATIONS: Final = ("deviation", "variance")
+MERGINGS: Final = ("keys", "tokens")
 INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
 
 
@@ -204,6 +205,7 @@ class ViTConfig:
     fixed_size: bool = False  # refuse other input sizes instead of resampling positions
     merge_per_block: int = 0  # tokens merged away in each block
     merge_from: int = 0  # the first block that merges; early blocks have not yet told patches apart
+    merge_by: str = "keys"  # whose likeness pairs patches: the keys' (Bolya et al.) or, losing less, the tokens' own
 
     def __post_init__(self) -> None:
         _normalise(self)
@@ -267,6 +269,13 @@ class ViTConfig:
     def merged_in(self, block: int) -> int:
         """How many tokens a block merges away, where it has twice as many patches."""
         return self.merge_per_block if block >= self.merge_from else 0
+
+    def heeds_in(self, block: int) -> bool:
+        """Whether a block merges by how much the first token heeds each patch: where the answer is read from that.
+
+        Not in the first block, where that token is the same for every picture and has seen nothing of this one.
+        """
+        return self.merge_by == "tokens" and self.read_first > 0 and block > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same config back."""
@@ -337,6 +346,7 @@ def _validate(config: ViTConfig) -> None:
     choice("final_norm", config.final_norm, FINAL_NORMS)
     choice("pool", config.pool, POOLS)
     choice("initialisation", config.initialisation, INITIALISATIONS)
+    choice("merge_by", config.merge_by, MERGINGS)
     flags(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
     flags(config, "axial", "embedding_norm", "head_bias", "fixed_size")
     instance("positions", config.positions, Positions)
@@ -371,6 +381,10 @@ def _contradictions(config: ViTConfig) -> list[str]:
     refuse(
         config.merge_from > 0 and not config.merge_per_block,
         f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none",
+    )
+    refuse(
+        config.merge_by != "keys" and not config.merge_per_block,
+        f"merge_by={config.merge_by!r} says which patches merge, and with merge_per_block=0 none do: leave it out",
     )
     refuse(
         config.merge_from >= config.depth,

@@ -107,6 +107,7 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
         super().__init__()
         self.merged = config.merged_in(index)
+        self.by_tokens, self.heeds = config.merge_by == "tokens", config.heeds_in(index)  # which are merged
         self.joins = False  # whether the last layers of both branches add to the tokens themselves: packed ones can
         self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
         self.norm1 = build_norm(config)
@@ -152,6 +153,7 @@ class Block(nn.Module):
                 rows=rows,
                 onto=onto,
                 first=first,
+                heeds=self.heeds and self.merged > 0 and not first,
             )
             branch, weights = attended.output, attended.weights
             normed = normed[:, :first] if first else normed
@@ -161,8 +163,8 @@ class Block(nn.Module):
         if self.norm2 is None:  # side by side
             x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
         if self.merged and not first:
-            keys = attended.keys if head_mask is None else attended.keys * head_mask.view(-1, 1, 1)
-            x, place = merge(x, place, keys.mean(dim=1), self.merged)  # a silenced head has no say
+            metric = x if self.by_tokens else _mean_keys(attended.keys, head_mask)
+            x, place = merge(x, place, metric, self.merged, attended.heeded)
         if self.norm2 is not None:
             normed = self.norm2(x)
             x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
@@ -176,6 +178,12 @@ class Block(nn.Module):
         """The MLP, `chunk` tokens at a time where memory is short; the result is the same."""
         parts = [self.mlp(part) for part in x.split(chunk, dim=1)] if chunk else [self.mlp(x)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def _mean_keys(keys: Tensor, head_mask: Tensor | None) -> Tensor:
+    """Keys of every head (B, A, T, d) -> their mean (B, T, d); a silenced head has no say."""
+    keys = keys if head_mask is None else keys * head_mask.view(-1, 1, 1)
+    return keys.mean(dim=1)
 
 
 class Tape:

@@ -1,7 +1,8 @@
 """Token merging: tokens (B, T, D) -> fewer tokens, the most alike joined by a weighted mean, sources kept.
 
 Bipartite soft matching (Bolya et al. 2023): patches are dealt into two sets in turn, each of the first set looks
-for its nearest in the second, and the closest pairs are joined. Prefix tokens take no part.
+for its nearest in the second, and the closest pairs are joined. Prefix tokens take no part. Where the answer is read
+from the first token, a pair also counts as the closer the less that token heeds the patch that would leave.
 """
 
 from __future__ import annotations
@@ -29,18 +30,39 @@ def most_joined(patches: int, count: int) -> int:
     return min(count, patches // 2)
 
 
-def match(metric: Tensor, count: int, prefix: int = 0) -> Matching:
-    """Which `count` patches to join, by cosine likeness of metric (B, T, d), where no more than half of them are."""
+def heed(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, mask: Tensor | None = None) -> Tensor:
+    """How much the first token attends to each, mean over heads: q and k (B, A, T, d), bias (B, 1, 1, T) -> (B, T).
+
+    A mask (A,) scales heads: a silenced one has no say. By sums, since products of so thin matrices are slower.
+    """
+    precise = torch.promote_types(q.dtype, torch.float32)
+    logits = (k * (q[:, :, :1] * scale)).sum(dim=-1, dtype=precise)  # (B, A, T)
+    if bias is not None:
+        logits = logits + bias[:, :, 0]
+    row = logits.softmax(dim=-1)
+    if mask is None:
+        return row.mean(dim=1)
+    return (row * mask.abs().view(-1, 1)).mean(dim=1).clamp(min=1e-9)  # all alike where every head is silenced
+
+
+def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = None) -> Matching:
+    """Which `count` patches to join, by cosine likeness of metric (B, T, d), where no more than half of them are.
+
+    With weights (B, T) those are joined first whose distance, 1 - cosine, times the root of their own weight is least.
+    """
     b, t, _ = metric.shape
     left = t - count
-    metric = F.normalize(metric[:, prefix:], dim=-1)
+    # likeness in bf16 has steps of 1/256 near 1: which of the closest are joined would be left to rounding
+    metric = metric[:, prefix:].to(torch.promote_types(metric.dtype, torch.float32))
+    metric = F.normalize(metric, dim=-1)
     scores = metric[:, 0::2] @ metric[:, 1::2].transpose(1, 2)  # (B, ceil(N/2), floor(N/2))
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # torch is slow to find the largest bf16
     partner = scores.argmax(dim=-1, keepdim=True)
     best = scores.gather(2, partner)[..., 0]  # not `max`: OpenVINO 2026.4 was wrong where a row is added to that
-    # Where two pairs are equally alike the first is joined, whatever the machine or runtime: a stable sort in operators
+    if weights is not None:  # below 1e-6 a distance is rounding, and the weight alone decides
+        best = (1 - best).clamp(min=1e-6) * -weights[:, prefix::2].sqrt()
+    # Where two pairs are equally close the first is joined, whatever the machine or runtime: a stable sort in operators
     # that ONNX has. The handicap is far below the rounding of a likeness.
-    handicap = torch.arange(best.shape[1], dtype=torch.float64, device=metric.device) * -1e-12
+    handicap = torch.arange(best.shape[1], dtype=torch.float64, device=metric.device) * -1e-14
     first = (best + handicap).topk(count, dim=-1).indices  # (B, count), numbers in the first set
     image = torch.arange(b, device=metric.device)[:, None]
     start = image * t + prefix  # of the patches of each image, in one table of all
@@ -58,14 +80,14 @@ def match(metric: Tensor, count: int, prefix: int = 0) -> Matching:
     return Matching(stays, joins, into, target)
 
 
-def merge(x: Tensor, place: Place, metric: Tensor, count: int) -> tuple[Tensor, Place]:
-    """Join tokens x (B, T, D) by metric (B, T, d); place keeps sizes, sources and mean coordinates."""
+def merge(x: Tensor, place: Place, metric: Tensor, count: int, weights: Tensor | None = None) -> tuple[Tensor, Place]:
+    """Join tokens x (B, T, D) by metric (B, T, d) and weights (B, T); place keeps sizes, sources, mean coordinates."""
     r = place.prefix
     b, t, _ = x.shape
     count = most_joined(t - r, count)
     if not count:  # one patch left has no partner
         return x, place
-    matching = match(metric, count, r)
+    matching = match(metric, count, r, weights)
     ones = torch.ones(b, t, device=x.device)  # fp32: counts exact
     sizes, share = join_sizes(ones if place.sizes is None else place.sizes, matching)
     places = place.places

@@ -147,7 +147,7 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
     whole = None
     if usable is not None and usable.int8 and description["format"] == 3:
-        other = on_meta(replace(config, merge_per_block=0, merge_from=0))
+        other = on_meta(replace(config, merge_per_block=0, merge_from=0, merge_by="keys"))
         _fill(other, tensors | exact, {})
         whole = pack(other, usable.exact, about.preprocess)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]

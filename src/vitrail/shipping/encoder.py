@@ -156,7 +156,8 @@ def _step(block: Block) -> Step:
         factors = torch.ones_like(qkv.steps)
         factors[: len(factors) // 3] = scale
         qkv = qkv._replace(steps=qkv.steps * factors, bias=qkv.bias * factors)
-    return Step(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, block.merged)
+    merging = (block.merged, block.by_tokens, block.heeds)
+    return Step(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, *merging)
 
 
 def _norm(norm: nn.Module | None) -> Norm:

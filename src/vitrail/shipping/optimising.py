@@ -337,7 +337,7 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
 def _work(checkpoint: Checkpoint, merging: Merging) -> float:
     """Multiply-adds with merging, as a share of those without."""
     config, size = checkpoint.model.config, checkpoint.preprocess.size
-    fewer = replace(config, merge_per_block=merging.count, merge_from=merging.first)
+    fewer = replace(config, merge_per_block=merging.count, merge_from=merging.first, merge_by="tokens")
     return estimate(fewer, size).multiply_adds / estimate(config, size).multiply_adds
 
 

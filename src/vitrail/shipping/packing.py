@@ -112,7 +112,7 @@ def unmerged(model: ViT) -> ViT:
     for block in blocks:
         block.merged = 0
     encoder.blocks = nn.ModuleList(blocks)
-    other.config, other.encoder = replace(model.config, merge_per_block=0, merge_from=0), encoder
+    other.config, other.encoder = replace(model.config, merge_per_block=0, merge_from=0, merge_by="keys"), encoder
     other.short = None
     if model.short is not None:
         take_short_way(other)

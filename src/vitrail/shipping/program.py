@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.network.merging import join, join_sizes, match, most_joined
+from vitrail.network.merging import heed, join, join_sizes, match, most_joined
 from vitrail.shipping.gathering import gather_flat
 
 # Values of tokens that a block takes at once: those of 8 pictures for ViT-B/16 at 224.
@@ -59,6 +59,8 @@ class Step(NamedTuple):
     heads: int
     scaled: bool  # whether queries come divided by sqrt(d) already
     merged: int  # tokens joined after attention
+    by_tokens: bool  # by the likeness of tokens, otherwise of keys
+    heeds: bool  # and by how much the first token attends to each
 
 
 class Ran(NamedTuple):
@@ -113,9 +115,9 @@ def _product_onto(x: Tensor, layer: Product, onto: Tensor) -> Tensor:
     return made
 
 
-def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int) -> Ran:
+def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int, weights: Tensor | None) -> Ran:
     """Tokens x (B, T, D) with so many of them joined, and what was known of them brought up to date."""
-    matching = match(metric, count, prefix)
+    matching = match(metric, count, prefix, weights)
     sizes = before.sizes if before.sizes.numel() > 0 else torch.ones([x.size(0), x.size(1)])
     sizes, share = join_sizes(sizes, matching)
     sources = matching.target[:, prefix:] - prefix
@@ -192,20 +194,24 @@ class Program(nn.Module):
         bias: Tensor | None = None
         if known.sizes.numel() > 0:
             bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
+        scale = 1.0 if step.scaled else d**-0.5
+        count = most_joined(t - prefix, step.merged) if queries == t else 0
+        weights: Tensor | None = None
+        if count > 0 and step.heeds:
+            weights = heed(q, k, bias, scale)
         if self.products:
             if bias is not None:
                 bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
             flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
             gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
         else:
-            scale = 1.0 if step.scaled else d**-0.5
             gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
         rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
         rows.copy_(gathered.transpose(1, 2))
         x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
-        count = most_joined(t - prefix, step.merged)
-        if count > 0 and queries == t:
-            known = _merged(x.view(b, t, width), known, k.mean(1), count, prefix)
+        if count > 0:
+            tokens = x.view(b, t, width)
+            known = _merged(tokens, known, tokens if step.by_tokens else k.mean(1), count, prefix, weights)
             queries -= count
             x = known.tokens.view(b * queries, width)
         x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
