@@ -3,6 +3,7 @@
     python benchmarks/pipeline.py                       500 JPEGs of 1600x1200, 3 rounds
     python benchmarks/pipeline.py --count 60 --rounds 1
     python benchmarks/pipeline.py --runtime pipeline:packed_bf16 --runtime pipeline:openvino     by other runtimes too
+    python benchmarks/pipeline.py --file fast.safetensors     and by what `vitrail optimize` or `export` wrote
     python benchmarks/pipeline.py --json
 
 The photographs are made from those of the fixtures: cut, mirrored, lightened and darkened by a fixed seed. Every
@@ -95,11 +96,17 @@ def converted(weights: str, folder: Path) -> str:
 
 def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> Answer:
     import vitrail
+    from vitrail.shipping import open_runtime
 
-    loaded: Any = vitrail.load(weights)
+    is_file = Path(runtime).is_file()
+    loaded: Any = open_runtime(runtime) if is_file else vitrail.load(weights)
     if scaled:
-        loaded = replace(loaded, preprocess=replace(loaded.preprocess, scaled_decoding=True))
-    if runtime:
+        way = replace(loaded.preprocess, scaled_decoding=True)
+        if is_file:
+            loaded.about = replace(loaded.about, preprocess=way)
+        else:
+            loaded = replace(loaded, preprocess=way)
+    if runtime and not is_file:
         module, _, name = runtime.partition(":")
         loaded = getattr(import_module(module), name)(loaded)
     number = {label: place for place, label in enumerate(loaded.classes)}
@@ -194,7 +201,7 @@ def candidates(runtimes: list[str]) -> dict[str, dict[str, Any]]:
     }
     for runtime in ("", *runtimes):
         for threads, scaled in ((2, False), (2, True)):
-            name = f"vitrail, {runtime or 'eager'}, {threads} thread{'s' * (threads > 1)}{', scaled decoding' * scaled}"
+            name = f"vitrail, {Path(runtime).name or 'eager'}, {threads} thread{'s' * (threads > 1)}{', scaled decoding' * scaled}"
             found[name] = {"kind": "ours", "threads": threads, "scaled": scaled, "runtime": runtime}
     return found
 
@@ -277,6 +284,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2, help="of the networks")
     parser.add_argument("--runtime", action="append", default=[], metavar="MODULE:FUNCTION")
+    parser.add_argument("--file", action="append", default=[], help="of a runtime; its photographs must be others")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -286,7 +294,7 @@ def main() -> None:
     fixtures = Path(os.environ.get("VITRAIL_FIXTURES") or ROOT.parent / "shared" / "fixtures")
     weights = str(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
     shared = {"weights": weights, "batch": chosen.batch, "torch_threads": chosen.threads}
-    told = {name: each | shared for name, each in candidates(chosen.runtime).items()}
+    told = {name: each | shared for name, each in candidates([*chosen.runtime, *map(os.path.abspath, chosen.file)]).items()}
     with tempfile.TemporaryDirectory() as place:
         told["transformers, pipeline"]["weights"] = converted(weights, Path(place) / "transformers")
         found = measure(make_photos(Path(place), fixtures, chosen.count), told, chosen.rounds)

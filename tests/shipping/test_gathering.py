@@ -33,8 +33,8 @@ def test_pieces_give_what_the_formula_gives(
     kind: torch.dtype, within: float, biased: bool, most: int, heads: int, queries: int, monkeypatch: Any
 ) -> None:
     seen: list[tuple[int, ...]] = []
-    piece = gathering._gather_piece
-    monkeypatch.setattr(gathering, "_gather_piece", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1])
+    piece = gathering._chances
+    monkeypatch.setattr(gathering, "_chances", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1])
     monkeypatch.setattr(gathering, "gather_flat", partial(gathering.gather_flat, most=most, least=4))
     # Views into one table, as a qkv layer gives them.
     q, k, v = torch.randn(4, 29, 3, 3, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)

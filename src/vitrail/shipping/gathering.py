@@ -40,28 +40,31 @@ def gather_flat(
     In words that TorchScript has.
     """
     count, t, s = q.size(0), q.size(1), k.size(1)
-    if count * t * s <= most:
-        return _gather_piece(q, k, v, bias, scaled)
+    out = torch.empty([count, t, q.size(2)], dtype=q.dtype)
     rows = min(t, max(least, most // s))
     heads = max(1, most // (rows * s)) if rows == t else 1
-    out = torch.empty([count, t, q.size(2)], dtype=q.dtype)
     for i in range(0, count, heads):
         for r in range(0, t, rows):
             some = bias
             if bias is not None:
                 some = bias[i : i + heads] if bias.size(1) == 1 else bias[i : i + heads, r : r + rows]
-            piece = _gather_piece(q[i : i + heads, r : r + rows], k[i : i + heads], v[i : i + heads], some, scaled)
-            out[i : i + heads, r : r + rows] = piece
+            queries, place = q[i : i + heads, r : r + rows], out[i : i + heads, r : r + rows]
+            chances = _chances(queries, k[i : i + heads], some, scaled)
+            if rows == t:  # one after another in memory, as oneDNN writes them
+                torch.bmm(chances, v[i : i + heads], out=place)
+            else:
+                place.copy_(torch.bmm(chances, v[i : i + heads]))
     return out
 
 
-def _gather_piece(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
+def _chances(q: Tensor, k: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
+    """softmax(q k' / sqrt(d) + bias) (B*A, T, S), in the place of the scores."""
     keys, scale = k.transpose(1, 2), 1.0 if scaled else q.size(2) ** -0.5
     if bias is not None:
-        scores = torch.baddbmm(bias, q, keys, alpha=scale)  # (B*A, T, S)
+        scores = torch.baddbmm(bias, q, keys, alpha=scale)
     elif scaled:
         scores = torch.bmm(q, keys)
     else:
         scores = torch.empty([q.size(0), q.size(1), k.size(1)], dtype=q.dtype)
         torch.baddbmm(scores, q, keys, beta=0, alpha=scale, out=scores)
-    return torch.bmm(scores.softmax(-1), v)
+    return torch.softmax(scores, -1, out=scores)
