@@ -2,10 +2,10 @@
 
     python benchmarks/budget.py RUN --max-drop 1           a run folder: its own validation and test pictures
 
-Packed in bf16, or in fp32 without units for that. The search of `vitrail optimize` chooses on validation pictures,
-with and without giving unclear answers again by all tokens; test pictures only report. "speed" is the time of
-the network with all tokens over that of the one that merges, batches of 16 of the user's own pictures, in turn: the
-median over rounds, and quartiles.
+Packed in bf16, or in fp32 without units for that, and in int8 with as many layers as the budget allows. The search of
+`vitrail optimize` chooses on validation pictures, with and without giving unclear answers again by all tokens; test
+pictures only report. "speed" is the time of the network with all tokens, not in int8, over that of the others, batches
+of 16 of the user's own pictures, in turn: the median over rounds, and quartiles.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,15 @@ from rich.table import Table
 
 import vitrail
 from network import interleave
+from vitrail.errors import InputError
 from vitrail.evaluation import data_for
 from vitrail.shipping import Packed, Plan
+from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.judging import Judge, deal
 from vitrail.shipping.kernels import has_bf16_units
 from vitrail.shipping.optimising import Merging, doubting, merged_most
+from vitrail.shipping.quantising import RANKED_ON, pixels_of, within_budget
+from vitrail.shipping.smoothing import smooth
 
 BATCH, PICTURES = 16, 48
 
@@ -45,20 +51,28 @@ def main() -> None:
     found = [Merging(), *merged_most(checkpoint, choosing, given.max_drop)]
     found += doubting(checkpoint, choosing, given.max_drop)
     precision = "bf16" if has_bf16_units() else "fp32"
-    runtimes = {each: Packed(each.of(checkpoint), Plan(precision, clear=each.clear)) for each in dict.fromkeys(found)}
+    batches = pixels_of(checkpoint, dealt.calibration, 32)
+    runtimes: dict[str, Packed] = {}
+    for each in dict.fromkeys(found):
+        name = str(each) or "all tokens"
+        runtimes[f"{name}, {precision}"] = Packed(each.of(checkpoint), Plan(precision, clear=each.clear))
+        even = replace(each.of(checkpoint), model=smooth(each.of(checkpoint).model, batches))
+        ranges = calibrate(even.model, batches)
+        with suppress(InputError):  # no int8 within the budget
+            budget = (given.max_drop, precision, batches[0][:RANKED_ON])
+            runtimes[f"{name}, int8"] = within_budget(even, ranges, choosing, *budget, clear=each.clear)[0]
     count = min(PICTURES, len(dealt.choosing))
     pixels = np.stack([checkpoint.preprocess(dealt.choosing.images[row]) for row in range(count)])
 
     def call(runtime: Packed) -> Callable[[], Any]:
         return lambda: [runtime.run(pixels[row : row + BATCH]) for row in range(0, count, BATCH)]
 
-    took = interleave({str(each): call(runtime) for each, runtime in runtimes.items()}, given.rounds)
+    took = interleave({name: call(runtime) for name, runtime in runtimes.items()}, given.rounds)
     table = Table("", "lost, validation", "lost, test", "speed", "quartiles", box=None)
-    for each, runtime in runtimes.items():
-        ratios = [a.wall / b.wall for a, b in zip(took[str(Merging())], took[str(each)], strict=True)]
+    for name, runtime in runtimes.items():
+        ratios = [a.wall / b.wall for a, b in zip(took[next(iter(runtimes))], took[name], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         lost = [f"{judge(runtime).drop.value:+.2f}" for judge in (choosing, reporting)]
-        name = str(each) if each.count else f"all tokens, {precision}"
         table.add_row(name, *lost, f"{middle:.2f}", f"{low:.2f} to {high:.2f}")
     Console(width=110).print(table)
     print(dealt.words)

@@ -207,3 +207,30 @@ def test_the_search_writes_it_where_it_wins(tmp_path: Path, monkeypatch: pytest.
     opened = open_packed(found.out)
     assert (opened.clear, opened.model.config.merge_per_block) == (2.0, 4)
     assert opened.measurements["best"]["clear"] == 2.0
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+def test_the_search_asks_again_where_int8_alone_loses_too_much(
+    lossless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = checkpoint(depth=1)
+    right, asked = optimising.within_budget, []
+    monkeypatch.setattr(optimising, "TIMED", 4)
+
+    def budget(base: Any, ranges: Any, judge: Any, max_drop: float, *rest: Any) -> Any:
+        clear = rest[-1]
+        asked.append(clear)
+        if clear == 1.0 and not lossless:
+            raise InputError("no int8 network loses so little")
+        return right(base, ranges, judge, max_drop, *rest)
+
+    monkeypatch.setattr(optimising, "within_budget", budget)
+    data = labelled(made, 60, train=20, val=40)
+    found = optimize(
+        made, data, tmp_path / "fast", max_drop=100.0, batches=(4,), merging=False, runtimes=("packed", "onnx")
+    )
+    ways = {str(each.way) for each in found.tried}
+    assert ("packed int8, whole below 1.5 to 1" in ways) == (not lossless)
+    assert ("packed int8" in ways) == ("onnx int8" in ways) == lossless
+    assert asked == ([1.0] if lossless else [1.0, optimising.UNSURE])
+    assert not any("fp32, whole" in each or "bf16, whole" in each for each in ways)  # exact already
