@@ -110,6 +110,17 @@ def test_a_near_tie_does_not_wait_for_ever(data: bytes) -> None:
     assert first.logits.argmax(axis=1).tolist() == [1, 0]
     assert runtime.given == [2] * PATIENCE + [1]
     assert len(drawn) <= 2 * PATIENCE + 4
+    # What was waiting comes before an error that the pictures themselves raise.
+
+    def broken() -> Iterator[Any]:
+        yield from (data, black, black)
+        raise OSError("the camera is gone")
+
+    found = passes(Black(full, 0.2), broken(), batch=2, settled=True)
+    assert next(found).logits.argmax(axis=1).tolist() == [1, 0]
+    assert next(found).rows.tolist() == [2]
+    with pytest.raises(OSError, match="the camera is gone"):
+        next(found)
     clear = Black(full, 0.2)
     next(passes(clear, [black] * 40, batch=2, settled=True))
     assert clear.given == [2]  # without ties there is nothing to wait for
@@ -183,5 +194,5 @@ def test_several_ties_of_a_batch_are_counted_once_and_keep_their_order(data: byt
     )
     assert [each.rows.tolist() for each in found] == [[0, 1], [3, 4]]
     assert [each.logits.argmax(1).tolist() for each in found] == [[1, 1], [1, 1]]
-    assert network.given == [2, 2, 4]  # scaled, of each batch, then in full, of both
+    assert network.given == [2, 2, 3, 1]  # scaled, of each batch, then in full, of both, a batch at a time
     assert (sum(done), len(left_out)) == (5, 1)

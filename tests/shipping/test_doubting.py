@@ -93,6 +93,7 @@ def test_where_int8_is_missing_all_answers_are_exact(tmp_path: Path, monkeypatch
     assert (runtime.clear, runtime.precision) == (1.0, "fp32")  # nobody is asked twice for the same
     assert "int8 is not available" in runtime.notes[0]
     for each in (runtime, open_packed(tmp_path / "net.safetensors")):
+        assert each.clear == 1.0
         np.testing.assert_allclose(each.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -132,9 +132,36 @@ def passes(
 def _passes(
     runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None, settled: bool
 ) -> Generator[Passed, None, None]:
-    two = settled and getattr(runtime, "clear", 1.0) > 1  # networks: one that is quick, and one that is sure
-    make, run = _ways(runtime.quick if two else runtime, runtime.preprocess)  # type: ignore[attr-defined]
+    # Two networks: one that is quick, and one that is sure.
+    two = settled and hasattr(runtime, "quick") and hasattr(runtime, "sure") and getattr(runtime, "clear", 1.0) > 1
     waiting: list[_Waiting] = []
+    with closing(_batches(runtime, images, batch, threads, skip, done, settled, two)) as batches:
+        try:
+            for each in batches:
+                waiting.append(each)
+                unsettled = sum(len(each.ties) for each in waiting)
+                if not 0 < unsettled < batch or len(waiting) >= PATIENCE:
+                    ready, waiting = waiting, []
+                    yield from _settled(ready, runtime, batch, threads, two)
+        except Exception:  # what came before it is handed on first
+            ready, waiting = waiting, []
+            yield from _settled(ready, runtime, batch, threads, two)
+            raise
+    yield from _settled(waiting, runtime, batch, threads, two)
+
+
+def _batches(
+    runtime: Runtime,
+    images: Stream,
+    batch: int,
+    threads: int,
+    skip: Skip | None,
+    done: Done | None,
+    settled: bool,
+    two: bool,
+) -> Generator[_Waiting, None, None]:
+    """Every batch, run once, and its near ties, if they are to be settled."""
+    make, run = _ways(runtime.quick if two else runtime, runtime.preprocess)  # type: ignore[attr-defined]
     # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
     held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
     with Ahead(enumerate(images), lambda item: _read(make, settled, *item), threads, held) as ahead:
@@ -149,22 +176,17 @@ def _passes(
                 passed = Passed(np.array(rows), names, *_checked(run(values), len(rows), runtime))
                 near = near_ties(passed.logits, runtime.task, _clear(runtime, two)) if settled else np.zeros(0)
                 ties = {int(place): _Tie(values[place].copy(), files[place]) for place in np.flatnonzero(near)}
-                waiting.append(_Waiting(passed, ties))
-                del values, files, passed
-            unsettled = sum(len(each.ties) for each in waiting)
-            if not 0 < unsettled < batch or len(waiting) >= PATIENCE or failed is not None:
-                yield from _settled(waiting, runtime, threads, two) if unsettled else (each.passed for each in waiting)
-                waiting = []
+                del values, files
+                yield _Waiting(passed, ties)
             if failed is not None:
                 raise failed
             ahead.used(count)
             if done is not None:
                 done(count)
-        yield from _settled(waiting, runtime, threads, two)
 
 
 def _clear(runtime: Runtime, two: bool) -> float:
-    """What is no near tie, in times as likely as the next."""
+    """What is no near tie, in times as likely as the next: by scaled decoding, or by the network, whichever is more."""
     return max(CLEAR, runtime.clear) if two else CLEAR  # type: ignore[attr-defined]
 
 
@@ -172,8 +194,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _settled(waiting: list[_Waiting], runtime: Runtime, threads: int, two: bool) -> Iterator[Passed]:
+def _settled(waiting: list[_Waiting], runtime: Runtime, batch: int, threads: int, two: bool) -> Iterator[Passed]:
     """What was passed, near ties decided by the full picture; of two networks by the sure one, whatever it sees."""
+    if not any(each.ties for each in waiting):
+        yield from (each.passed for each in waiting)
+        return
     full = replace(runtime.preprocess, scaled_decoding=False)
     make, run = _ways(runtime.sure if two else runtime, full)  # type: ignore[attr-defined]
     ties = {(number, place): tie for number, each in enumerate(waiting) for place, tie in each.ties.items()}
@@ -189,7 +214,9 @@ def _settled(waiting: list[_Waiting], runtime: Runtime, threads: int, two: bool)
         return seen if np.array_equal(values, tie.values) else values
 
     def rerun(again: Array) -> tuple[Array, Array]:
-        return _checked(run(again), len(again), runtime)
+        parts = [again[first : first + batch] for first in range(0, len(again), batch)]
+        logits, embedding = zip(*(_checked(run(part), len(part), runtime) for part in parts), strict=True)
+        return np.concatenate(logits), np.concatenate(embedding)
 
     with ThreadPoolExecutor(threads) as pool:
         again = dict(zip(ties, pool.map(read, ties.values()), strict=True))

@@ -56,7 +56,8 @@ def predictions(
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of pictures, however long: a folder, a video, a camera.
 
-    At most two batches of pictures are drawn ahead; a batch of 1 answers soonest.
+    At most two batches of pictures are drawn ahead, and under scaled decoding eight where near ties wait to be decided
+    together; a batch of 1 answers soonest.
     """
     runtime = runtime_of(runtime)
     if not runtime.classes:

@@ -151,7 +151,9 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
         _fill(other, tensors | exact, {})
         whole = pack(other, usable.exact, about.preprocess)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]
-    made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, plan.clear, whole)
+    coarse = config.merge_per_block or (usable is not None and usable.int8)
+    clear = plan.clear if coarse else 1.0  # without what it was made for all answers are exact
+    made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, clear, whole)
     within = LOOSELY if usable != plan or model.config.merge_per_block else WITHIN
     _compare(proof(made), tensors[PROOF if usable == plan else FLOATS], within)
     if made.clear > 1:

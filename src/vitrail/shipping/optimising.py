@@ -207,7 +207,8 @@ def _candidates(
         rates += merged_most(checkpoint, judge, max_drop, tell)
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
-    if "packed" in runtimes and checkpoint.task == "one" and probe("int8").works:
+    plain = checkpoint.task == "one" and not checkpoint.model.config.merge_per_block
+    if "packed" in runtimes and plain and probe("int8").works:
         rates.append(Merging(clear=UNSURE))
     lossless = False  # whether all layers in int8 keep the budget as they are
     for merged in dict.fromkeys(rates):

@@ -149,8 +149,8 @@ class Packed(Described):
     def whole(self) -> ViT:
         """The network with all its tokens and nothing in int8: what gives unclear answers again.
 
-        It has the same layers; where those are int8, its own. To see how an unclear answer came about, look into this
-        one, not into `model`.
+        It has the same layers; where those are int8, its own (but in files of format 2, where it is int8 as well). To
+        see how an unclear answer came about, look into this one, not into `model`.
         """
         return unmerged(self.model)
 
