@@ -13,7 +13,7 @@ from vitrail.errors import InputError
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT
 from vitrail.shipping.folding import shared
-from vitrail.shipping.kernels import Bytes, Scale
+from vitrail.shipping.kernels import Bytes, Scale, probe
 from vitrail.shipping.layers import ByteLinear
 from vitrail.shipping.packing import Range, layers_of
 
@@ -71,6 +71,7 @@ def sensitivity(
     model: ViT, ranges: dict[str, Range], pixels: Tensor, done: Callable[[int], None] = lambda count: None
 ) -> list[Sensitive]:
     """Each layer by itself in int8, all others as they are; the most harmful first."""
+    probe("int8")  # torch warns once that its quantised tensors may go: there, where nobody hears it
     with torch.inference_mode(), evaluating(model):
         truth = _chances(model(pixels))
         tried = shared(model).eval()
