@@ -55,9 +55,9 @@ def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: st
         assert np.abs(exact[again] - merged[again]).max() > 0.05  # merging does something here
     values = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
     pixels = fewer.preprocess.normalise(values)
-    apart = np.abs(runtime.run_bytes(values)[0] - runtime.run(pixels)[0]).max(axis=1)
-    close = apart < 0.1
-    assert close.sum() >= 6 if precision == "bf16" else close.all()  # rounding decides which tokens of noise merge
+    if precision == "bf16":  # where rounding decides which tokens of noise merge: every answer by the whole network
+        runtime = Packed(fewer, replace(plan, clear=1e6))
+    np.testing.assert_allclose(runtime.run_bytes(values)[0], runtime.run(pixels)[0], rtol=0, atol=0.1)
 
 
 def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
