@@ -23,7 +23,7 @@ from network import SIZES, interleave
 from vitrail.network.encoder import Block
 from vitrail.shipping import Packed, Plan
 from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.gathering import gather, suits
+from vitrail.shipping.gathering import gather
 from vitrail.shipping.kernels import has_bf16_units, quantise
 from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp
 
@@ -41,11 +41,6 @@ def parts_of(runtime: Packed, batch: int) -> dict[str, Callable[[], object]]:
     attention, mlp = block.attention, cast(PackedMlp, block.mlp)
     qkv = torch.randn(batch, 197, 3, config.heads, config.per_head).to(plan.kind).permute(2, 0, 3, 1, 4)
 
-    def attend() -> torch.Tensor:
-        if suits(plan.kind):
-            return gather(*qkv.unbind(0))
-        return torch.nn.functional.scaled_dot_product_attention(*qkv.unbind(0))
-
     def layer(part: object, width: int, onto: bool) -> Callable[[], object]:
         linear = cast(PackedLinear | ByteLinear, part)
         given = torch.randn(rows, width).to(plan.kind)
@@ -57,7 +52,7 @@ def parts_of(runtime: Packed, batch: int) -> dict[str, Callable[[], object]]:
     found: dict[str, Callable[[], object]] = {
         "norm": lambda: torch.layer_norm(tokens, norm.normalized_shape, norm.weight, norm.bias, norm.eps),
         "qkv": layer(attention.qkv, config.width, False),
-        "attention": attend,
+        "attention": lambda: gather(*qkv.unbind(0)),
         "out": layer(attention.out, config.width, True),
         "up, GELU": layer(mlp.up, config.width, False),
         "down": layer(mlp.down, config.mlp_width, True),

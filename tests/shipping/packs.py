@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from vitrail import Checkpoint, Preprocess, ViT, ViTConfig
 from vitrail.data.samples import Dataset, Sample
 from vitrail.network import Positions, Rotary
+from vitrail.shipping import encoder, fusing, gathering
 
 SMALL: dict[str, Any] = {
     "image_size": 32,
@@ -81,3 +83,10 @@ def labelled(runtime: Checkpoint, count: int = 96, seed: int = 0, **splits: int)
         for row, (label, mark) in enumerate(zip(logits.argmax(axis=1), marks, strict=True))
     )
     return Dataset("made", samples, images, runtime.classes)
+
+
+def attending(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Attention of packed networks by "kernels" of oneDNN's compiler, by "products" in bf16, or by "torch" alone."""
+    for module in (encoder, gathering):
+        monkeypatch.setattr(module, "fused", fusing.fused if way == "kernels" else lambda *_: None)
+        monkeypatch.setattr(module, "suits", lambda kind: way == "products" and kind == torch.bfloat16)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shipping.packs import VARIANTS, checkpoint
-from vitrail.shipping import gathering, packing
+from shipping.packs import VARIANTS, attending, checkpoint
+from vitrail.shipping import gathering
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.gathering import gather, suits
 from vitrail.shipping.packed import Packed
@@ -36,6 +36,8 @@ def test_pieces_give_what_the_formula_gives(
     piece = gathering._chances
     monkeypatch.setattr(gathering, "_chances", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1])
     monkeypatch.setattr(gathering, "gather_flat", partial(gathering.gather_flat, most=most, least=4))
+    attending(monkeypatch, "products")
+    monkeypatch.setattr(gathering, "suits", lambda kind: True)
     # Views into one table, as a qkv layer gives them.
     q, k, v = torch.randn(4, 29, 3, 3, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
     for bias in (torch.randn(4, 1, 1, 29), torch.randn(4, 3, 29, 29)) if biased else (None,):
@@ -75,13 +77,14 @@ def test_networks_of_every_kind_answer_the_same_by_it(name: str, int8: bool, mon
     ranges = calibrate(made.model, [torch.from_numpy(pixels)]) if int8 else {}
     ranges.pop("encoder.blocks.1.mlp.down", None)
     ranges.pop("encoder.blocks.2.attention.out", None)
-    monkeypatch.setattr(packing, "suits", lambda kind: False)
-    fused = Packed(made, Plan("bf16", ranges)).run(pixels)[0]
-    monkeypatch.setattr(packing, "suits", lambda kind: kind == torch.bfloat16)
-    runtime = Packed(made, Plan("bf16", ranges))
-    found = runtime.run(pixels)[0]
-    assert found.dtype == np.float32
-    assert np.abs(found - fused).max() < 0.1 * np.abs(fused).max()  # as far as bf16 may be from eager
+    answers = {}
+    for way in ("torch", "products", "kernels"):
+        attending(monkeypatch, way)
+        runtime = Packed(made, Plan("bf16", ranges))
+        answers[way] = runtime.run(pixels)[0]
+    assert answers["kernels"].dtype == np.float32
+    for found in answers.values():  # as far as bf16 may be from eager
+        assert np.abs(found - answers["torch"]).max() < 0.1 * np.abs(answers["torch"]).max()
     assert next(runtime.model.parameters()).dtype == (torch.float32 if int8 else torch.bfloat16)
 
 

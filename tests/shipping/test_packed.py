@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import vitrail
-from shipping.packs import VARIANTS, checkpoint, network, pictures
+from shipping.packs import VARIANTS, attending, checkpoint, network, pictures
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network import ConvStem, Positions
 from vitrail.network.encoder import Block
-from vitrail.shipping import encoder, kernels, packed, packing, program
+from vitrail.shipping import encoder, kernels, packed, program
 from vitrail.shipping.artefact import open_packed, save_packed
 from vitrail.shipping.calibration import calibrate, sensitivity
 from vitrail.shipping.folding import fold
@@ -175,16 +175,17 @@ ENDS = {
     ],
 )
 @pytest.mark.parametrize(
-    "precision, width, products",  # heads of 12; or 16, whose scale goes into int8 steps
+    "precision, width, attention",  # heads of 12; or 16, whose scale goes into int8 steps
     [
-        *(("fp32", 48, True), ("bf16", 48, True), ("bf16", 48, False)),
-        *(("int8", 64, True), ("int8+bf16", 64, True), ("int8+bf16", 64, False)),
+        *(("fp32", 48, "kernels"), ("fp32", 48, "torch")),
+        *(("bf16", 48, "kernels"), ("bf16", 48, "products"), ("bf16", 48, "torch")),
+        *(("int8", 64, "kernels"), ("int8+bf16", 64, "kernels"), ("int8+bf16", 64, "products")),
     ],
 )
 def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
-    name: str, plain: bool, precision: str, width: int, products: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, plain: bool, precision: str, width: int, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "suits", lambda kind: products and kind == torch.bfloat16)
+    attending(monkeypatch, attention)
     made = checkpoint(width=width, **(VARIANTS | ENDS)[name])
     int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
     plan = Plan("bf16" if "bf16" in precision else "fp32", int8)

@@ -15,9 +15,11 @@ from vitrail.network.encoder import Block, Encoder, Passed, Tape
 from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import Place
 from vitrail.network.vit import Encoded, ViT
+from vitrail.shipping.fusing import fused
+from vitrail.shipping.gathering import suits
 from vitrail.shipping.kernels import FUSED
 from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
-from vitrail.shipping.program import Norm, Product, Program, Run, Step, compiled
+from vitrail.shipping.program import Learn, Norm, Product, Program, Run, Step, compiled, name_of
 
 GRIDS = 16  # whose positions are kept
 
@@ -53,13 +55,14 @@ class ShortWay:
     made, prefix tokens and positions those when a size of picture first came.
     """
 
-    def __init__(self, model: ViT, run: Run) -> None:
-        self.run = run
+    def __init__(self, model: ViT, program: Program, run: Run, learn: Learn) -> None:
+        self.program, self.run, self.learn = program, run, learn
         self._kind = cast(PackedEncoder, model.encoder).kind
         self._from_pixels = _plain_ends(model)
         parts = [each for part in model.children() for each in part.modules()]
         self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
+        self._learnt: set[tuple[int, ...]] = set()
 
     def __call__(self, model: ViT, pixels: Tensor, grid: Grid, first: int) -> Encoded | None:
         heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
@@ -68,11 +71,25 @@ class ShortWay:
         refuse_gradients(pixels)
         place = Place(grid, model.config.prefix)
         empty = self._tokens_of_nothing(model, grid)
+        self._prepare(len(pixels), len(empty), empty.shape[1], place.prefix, first)
         given = pixels if self._from_pixels else _tokens(model, pixels, grid)
         ran = self.run(given, empty, place.prefix, first)
         if len(ran.sizes):
             place = place._replace(sizes=ran.sizes, sources=ran.sources)
         return Encoded(ran.tokens, place)
+
+    def _prepare(self, *way: int) -> None:
+        """Kernels of attention for a way that is gone for the first time, with so many threads."""
+        key = (*way, torch.get_num_threads())
+        if key in self._learnt:
+            return
+        for pictures, tokens, heads, biased, kind, scale in self.program.attentions(*way):
+            qkv = torch.empty(pictures, tokens, 3, heads, self.program.head_width, dtype=kind)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+            kernel = fused(q, k, v, torch.empty(pictures, 1, 1, tokens) if biased else None, scale)
+            if kernel is not None:
+                self.learn(name_of(pictures, tokens, heads, biased), kernel)
+        self._learnt.add(key)
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""
@@ -102,13 +119,14 @@ def take_short_way(model: ViT) -> None:
     """Give a packed network its short way, if its blocks are plain; or else a note, if torch does not take it."""
     if not is_plain(model):
         return
-    run, why = compiled(_program(model))
-    if run is None:
+    program = _program(model)
+    run, learn, why = compiled(program)
+    if run is None or learn is None:
         cast(
             PackedEncoder, model.encoder
         ).note = f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
     else:
-        model.short = ShortWay(model, run)
+        model.short = ShortWay(model, program, run, learn)
 
 
 def is_plain(model: ViT) -> bool:
@@ -124,8 +142,8 @@ def _program(model: ViT) -> Program:
     projection = _product(patches.projection)
     raw = projection if patches.raw is None else _product(patches.raw)
     size = cast(tuple[int, int], tuple(patches.patch_size))
-    products = attention.gather is not None
-    return Program(size, projection, raw, MIDDLE, [_step(each) for each in blocks], attention.head_width, products)
+    steps = [_step(each) for each in blocks]
+    return Program(size, projection, raw, MIDDLE, steps, attention.head_width, suits(steps[0].qkv.kind))
 
 
 def _plain_ends(model: ViT) -> bool:

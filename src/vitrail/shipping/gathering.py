@@ -1,14 +1,20 @@
-"""Attention of packed networks in bf16: q, k, v (B, A, T, d) -> gathered (B, A, T, d), by products of matrices.
+"""Attention of packed networks: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
 
-torch's fused kernel takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX); oneDNN's
-batched products do. Scores are held for a few images, heads or queries at a time, so memory grows with the tokens only.
+By one kernel of oneDNN's graph compiler (`fusing`), where there is one for the shape. Otherwise fp32 goes by torch's
+fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX): there
+oneDNN's batched products serve. Scores are held for a few images, heads or queries at a time, so memory grows with the
+tokens only.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from vitrail.shipping.fusing import fused
 from vitrail.shipping.kernels import has_bf16_units, has_tiles
 
 SCORES = 1 << 20  # held at once: 2 MB, which stay in the cache
@@ -16,12 +22,17 @@ LEAST = 64  # queries at once: fewer would leave the processor waiting
 
 
 def suits(kind: torch.dtype) -> bool:
-    """Whether `gather` is the faster way for this kind of numbers on this processor."""
+    """Whether products are faster than torch's fused kernel for this kind of numbers on this processor."""
     return kind == torch.bfloat16 and has_bf16_units() and not has_tiles()
 
 
 def gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q k' / sqrt(d) + bias) v, a piece at a time."""
+    """softmax(q k' / sqrt(d) + bias) v."""
+    kernel = fused(q, k, v, bias, q.shape[-1] ** -0.5)
+    if kernel is not None:
+        return cast(Tensor, kernel(q, k, v, q if bias is None else bias))
+    if not suits(q.dtype):
+        return F.scaled_dot_product_attention(q, k, v, bias)
     flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
     return gather_flat(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
 
@@ -35,7 +46,7 @@ def gather_flat(
     most: int = SCORES,
     least: int = LEAST,
 ) -> Tensor:
-    """The same of (B*A, T, d), at most so many scores at a time; queries may be `scaled` already.
+    """The same of (B*A, T, d) by products, at most so many scores at a time; queries may be `scaled` already.
 
     In words that TorchScript has.
     """

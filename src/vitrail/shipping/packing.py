@@ -18,7 +18,7 @@ from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
 from vitrail.shipping.encoder import PackedEncoder, take_short_way
 from vitrail.shipping.folding import fold
-from vitrail.shipping.gathering import gather, suits
+from vitrail.shipping.gathering import gather
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
 from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches
 
@@ -146,7 +146,7 @@ def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping
     up, down = layer("mlp.up", mlp.up, fused), layer("mlp.down", mlp.down)
     setattr(block, "mlp", PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))  # noqa: B010
     block.joins = True
-    attention.gather = gather if suits(plan.kind) else None
+    attention.gather = gather
 
 
 def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: int) -> None:

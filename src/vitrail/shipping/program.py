@@ -63,6 +63,24 @@ class Step(NamedTuple):
     heeds: bool  # and by how much the first token attends to each
 
 
+class Attend:
+    """The kernel of attention for one shape (`fusing`); `compiled` tells the interpreter that this is all it knows."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:  # type: ignore[empty-body]
+        pass
+
+
+class Shape(NamedTuple):
+    """Of attention in a block: how many pictures, tokens and heads, and what its kernel has to know beside."""
+
+    pictures: int
+    tokens: int
+    heads: int
+    biased: bool
+    kind: torch.dtype
+    scale: float
+
+
 class Ran(NamedTuple):
     """Tokens (B, T, D) in fp32; of merged ones sizes (B, T) and sources (B, N), which are empty where none are."""
 
@@ -72,6 +90,12 @@ class Ran(NamedTuple):
 
 
 Run = Callable[[Tensor, Tensor, int, int], Ran]
+Learn = Callable[[int, torch.jit.ScriptModule], None]
+
+
+def name_of(pictures: int, tokens: int, heads: int, biased: bool) -> int:
+    """A shape of attention as one number."""
+    return ((pictures * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
@@ -147,6 +171,7 @@ class Program(nn.Module):
     projection: Product
     raw: Product
     steps: list[Step]
+    kernels: dict[int, Attend]
 
     def __init__(
         self,
@@ -161,7 +186,25 @@ class Program(nn.Module):
         super().__init__()
         self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
-        self.products = products  # attention by products of matrices, otherwise by the fused kernel
+        self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
+        self.kernels = {}  # of attention, by the name of the shape
+
+    @torch.jit.export
+    def learn(self, shape: int, kernel: Attend) -> None:
+        """Take a kernel for a shape of attention."""
+        self.kernels[shape] = kernel
+
+    def attentions(self, pictures: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
+        """Every shape of attention on the way of so many pictures, but for one of the `first` tokens alone."""
+        at_once = _at_once(pictures, tokens * width, self.at_once)
+        found: dict[Shape, None] = {}
+        for some in {min(at_once, pictures), pictures % at_once} - {0}:
+            left = tokens
+            for step in self.steps[: len(self.steps) - (first > 0)]:
+                scale = 1.0 if step.scaled else self.head_width**-0.5
+                found[Shape(some, left, step.heads, left < tokens, step.qkv.kind, scale)] = None
+                left -= most_joined(left - prefix, step.merged)
+        return list(found)
 
     def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int) -> Ran:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
@@ -199,7 +242,10 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.heeds:
             weights = heed(q, k, bias, scale)
-        if self.products:
+        shape = name_of(b, t, heads, bias is not None)
+        if queries == t and shape in self.kernels:
+            gathered = self.kernels[shape].forward(q, k, v, q if bias is None else bias)
+        elif self.products:
             if bias is not None:
                 bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
             flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
@@ -235,6 +281,7 @@ class Compiled(NamedTuple):
     """The program for torch's interpreter, or why there is none."""
 
     run: Run | None
+    learn: Learn | None = None
     why: str = ""
 
 
@@ -243,9 +290,10 @@ def compiled(program: Program) -> Compiled:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
+            torch.jit.interface(Attend)
             made: object = torch.jit.script(program.eval())
     except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
-        return Compiled(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
+        return Compiled(None, why=(str(error).strip() or type(error).__name__).splitlines()[0][:200])
     if not isinstance(made, torch.jit.ScriptModule):
-        return Compiled(None, "it is switched off")
-    return Compiled(made.forward)
+        return Compiled(None, why="it is switched off")
+    return Compiled(made.forward, made.learn)
