@@ -60,7 +60,7 @@ def rewritten(path: Path, change: str, tmp_path: Path) -> Path:
     elif change == "class":
         description["about"]["classes"][0] = "other"
     elif change == "format":
-        description["format"] = 4
+        description["format"] = 5
     elif change == "range":  # signed anew, so that only the proof can tell
         description["plan"]["int8"]["encoder.blocks.0.mlp.up"] = [-0.001, 0.001]
     elif change == "missing":
@@ -80,7 +80,7 @@ def rewritten(path: Path, change: str, tmp_path: Path) -> Path:
     [
         ("weight", "is damaged: its content hash"),
         ("class", "is damaged: its content hash"),
-        ("format", "of format 1 to 3, got 4: use a newer Vitrail"),
+        ("format", "of format 1 to 4, got 5: use a newer Vitrail"),
         ("range", "it answers otherwise than when it was written"),
         ("missing", "encoder.blocks.0.norm1.weight: expected a tensor of shape"),
     ],

@@ -23,7 +23,7 @@ from vitrail.shipping import optimising, packed
 from vitrail.shipping.artefact import KEY, open_packed, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.judging import Judge
-from vitrail.shipping.kernels import Probe
+from vitrail.shipping.kernels import Probe, has_bf16_units
 from vitrail.shipping.optimising import Merging, doubting, optimize
 from vitrail.shipping.packed import Packed, weight_bytes
 from vitrail.shipping.packing import Plan, unmerged
@@ -80,6 +80,43 @@ def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
     opened = open_packed(tmp_path / "net.safetensors")
     np.testing.assert_allclose(opened.run(PIXELS)[0], found, rtol=0, atol=1e-6)
     np.testing.assert_allclose(opened.sure.run(PIXELS)[0], exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "merging by tokens", "swiglu"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_unclear_answers_in_bf16_may_be_those_of_fp32(name: str, int8: bool, tmp_path: Path) -> None:
+    made = checkpoint(**VARIANTS[name])
+    whole = replace(made, model=with_merging(made.model, 0))
+    ranges = calibrate(made.model, [torch.from_numpy(PIXELS)]) if int8 else {}
+    ranges.pop("encoder.blocks.1.mlp.down", None)
+    rough, exact = Packed(made, Plan("bf16", ranges)).run(PIXELS)[0], Packed(whole).run(PIXELS)[0]
+    clear = float(np.exp(np.median(np.diff(np.sort(rough, axis=1)[:, -2:]))))
+    runtime = Packed(made, Plan("bf16", ranges, clear, "fp32"))
+    again = near_ties(rough, "one", clear)
+    found = runtime.run(PIXELS)[0]
+    np.testing.assert_array_equal(found[~again], rough[~again])
+    np.testing.assert_allclose(found[again], exact[again], rtol=0, atol=1e-5)
+    assert np.abs(rough - exact)[again].max() > 1e-3
+    assert (runtime.precision, runtime.sure.precision) == ("int8" if int8 else "bf16", "fp32")
+    save_packed(runtime, made, tmp_path / "net.safetensors")
+    described = json.loads(read_safetensors(tmp_path / "net.safetensors").metadata[KEY])
+    assert (described["format"], described["plan"]["sure"]) == (4, "fp32")
+    opened = open_packed(tmp_path / "net.safetensors")
+    assert opened.plan == runtime.plan
+    np.testing.assert_allclose(opened.run(PIXELS)[0], found, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(opened.sure.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
+
+
+def test_without_bf16_all_answers_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = checkpoint(**VARIANTS["plain"])
+    exact = Packed(made).run(PIXELS)[0]
+    plan = Plan("bf16", clear=2.0, sure="fp32")
+    save_packed(Packed(made, plan), made, tmp_path / "net.safetensors")
+    right = packed.probe
+    monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "gone") if name == "bf16" else right(name))
+    for each in (Packed(made, plan), open_packed(tmp_path / "net.safetensors")):
+        assert (each.clear, each.precision) == (1.0, "fp32")
+        np.testing.assert_allclose(each.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
 
 
 def test_where_int8_is_missing_all_answers_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +191,17 @@ def test_it_is_kept_in_the_file_which_older_readers_refuse(tmp_path: Path, monke
 
 def test_mistakes_are_told() -> None:
     whole, fewer = merging()
-    with pytest.raises(InputError, match="or a plan with int8"):
-        Packed(whole, Plan(clear=2.0))
+    for plan in (Plan(clear=2.0), Plan("fp32", clear=2.0, sure="fp32"), Plan("bf16", clear=2.0)):
+        with pytest.raises(InputError, match="a plan with int8, or one less precise than that"):
+            Packed(whole, plan)
     with pytest.raises(InputError, match="one label a picture"):
         Packed(replace(fewer, task="several"), Plan(clear=2.0))
     with pytest.raises(ConfigError, match="clear"):
         Plan(clear=0.5)
+    with pytest.raises(ConfigError, match="less precise than precision='fp32'"):
+        Plan("fp32", sure="bf16")
+    with pytest.raises(ConfigError, match="sure"):
+        Plan("bf16", sure="int8")
 
 
 def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +261,8 @@ def test_the_search_asks_again_where_int8_alone_loses_too_much(
     monkeypatch.setattr(optimising, "TIMED", 4)
 
     def budget(base: Any, ranges: Any, judge: Any, max_drop: float, *rest: Any) -> Any:
-        clear = rest[-1]
+        clear, sure = rest[-2:]
+        assert sure == ("fp32" if clear > 1 else "")
         asked.append(clear)
         if clear == 1.0 and not lossless:
             raise InputError("no int8 network loses so little")
@@ -231,7 +274,8 @@ def test_the_search_asks_again_where_int8_alone_loses_too_much(
         made, data, tmp_path / "fast", max_drop=100.0, batches=(4,), merging=False, runtimes=("packed", "onnx")
     )
     ways = {str(each.way) for each in found.tried}
-    assert ("packed int8, whole below 1.5 to 1" in ways) == (not lossless)
+    assert ("packed int8, fp32 below 1.5 to 1" in ways) == (not lossless)
+    assert ("packed bf16, fp32 below 1.5 to 1" in ways) == (not lossless and has_bf16_units())
     assert ("packed int8" in ways) == ("onnx int8" in ways) == lossless
     assert asked == ([1.0] if lossless else [1.0, optimising.UNSURE])
-    assert not any("fp32, whole" in each or "bf16, whole" in each for each in ways)  # exact already
+    assert not any("packed fp32, fp32" in each for each in ways)  # exact already

@@ -28,8 +28,8 @@ from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
 # What older readers would not know of: in 2 unclear answers are given again by all tokens; in 3 without int8, too, by
-# weights that are there twice.
-FORMATS: Final = (1, 2, 3)
+# weights that are there twice; in 4 in another precision.
+FORMATS: Final = (1, 2, 3, 4)
 PROOF: Final = "proof.logits"
 WHOLE: Final = "proof.whole"  # the same of the network without merging, where that gives unclear answers again
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
@@ -52,20 +52,23 @@ def save_packed(
     tensors = {PROOF: proof(runtime), FLOATS: proof(Packed(base))}
     if runtime.clear > 1:
         tensors[WHOLE] = proof(runtime, runtime.whole)
+    plans = (runtime.plan, runtime.plan.exact)
     for name, value in folded.state_dict().items():
         layer = name.removesuffix(".weight")
+        kind, exact = (each.kind_of(name) if value.is_floating_point() else value.dtype for each in plans)
         if layer in runtime.plan.int8:
             tensors[name], tensors[layer + STEPS] = Bytes.of(value)
-            if runtime.clear > 1:
-                tensors[EXACT + name] = value.detach().to(runtime.plan.kind)
         else:
-            tensors[name] = value.detach().to(runtime.plan.kind_of(name) if value.is_floating_point() else value.dtype)
+            tensors[name] = value.detach().to(kind)
+        if runtime.clear > 1 and (layer in runtime.plan.int8 or exact.itemsize > kind.itemsize):
+            tensors[EXACT + name] = value.detach().to(exact)
     description = {
-        "format": 1 if runtime.clear == 1 else 3 if runtime.plan.int8 else 2,
+        "format": _format(runtime.plan, runtime.clear),
         "config": folded.config.to_dict(),
         "about": runtime.about.to_dict(),
         "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}}
-        | ({"clear": runtime.clear} if runtime.clear > 1 else {}),
+        | ({"clear": runtime.clear} if runtime.clear > 1 else {})
+        | ({"sure": runtime.plan.sure} if runtime.plan.sure else {}),
         "provenance": base.provenance.to_dict(),
         "measurements": dict(measurements or {}),
     }
@@ -75,6 +78,13 @@ def save_packed(
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
     write_proven(place, tensors, {KEY: text}, open_packed)  # which lets it answer, too
+
+
+def _format(plan: Plan, clear: float) -> int:
+    """The least that says it."""
+    if clear == 1:
+        return 1
+    return 4 if plan.exact.precision != plan.precision else 3 if plan.int8 else 2
 
 
 def check_place(place: Path) -> None:
@@ -122,7 +132,8 @@ def _description(text: str, place: str) -> dict[str, Any]:
     number = plain.get("format") if isinstance(plain, dict) else None
     if number not in FORMATS:
         hint = "use a newer Vitrail" if isinstance(number, int) and number > max(FORMATS) else "make it again"
-        raise CheckpointError(f"{place}: expected a packed network of format 1 to 3, got {number!r:.40}: {hint}")
+        wanted = f"expected a packed network of format 1 to {max(FORMATS)}"
+        raise CheckpointError(f"{place}: {wanted}, got {number!r:.40}: {hint}")
     found: dict[str, Any] = plain
     return found
 
@@ -130,10 +141,12 @@ def _description(text: str, place: str) -> dict[str, Any]:
 def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Packed:
     stored = description["plan"]
     ranges = {name: tuple(ends) for name, ends in stored["int8"].items()}
-    plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0))
-    if plan.clear > 1 and (description["format"] == 1 or not (description["config"]["merge_per_block"] or ranges)):
+    plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0), stored.get("sure", ""))
+    merging, number = bool(description["config"]["merge_per_block"]), description["format"]
+    if plan.clear > 1 and (not (merging or plan.doubled) or not (number == 2 or number == _format(plan, plan.clear))):
         raise CheckpointError(
-            "unclear answers given again need a network that merges or has int8, and format 2 or 3: make it again"
+            "unclear answers given again need a network that merges, has int8 or is less precise, and another format "
+            f"than {number}: make it again"
         )
     usable, notes = possible(plan)
     config, about = ViTConfig.from_dict(description["config"]), About.from_dict(description["about"])
@@ -146,12 +159,12 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     _fill(model, tensors, bytes_of)
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
     whole = None
-    if usable is not None and usable.int8 and description["format"] == 3:
+    if usable is not None and plan.clear > 1 and usable.doubled and number > 2:
         other = on_meta(replace(config, merge_per_block=0, merge_from=0, merge_by="keys"))
         _fill(other, tensors | exact, {})
         whole = pack(other, usable.exact, about.preprocess)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]
-    coarse = config.merge_per_block or (usable is not None and usable.int8)
+    coarse = merging or (usable is not None and usable.doubled)
     clear = plan.clear if coarse else 1.0  # without what it was made for all answers are exact
     made = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measured, clear, whole)
     within = LOOSELY if usable != plan or model.config.merge_per_block else WITHIN

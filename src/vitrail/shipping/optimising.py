@@ -39,7 +39,7 @@ TIMED: Final = 48  # pictures that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
 SHARES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)  # of the patches, merged away in all; at 1 they run out at the end
 CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
-UNSURE: Final = 1.5  # the same where all tokens stay and int8 alone makes answers unclear
+UNSURE: Final = 1.5  # the same where all tokens stay and rounding alone makes answers unclear
 Tell = Callable[[str], None]
 
 
@@ -56,9 +56,14 @@ class Merging(NamedTuple):
             return checkpoint
         return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
 
+    @property
+    def sure(self) -> str:
+        """The precision of answers that are given again: where all tokens were seen, only the finest is worth it."""
+        return "fp32" if self.clear > 1 and not self.count else ""
+
     def __str__(self) -> str:
         merged = f"{self.count} merged in blocks from {self.first} on" if self.count else ""
-        again = f"whole below {self.clear:g} to 1" if self.clear > 1 else ""
+        again = f"{self.sure or 'whole'} below {self.clear:g} to 1" if self.clear > 1 else ""
         return ", ".join(each for each in (merged, again) if each)
 
 
@@ -91,6 +96,7 @@ class Tried(NamedTuple):
             "merge_per_block": self.way.merging.count,
             "merge_from": self.way.merging.first,
             "clear": self.way.merging.clear,
+            "sure": self.way.merging.sure,
             "batch": self.batch,
             "threads": self.threads,
             "pictures_per_second": self.rate,
@@ -208,7 +214,7 @@ def _candidates(
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
     plain = checkpoint.task == "one" and not checkpoint.model.config.merge_per_block
-    if "packed" in runtimes and plain and probe("int8").works:
+    if "packed" in runtimes and plain and (probe("int8").works or has_bf16_units()):
         rates.append(Merging(clear=UNSURE))
     lossless = False  # whether all layers in int8 keep the budget as they are
     for merged in dict.fromkeys(rates):
@@ -216,7 +222,7 @@ def _candidates(
             continue
         base = merged.of(checkpoint)
         tell(f"making runtimes{f', {merged}' if str(merged) else ''}")
-        small = _int8(base, batches, judge, max_drop, tell, merged.clear) if probe("int8").works else None
+        small = _int8(base, batches, judge, max_drop, tell, merged) if probe("int8").works else None
         if merged == Merging():
             lossless = small is not None and len(small.ranges) == len(packable(base.model))
         for runtime in runtimes:
@@ -226,7 +232,7 @@ def _candidates(
                 way = Way(runtime, precision, merged)
                 if precision == "int8" and small is None:
                     continue
-                if precision != "int8" and merged.clear > 1 and not merged.count:
+                if precision == merged.sure:
                     continue  # exact already
                 try:
                     opened = _opened(way, base, small, folder)
@@ -247,13 +253,14 @@ class _Small(NamedTuple):
 
 
 def _int8(
-    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell, clear: float
+    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, tell: Tell, merged: Merging
 ) -> _Small | None:
     even = replace(base, model=smooth(base.model, batches))
     ranges = calibrate(even.model, batches)
     rest = "bf16" if has_bf16_units() else "fp32"
     try:
-        found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, clear)
+        again = (merged.clear, merged.sure)
+        found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, *again)
     except InputError as error:
         tell(str(error))
         return None
@@ -265,7 +272,7 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
     if way.runtime == "packed":
         if small is not None and way.precision == "int8":
             return small.runtime
-        plan = Plan(way.precision, clear=way.merging.clear)
+        plan = Plan(way.precision, clear=way.merging.clear, sure=way.merging.sure)
         made = Packed(base, plan)
         if made.plan != plan:
             raise InputError("; ".join(made.notes))

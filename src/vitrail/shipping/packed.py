@@ -51,21 +51,22 @@ class Packed(Described):
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
         self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
         plan = Plan() if plan is None else plan
-        coarse = bool(checkpoint.model.config.merge_per_block or plan.int8)
-        if plan.clear > 1 and (not coarse or checkpoint.task != "one"):
+        merging = bool(checkpoint.model.config.merge_per_block)
+        if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "one"):
             raise InputError(
-                f"clear={plan.clear:g} gives unclear answers again without merging tokens and without int8, so it "
-                "needs a network that merges (with_merging) or a plan with int8, and one label a picture"
+                f"clear={plan.clear:g} gives unclear answers again without merging tokens, without int8 and in the "
+                "precision `sure`, so it needs a network that merges (with_merging), a plan with int8, or one less "
+                "precise than that; and one label a picture"
             )
         self.plan, self.notes = possible(plan)
-        coarse = bool(checkpoint.model.config.merge_per_block or (self.plan is not None and self.plan.int8))
+        coarse = merging or (self.plan is not None and self.plan.doubled)
         self.clear = plan.clear if coarse else 1.0  # otherwise all answers are exact already
         if self.plan is None:
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
         self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
         self.notes += notes_of(self.model)
-        if self.clear > 1 and self.plan.int8:
+        if self.clear > 1 and self.plan.doubled:
             self.whole = pack(with_merging(checkpoint.model, 0), self.plan.exact, checkpoint.preprocess)
         self.difference = self._compare(checkpoint.model, self.plan)
 
@@ -96,7 +97,8 @@ class Packed(Described):
         within = WITHIN["fp32" if kind == torch.float32 else "bf16"]  # a coarse network is no finer packed
         within = max(within, WITHIN[plan.precision])
         if self.clear > 1:
-            self._apart(self.whole, with_merging(eager, 0), within, plan.exact)
+            exact = max(WITHIN["fp32" if kind == torch.float32 else "bf16"], WITHIN[plan.exact.precision])
+            self._apart(self.whole, with_merging(eager, 0), exact, plan.exact)
         within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
         return self._apart(self.model, eager, within, plan)
 
@@ -126,7 +128,7 @@ class Packed(Described):
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
             raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
-        return self._answers(torch.from_numpy(_plain(pixels)).to(next(self.model.parameters()).dtype))
+        return self._answers(torch.from_numpy(_plain(pixels)))
 
     def run_bytes(self, values: Array) -> tuple[Array, Array]:
         """The same of 8-bit values (B, H, W, C), as `preprocess.bytes` gives them; normalised on the way."""
@@ -138,19 +140,20 @@ class Packed(Described):
         return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
-        logits, embedding = answers(self.model, pixels, self._modules)
+        logits, embedding = answers(self.model, _as_it_takes(pixels, self.model), self._modules)
         if self.clear > 1:
             rows = np.flatnonzero(near_ties(logits, self.task, self.clear))
             if len(rows):
-                logits[rows], embedding[rows] = answers(self.whole, pixels[torch.from_numpy(rows)])
+                again = _as_it_takes(pixels[torch.from_numpy(rows)], self.whole)
+                logits[rows], embedding[rows] = answers(self.whole, again)
         return logits, embedding
 
     @cached_property
     def whole(self) -> ViT:
         """The network with all its tokens and nothing in int8: what gives unclear answers again.
 
-        It has the same layers; where those are int8, its own (but in files of format 2, where it is int8 as well). To
-        see how an unclear answer came about, look into this one, not into `model`.
+        It has the same layers; where those are int8 or less precise, its own (but in files of format 2, where it is
+        int8 as well). To see how an unclear answer came about, look into this one, not into `model`.
         """
         return unmerged(self.model)
 
@@ -176,6 +179,11 @@ def notes_of(model: ViT) -> tuple[str, ...]:
     """What could not be done as it should when a network was packed."""
     note = getattr(model.encoder, "note", "")
     return (note,) if note else ()
+
+
+def _as_it_takes(pixels: Tensor, model: ViT) -> Tensor:
+    """Pixels in the kind of the network's own numbers; bytes as they are."""
+    return pixels.to(next(model.parameters()).dtype) if pixels.is_floating_point() else pixels
 
 
 def _plain(values: Array) -> Array:
