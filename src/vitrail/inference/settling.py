@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Answers = tuple[Array, Array]  # logits (B, K) and embedding (B, D)
 
-CLEAR = 1.5  # times as likely as the next: less is a near tie. docs/images.md has the numbers
+CLEAR = 1.4  # times as likely as the next: less is a near tie. docs/images.md has the numbers
 
 
 def near_ties(logits: Array, task: str, clear: float = CLEAR) -> Array:

@@ -83,12 +83,13 @@ class ShortWay:
         key = (*way, torch.get_num_threads())
         if key in self._learnt:
             return
-        for pictures, tokens, heads, biased, kind, scale in self.program.attentions(*way):
-            qkv = torch.empty(pictures, tokens, 3, heads, self.program.head_width, dtype=kind)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-            kernel = fused(q, k, v, torch.empty(pictures, 1, 1, tokens) if biased else None, scale)
+        d = self.program.head_width
+        for pictures, tokens, heads, biased, scaled, kind in self.program.attentions(*way):
+            q, k, v = torch.empty(pictures, tokens, 3, heads, d, dtype=kind).permute(2, 0, 3, 1, 4).unbind(0)
+            bias = torch.empty(pictures, 1, 1, tokens, dtype=kind) if biased else None
+            kernel = fused(q, k, v, bias, 1.0 if scaled else d**-0.5)
             if kernel is not None:
-                self.learn(name_of(pictures, tokens, heads, biased), kernel)
+                self.learn(name_of(pictures, tokens, heads, biased, scaled), kernel)
         self._learnt.add(key)
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:

@@ -77,8 +77,8 @@ class Shape(NamedTuple):
     tokens: int
     heads: int
     biased: bool
+    scaled: bool
     kind: torch.dtype
-    scale: float
 
 
 class Ran(NamedTuple):
@@ -93,9 +93,9 @@ Run = Callable[[Tensor, Tensor, int, int], Ran]
 Learn = Callable[[int, torch.jit.ScriptModule], None]
 
 
-def name_of(pictures: int, tokens: int, heads: int, biased: bool) -> int:
-    """A shape of attention as one number."""
-    return ((pictures * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)
+def name_of(pictures: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
+    """A shape of attention as one number, with whether scores get a bias, and whether queries come scaled."""
+    return (((pictures * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
@@ -201,8 +201,7 @@ class Program(nn.Module):
         for some in {min(at_once, pictures), pictures % at_once} - {0}:
             left = tokens
             for step in self.steps[: len(self.steps) - (first > 0)]:
-                scale = 1.0 if step.scaled else self.head_width**-0.5
-                found[Shape(some, left, step.heads, left < tokens, step.qkv.kind, scale)] = None
+                found[Shape(some, left, step.heads, left < tokens, step.scaled, step.qkv.kind)] = None
                 left -= most_joined(left - prefix, step.merged)
         return list(found)
 
@@ -242,7 +241,7 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.heeds:
             weights = heed(q, k, bias, scale)
-        shape = name_of(b, t, heads, bias is not None)
+        shape = name_of(b, t, heads, bias is not None, step.scaled)
         if queries == t and shape in self.kernels:
             gathered = self.kernels[shape].forward(q, k, v, q if bias is None else bias)
         elif self.products:
