@@ -15,19 +15,20 @@ from PIL import Image
 
 from shipping.packs import VARIANTS, checkpoint, labelled
 from vitrail import Checkpoint
-from vitrail.errors import ConfigError, InputError, VitrailError
+from vitrail.checkpoint import content_hash
+from vitrail.errors import CheckpointError, ConfigError, InputError, VitrailError
 from vitrail.inference.passes import passes
 from vitrail.inference.settling import near_ties
 from vitrail.network.vit import with_merging
 from vitrail.shipping import optimising, packed
-from vitrail.shipping.artefact import KEY, open_packed, save_packed
+from vitrail.shipping.artefact import EXACT, KEY, open_packed, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.judging import Judge
 from vitrail.shipping.kernels import Probe, has_bf16_units
 from vitrail.shipping.optimising import Merging, doubting, optimize
-from vitrail.shipping.packed import Packed, weight_bytes
+from vitrail.shipping.packed import Packed, possible, weight_bytes
 from vitrail.shipping.packing import Plan, unmerged
-from vitrail.stored import read_safetensors
+from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
 
 PIXELS = np.random.default_rng(5).standard_normal((32, 3, 32, 32), np.float32)
 
@@ -82,6 +83,21 @@ def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
     np.testing.assert_allclose(opened.sure.run(PIXELS)[0], exact, rtol=0, atol=1e-6)
 
 
+def edited(path: Path, format: int = 4, drop: int = 0) -> Path:
+    """The same file, hashed anew, of another format, or without some of what is there twice."""
+    stored, metadata = read_safetensors(path)
+    tensors = read_all(stored)
+    for name in [name for name in tensors if name.startswith(EXACT)][:drop]:
+        del tensors[name]
+    description = json.loads(metadata[KEY]) | {"format": format}
+    del description["hash"]
+    description["hash"] = content_hash(description, tensors)
+    out = path.with_name("edited.safetensors")
+    with open(out, "wb") as file:
+        write_safetensors(file, lay_out(tensors, {KEY: json.dumps(description)}), tensors)
+    return out
+
+
 @pytest.mark.parametrize("name", ["plain", "merging by tokens", "swiglu"])
 @pytest.mark.parametrize("int8", [False, True])
 def test_unclear_answers_in_bf16_may_be_those_of_fp32(name: str, int8: bool, tmp_path: Path) -> None:
@@ -100,7 +116,13 @@ def test_unclear_answers_in_bf16_may_be_those_of_fp32(name: str, int8: bool, tmp
     assert (runtime.precision, runtime.sure.precision) == ("int8" if int8 else "bf16", "fp32")
     save_packed(runtime, made, tmp_path / "net.safetensors")
     described = json.loads(read_safetensors(tmp_path / "net.safetensors").metadata[KEY])
-    assert (described["format"], described["plan"]["sure"]) == (4, "fp32")
+    assert (described["format"], described["plan"]["again"]) == (4, "fp32")
+    for change, words in (
+        ({"format": 2}, "is one of format 4, got 2"),
+        ({"drop": 1}, "precision that unclear answers need"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            open_packed(edited(tmp_path / "net.safetensors", **change))
     opened = open_packed(tmp_path / "net.safetensors")
     assert opened.plan == runtime.plan
     np.testing.assert_allclose(opened.run(PIXELS)[0], found, rtol=0, atol=1e-6)
@@ -110,10 +132,12 @@ def test_unclear_answers_in_bf16_may_be_those_of_fp32(name: str, int8: bool, tmp
 def test_without_bf16_all_answers_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = checkpoint(**VARIANTS["plain"])
     exact = Packed(made).run(PIXELS)[0]
-    plan = Plan("bf16", clear=2.0, sure="fp32")
+    plan = Plan("bf16", clear=2.0, again="fp32")
+    assert possible(Plan("bf16", again="bf16"))[0] == Plan("bf16", again="bf16")
     save_packed(Packed(made, plan), made, tmp_path / "net.safetensors")
     right = packed.probe
     monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "gone") if name == "bf16" else right(name))
+    assert possible(Plan("bf16", again="bf16"))[0] == Plan("fp32")
     for each in (Packed(made, plan), open_packed(tmp_path / "net.safetensors")):
         assert (each.clear, each.precision) == (1.0, "fp32")
         np.testing.assert_allclose(each.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
@@ -191,7 +215,7 @@ def test_it_is_kept_in_the_file_which_older_readers_refuse(tmp_path: Path, monke
 
 def test_mistakes_are_told() -> None:
     whole, fewer = merging()
-    for plan in (Plan(clear=2.0), Plan("fp32", clear=2.0, sure="fp32"), Plan("bf16", clear=2.0)):
+    for plan in (Plan(clear=2.0), Plan("fp32", clear=2.0, again="fp32"), Plan("bf16", clear=2.0)):
         with pytest.raises(InputError, match="a plan with int8, or one less precise than that"):
             Packed(whole, plan)
     with pytest.raises(InputError, match="one label a picture"):
@@ -199,9 +223,9 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(ConfigError, match="clear"):
         Plan(clear=0.5)
     with pytest.raises(ConfigError, match="less precise than precision='fp32'"):
-        Plan("fp32", sure="bf16")
-    with pytest.raises(ConfigError, match="sure"):
-        Plan("bf16", sure="int8")
+        Plan("fp32", again="bf16")
+    with pytest.raises(ConfigError, match="again"):
+        Plan("bf16", again="int8")
 
 
 def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +285,8 @@ def test_the_search_asks_again_where_int8_alone_loses_too_much(
     monkeypatch.setattr(optimising, "TIMED", 4)
 
     def budget(base: Any, ranges: Any, judge: Any, max_drop: float, *rest: Any) -> Any:
-        clear, sure = rest[-2:]
-        assert sure == ("fp32" if clear > 1 else "")
+        clear, again = rest[-2:]
+        assert again == ("fp32" if clear > 1 else "")
         asked.append(clear)
         if clear == 1.0 and not lossless:
             raise InputError("no int8 network loses so little")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 
 from shipping.packs import checkpoint
 from vitrail.shipping import encoder, fusing, program
@@ -17,9 +19,11 @@ from vitrail.shipping.packing import Plan
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    fusing._made.cache_clear()
+    kept = dict(fusing._made)
+    fusing._made.clear()
     yield
-    fusing._made.cache_clear()
+    fusing._made.clear()
+    fusing._made.update(kept)
 
 
 def views(pictures: int, tokens: int, heads: int, kind: torch.dtype) -> tuple[Tensor, ...]:
@@ -40,13 +44,14 @@ def test_it_gives_what_the_formula_gives(
     added = None if bias[biased] is None else bias[biased].to(kind)
     kernel = fused(q, k, v, added, scale)
     assert kernel is not None
-    found = kernel(q, k, v, q if added is None else added)
+    with torch.autograd.profiler.profile() as heard:
+        found = kernel.forward(q, k, v, q if added is None else added)
+    assert any(each.name.startswith("LlgaPartition") for each in heard.function_events)  # and no way round it
     logits = q.double() @ k.double().mT * scale
     expected = (logits if added is None else logits + added.double()).softmax(-1) @ v.double()
     assert found.dtype == kind
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=within)
     assert fused(q, k, v, added, scale) is kernel  # kept
-    assert "oneDNNFusionGroup" in str(torch.jit.last_executed_optimized_graph())
 
 
 def test_others_are_left_to_other_ways() -> None:
@@ -54,8 +59,9 @@ def test_others_are_left_to_other_ways() -> None:
     assert fused(q[:, :, :1], k, v, None, 0.25) is None  # one query
     assert fused(*(each[:0] for each in (q, k, v)), None, 0.25) is None  # no picture
     assert fused(*(each.double() for each in (q, k, v)), None, 0.25) is None
-    tokens = int(fusing.MOST**0.5) + 1
-    assert fused(*views(1, tokens, 1, torch.float32), None, 0.25) is None  # memory would grow with the square of tokens
+    tokens = int((fusing.MOST / 2) ** 0.5) + 1
+    assert fused(*views(1, tokens, 2, torch.float32), None, 0.25) is None  # memory would grow with the square of tokens
+    assert not fusing._made or list(fusing._made.values()) == [None]
 
 
 def test_asking_the_compiler_changes_nothing_for_others() -> None:
@@ -73,33 +79,80 @@ def test_a_kernel_that_is_not_right_is_not_used(monkeypatch: pytest.MonkeyPatch)
 def test_without_the_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.jit, "enable_onednn_fusion")
     assert fused(*views(2, 29, 3, torch.float32), None, 1.0) is None
-    fusing._made.cache_clear()
+    fusing._made.clear()
     monkeypatch.undo()
     monkeypatch.setattr(torch.jit, "enable_onednn_fusion", lambda wanted: None)  # there, and to no avail
     assert fused(*views(2, 29, 3, torch.float32), None, 1.0) is None
 
 
+def test_autocast_around_it_changes_no_kernel() -> None:
+    q, k, v = views(2, 29, 3, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        kernel = fused(q, k, v, None, 0.25)
+    assert kernel is not None
+    exact = (q.double() @ k.double().mT * 0.25).softmax(-1) @ v.double()
+    torch.testing.assert_close(kernel.forward(q, k, v, q).double(), exact, rtol=0, atol=1e-5)
+
+
+def test_no_more_than_are_kept_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusing, "KEPT", 2)
+    found = [fused(*views(1, tokens, 1, torch.float32), None, 1.0) for tokens in (5, 6, 7, 5)]
+    assert found[0] is not None
+    assert found[0] is found[3]
+    assert (found[1] is None, found[2] is None) == (False, True)
+
+
+def test_hooks_on_all_modules_stay_out_of_it() -> None:
+    heard: list[str] = []
+    given = views(1, 29, 3, torch.float32)
+    hook = register_module_forward_hook(lambda each, *_: heard.append(type(each).__name__))
+    try:
+        assert fused(*given, None, 1.0) is None
+    finally:
+        hook.remove()
+    kernel = fused(*given, None, 1.0)
+    assert kernel is not None
+    hook = register_module_forward_hook(lambda each, *_: heard.append(type(each).__name__))
+    try:
+        assert fused(*given, None, 1.0) is kernel
+        kernel.forward(*given, given[0])
+    finally:
+        hook.remove()
+    assert heard == []
+
+
+def test_many_threads_make_one_kernel() -> None:
+    given = views(2, 31, 3, torch.float32)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: fused(*given, None, 0.25), range(16)))
+    assert found[0] is not None
+    assert len({id(each) for each in found}) == 1
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_program_has_kernels_for_every_shape_on_its_way(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, ...]] = []
-    made = fusing.fused
-    monkeypatch.setattr(encoder, "fused", lambda q, *rest: (asked.append(tuple(q.shape)), made(q, *rest))[1])
     monkeypatch.setattr(program, "AT_ONCE", 3 * 17 * 48)  # pieces of three pictures
     packed = Packed(checkpoint(merge_per_block=2, merge_by="tokens"), Plan(precision)).model
-    assert packed.short is not None
-    asked.clear()
-    kind = next(packed.parameters()).dtype
+    short, kind = packed.short, next(packed.parameters()).dtype
+    assert isinstance(short, encoder.ShortWay)
+    given: list[dict[int, object]] = []
+    run = short.run
+    monkeypatch.setattr(short, "run", lambda *way: (given.append(way[-1]), run(*way))[1])
+    pixels = torch.randn(7, 3, 32, 32).to(kind)
+    threads = torch.get_num_threads()
     with torch.inference_mode():
-        packed(torch.randn(7, 3, 32, 32).to(kind))
-        # of 7 pictures 3, 3 and 1; 17 tokens in the first block, two fewer in the next, and the last is of one query
-        assert sorted(asked) == [(1, 4, 15, 12), (1, 4, 17, 12), (3, 4, 15, 12), (3, 4, 17, 12)]
-        asked.clear()
-        packed(torch.randn(7, 3, 32, 32).to(kind))
-        assert asked == []
-        threads = torch.get_num_threads()
         try:
-            torch.set_num_threads(threads + 1)
-            packed(torch.randn(7, 3, 32, 32).to(kind))
+            for count in (threads, threads + 1, threads):
+                torch.set_num_threads(count)
+                packed(pixels)  # makes them
+                with torch.autograd.profiler.profile() as heard:
+                    packed(pixels)
+                names = [each.name for each in heard.function_events]
+                assert sum(name.startswith("LlgaPartition") for name in names) == 6  # two blocks of three pieces
         finally:
             torch.set_num_threads(threads)
-        assert len(asked) == 4
+    # of 7 pictures 3, 3 and 1; 17 tokens in the first block, two fewer in the next, and the last is of one query
+    names = [(3, 17, 4, False), (3, 15, 4, True), (1, 17, 4, False), (1, 15, 4, True)]
+    assert set(given[0]) == {program.name_of(*each, False) for each in names}
+    assert given[0] is given[1] is given[4]  # those for so many threads, there and back
+    assert all(given[0][name] is not given[2][name] for name in given[0])

@@ -52,23 +52,22 @@ def save_packed(
     tensors = {PROOF: proof(runtime), FLOATS: proof(Packed(base))}
     if runtime.clear > 1:
         tensors[WHOLE] = proof(runtime, runtime.whole)
-    plans = (runtime.plan, runtime.plan.exact)
     for name, value in folded.state_dict().items():
         layer = name.removesuffix(".weight")
-        kind, exact = (each.kind_of(name) if value.is_floating_point() else value.dtype for each in plans)
+        floats = value.is_floating_point()
         if layer in runtime.plan.int8:
             tensors[name], tensors[layer + STEPS] = Bytes.of(value)
         else:
-            tensors[name] = value.detach().to(kind)
-        if runtime.clear > 1 and (layer in runtime.plan.int8 or exact.itemsize > kind.itemsize):
-            tensors[EXACT + name] = value.detach().to(exact)
+            tensors[name] = value.detach().to(runtime.plan.kind_of(name) if floats else value.dtype)
+        if runtime.clear > 1 and floats and _is_twice(name, runtime.plan):
+            tensors[EXACT + name] = value.detach().to(runtime.plan.exact.kind_of(name))
     description = {
         "format": _format(runtime.plan, runtime.clear),
         "config": folded.config.to_dict(),
         "about": runtime.about.to_dict(),
         "plan": {"precision": runtime.plan.precision, "int8": {k: list(v) for k, v in runtime.plan.int8.items()}}
         | ({"clear": runtime.clear} if runtime.clear > 1 else {})
-        | ({"sure": runtime.plan.sure} if runtime.plan.sure else {}),
+        | ({"again": runtime.plan.again} if runtime.plan.again else {}),
         "provenance": base.provenance.to_dict(),
         "measurements": dict(measurements or {}),
     }
@@ -78,6 +77,12 @@ def save_packed(
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
     write_proven(place, tensors, {KEY: text}, open_packed)  # which lets it answer, too
+
+
+def _is_twice(name: str, plan: Plan) -> bool:
+    """Whether unclear answers need a tensor in higher precision beside what it is otherwise."""
+    finer = plan.exact.kind_of(name).itemsize > plan.kind_of(name).itemsize
+    return name.removesuffix(".weight") in plan.int8 or finer
 
 
 def _format(plan: Plan, clear: float) -> int:
@@ -141,13 +146,13 @@ def _description(text: str, place: str) -> dict[str, Any]:
 def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Packed:
     stored = description["plan"]
     ranges = {name: tuple(ends) for name, ends in stored["int8"].items()}
-    plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0), stored.get("sure", ""))
+    plan = Plan(stored["precision"], ranges, stored.get("clear", 1.0), stored.get("again", ""))
     merging, number = bool(description["config"]["merge_per_block"]), description["format"]
-    if plan.clear > 1 and (not (merging or plan.doubled) or not (number == 2 or number == _format(plan, plan.clear))):
-        raise CheckpointError(
-            "unclear answers given again need a network that merges, has int8 or is less precise, and another format "
-            f"than {number}: make it again"
-        )
+    if plan.clear > 1 and not (merging or plan.doubled):
+        raise CheckpointError("unclear answers given again need a network that merges, has int8 or is less precise")
+    # before there was a 3, int8 networks that merge gave unclear answers again in int8
+    if plan.clear > 1 and number != _format(plan, plan.clear) and not (number == 2 and not plan.again):
+        raise CheckpointError(f"its plan is one of format {_format(plan, plan.clear)}, got {number}: make it again")
     usable, notes = possible(plan)
     config, about = ViTConfig.from_dict(description["config"]), About.from_dict(description["about"])
     model = on_meta(config)
@@ -161,6 +166,9 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     whole = None
     if usable is not None and plan.clear > 1 and usable.doubled and number > 2:
         other = on_meta(replace(config, merge_per_block=0, merge_from=0, merge_by="keys"))
+        for name, value in other.state_dict().items():
+            if value.is_floating_point() and _is_twice(name, plan) and name not in exact:
+                raise CheckpointError(f"{name}: it is not there in the precision that unclear answers need")
         _fill(other, tensors | exact, {})
         whole = pack(other, usable.exact, about.preprocess)
     provenance, measured = Provenance.from_dict(description["provenance"]), description["measurements"]

@@ -15,13 +15,14 @@ from vitrail.network.encoder import Block, Encoder, Passed, Tape
 from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import Place
 from vitrail.network.vit import Encoded, ViT
-from vitrail.shipping.fusing import fused
+from vitrail.shipping.fusing import Kernel, fused
 from vitrail.shipping.gathering import suits
 from vitrail.shipping.kernels import FUSED
 from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
-from vitrail.shipping.program import Learn, Norm, Product, Program, Run, Step, compiled, name_of
+from vitrail.shipping.program import Norm, Product, Program, Run, Step, compiled, name_of
 
 GRIDS = 16  # whose positions are kept
+WAYS = 256  # sizes of batches and pictures whose kernels are
 
 
 class PackedEncoder(Encoder):
@@ -55,14 +56,14 @@ class ShortWay:
     made, prefix tokens and positions those when a size of picture first came.
     """
 
-    def __init__(self, model: ViT, program: Program, run: Run, learn: Learn) -> None:
-        self.program, self.run, self.learn = program, run, learn
+    def __init__(self, model: ViT, program: Program, run: Run) -> None:
+        self.program, self.run = program, run
         self._kind = cast(PackedEncoder, model.encoder).kind
         self._from_pixels = _plain_ends(model)
         parts = [each for part in model.children() for each in part.modules()]
         self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
-        self._learnt: set[tuple[int, ...]] = set()
+        self._kernels: dict[tuple[int, ...], dict[int, Kernel]] = {}
 
     def __call__(self, model: ViT, pixels: Tensor, grid: Grid, first: int) -> Encoded | None:
         heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
@@ -71,26 +72,32 @@ class ShortWay:
         refuse_gradients(pixels)
         place = Place(grid, model.config.prefix)
         empty = self._tokens_of_nothing(model, grid)
-        self._prepare(len(pixels), len(empty), empty.shape[1], place.prefix, first)
+        kernels = self._kernels_for(len(pixels), len(empty), empty.shape[1], place.prefix, first)
         given = pixels if self._from_pixels else _tokens(model, pixels, grid)
-        ran = self.run(given, empty, place.prefix, first)
+        ran = self.run(given, empty, place.prefix, first, kernels)
         if len(ran.sizes):
             place = place._replace(sizes=ran.sizes, sources=ran.sources)
         return Encoded(ran.tokens, place)
 
-    def _prepare(self, *way: int) -> None:
-        """Kernels of attention for a way that is gone for the first time, with so many threads."""
+    def _kernels_for(self, *way: int) -> dict[int, Kernel]:
+        """Kernels of attention for a way, with so many threads; made when it is gone for the first time."""
         key = (*way, torch.get_num_threads())
-        if key in self._learnt:
-            return
-        d = self.program.head_width
+        found = self._kernels.get(key)
+        if found is None:
+            if len(self._kernels) >= WAYS:
+                self._kernels.clear()
+            found = self._kernels[key] = self._made(*way)
+        return found
+
+    def _made(self, *way: int) -> dict[int, Kernel]:
+        d, found = self.program.head_width, {}
         for pictures, tokens, heads, biased, scaled, kind in self.program.attentions(*way):
             q, k, v = torch.empty(pictures, tokens, 3, heads, d, dtype=kind).permute(2, 0, 3, 1, 4).unbind(0)
             bias = torch.empty(pictures, 1, 1, tokens, dtype=kind) if biased else None
             kernel = fused(q, k, v, bias, 1.0 if scaled else d**-0.5)
             if kernel is not None:
-                self.learn(name_of(pictures, tokens, heads, biased, scaled), kernel)
-        self._learnt.add(key)
+                found[name_of(pictures, tokens, heads, biased, scaled)] = kernel
+        return found
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""
@@ -121,13 +128,13 @@ def take_short_way(model: ViT) -> None:
     if not is_plain(model):
         return
     program = _program(model)
-    run, learn, why = compiled(program)
-    if run is None or learn is None:
+    run, why = compiled(program)
+    if run is None:
         cast(
             PackedEncoder, model.encoder
         ).note = f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
     else:
-        model.short = ShortWay(model, program, run, learn)
+        model.short = ShortWay(model, program, run)
 
 
 def is_plain(model: ViT) -> bool:

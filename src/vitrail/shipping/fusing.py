@@ -11,17 +11,17 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 
-MOST = 1 << 21  # scores of a head: the kernel holds those of one for each thread, 12 MB at most
-KEPT = 1024  # kernels
-ROWS = 16  # queries that are compared with plain torch
+MOST = 1 << 22  # scores in all: while a kernel is made, and by few heads, they are held at once
+KEPT = 256  # kernels: torch never frees one
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # of the largest value: further from plain torch, it is not used
-_compiling = threading.Lock()
+Kernel = torch.jit.ScriptModule
+_compiling = threading.RLock()
 
 
 class Laid(NamedTuple):
@@ -41,6 +41,21 @@ class Laid(NamedTuple):
         return values.as_strided(self.shape, self.stride)
 
 
+class Wanted(NamedTuple):
+    """What a kernel is for."""
+
+    q: Laid
+    k: Laid
+    v: Laid
+    bias: Laid | None
+    kind: torch.dtype
+    scale: float
+    threads: int
+
+
+_made: dict[Wanted, Kernel | None] = {}
+
+
 class _Formula(nn.Module):
     """softmax(q k' * scale + bias) v."""
 
@@ -55,59 +70,67 @@ class _Formula(nn.Module):
         return torch.matmul(scores.softmax(-1), v)
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> torch.jit.ScriptModule | None:
-    """The kernel for tensors that lie like these; called with q, k, v and the bias, or any tensor where there is none.
+def scores_of(q: Tensor) -> int:
+    """How many scores there are for queries (B, A, T, d) among as many keys."""
+    return q.shape[0] * q.shape[1] * q.shape[2] ** 2
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Kernel | None:
+    """The kernel for tensors that lie like these; its `forward` takes q, k, v and the bias, or any tensor without one.
 
     For few queries among many keys there is none: they are as fast in other ways.
     """
-    if not q.numel() or q.shape != k.shape or q.shape[-2] ** 2 > MOST:
+    if not q.numel() or q.shape != k.shape or scores_of(q) > MOST:
         return None
     laid = (Laid.of(q), Laid.of(k), Laid.of(v), None if bias is None else Laid.of(bias))
-    return _made(*laid, q.dtype, scale, torch.get_num_threads())
+    wanted = Wanted(*laid, q.dtype, scale, torch.get_num_threads())
+    found = _made.get(wanted)
+    if found is not None or wanted in _made:
+        return found
+    if module._global_forward_hooks or module._global_forward_pre_hooks:  # they would become a part of it
+        return None
+    with _compiling:
+        if wanted not in _made and len(_made) < KEPT:
+            _made[wanted] = _make(wanted)
+        return _made.get(wanted)
 
 
-@lru_cache(KEPT)
-def _made(
-    q: Laid, k: Laid, v: Laid, bias: Laid | None, kind: torch.dtype, scale: float, threads: int
-) -> torch.jit.ScriptModule | None:
+def _make(wanted: Wanted) -> Kernel | None:
+    q, k, v, bias, kind, scale, _ = wanted
     if kind not in WITHIN or not hasattr(torch.jit, "enable_onednn_fusion"):
         return None
     given = [each.random(kind, seed) for seed, each in enumerate((q, k, v, bias or Laid((1,), (1,))))]
     given[0].mul_(q.shape[-1] ** -0.5 / scale)  # scores as large as those of a network
     formula = _Formula(scale, bias is not None).eval()
     try:
-        with warnings.catch_warnings(), torch.inference_mode(), _asking():
+        with _asking(), warnings.catch_warnings(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
             warnings.simplefilter("ignore")  # torch says that TorchScript may go one day
             made = torch.jit.trace(formula, given, check_trace=False)
             for _ in range(3):  # seen, compiled, run
                 found = made(*given)
             graph = str(torch.jit.last_executed_optimized_graph())  # type: ignore[attr-defined]
+            right = found.dtype == kind and _right(found, given, scale, bias is not None)
     except (RuntimeError, AttributeError):
         return None
-    if "oneDNNFusionGroup" not in graph or not isinstance(made, torch.jit.ScriptModule):
-        return None
-    return made if _right(found, given, scale, bias is not None) else None
+    usable = right and "oneDNNFusionGroup" in graph and isinstance(made, Kernel)
+    return made if usable else None
 
 
 @contextmanager
 def _asking() -> Iterator[None]:
     """Graphs that are compiled meanwhile go through oneDNN's compiler; then as it was before."""
-    with _compiling:
-        before = torch.jit.onednn_fusion_enabled()
-        torch.jit.enable_onednn_fusion(True)
-        try:
-            yield
-        finally:
-            torch.jit.enable_onednn_fusion(before)
+    before = torch.jit.onednn_fusion_enabled()
+    torch.jit.enable_onednn_fusion(True)
+    try:
+        yield
+    finally:
+        torch.jit.enable_onednn_fusion(before)
 
 
 def _right(found: Tensor, given: list[Tensor], scale: float, biased: bool) -> bool:
-    """Whether some of the rows are those of plain torch."""
-    some = slice(None, None, max(1, found.shape[-2] // ROWS))
+    """Whether it gave what plain torch gives."""
     q, k, v, bias = (each.float() for each in given)
-    scores = q[..., some, :] @ k.mT * scale
-    if biased:
-        scores = scores + (bias[..., some, :] if bias.shape[-2] > 1 else bias)
-    plain = scores.softmax(-1) @ v
-    apart = (found[..., some, :].float() - plain).abs().max() / plain.abs().max()
+    scores = q @ k.mT * scale
+    plain = (scores + bias if biased else scores).softmax(-1) @ v
+    apart = (found.float() - plain).abs().max() / plain.abs().max()
     return bool(apart <= WITHIN[found.dtype])

@@ -2,8 +2,7 @@
 
 By one kernel of oneDNN's graph compiler (`fusing`), where there is one for the shape. Otherwise fp32 goes by torch's
 fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX): there
-oneDNN's batched products serve. Scores are held for a few images, heads or queries at a time, so memory grows with the
-tokens only.
+oneDNN's batched products serve. All hold few scores at a time, so memory grows with the tokens only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.shipping.fusing import fused
+from vitrail.shipping.fusing import MOST, fused, scores_of
 from vitrail.shipping.kernels import has_bf16_units, has_tiles
 
 SCORES = 1 << 20  # held at once: 2 MB, which stay in the cache
@@ -28,9 +27,20 @@ def suits(kind: torch.dtype) -> bool:
 
 def gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q k' / sqrt(d) + bias) v."""
+    at_once = max(1, MOST * len(q) // max(1, scores_of(q)))  # pictures, for which there may be a kernel
+    if len(q) <= at_once or q.shape != k.shape:
+        return _gather(q, k, v, bias)
+    biases = [
+        bias if bias is None or len(bias) == 1 else bias[start : start + at_once] for start in range(0, len(q), at_once)
+    ]
+    parts = zip(q.split(at_once), k.split(at_once), v.split(at_once), biases, strict=True)
+    return torch.cat([_gather(*each) for each in parts])
+
+
+def _gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     kernel = fused(q, k, v, bias, q.shape[-1] ** -0.5)
     if kernel is not None:
-        return cast(Tensor, kernel(q, k, v, q if bias is None else bias))
+        return cast(Tensor, kernel.forward(q, k, v, q if bias is None else bias))
     if not suits(q.dtype):
         return F.scaled_dot_product_attention(q, k, v, bias)
     flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)

@@ -57,14 +57,14 @@ class Merging(NamedTuple):
         return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
 
     @property
-    def sure(self) -> str:
+    def again(self) -> str:
         """The precision of answers that are given again: where all tokens were seen, only the finest is worth it."""
         return "fp32" if self.clear > 1 and not self.count else ""
 
     def __str__(self) -> str:
         merged = f"{self.count} merged in blocks from {self.first} on" if self.count else ""
-        again = f"{self.sure or 'whole'} below {self.clear:g} to 1" if self.clear > 1 else ""
-        return ", ".join(each for each in (merged, again) if each)
+        asked = f"{self.again or 'whole'} below {self.clear:g} to 1" if self.clear > 1 else ""
+        return ", ".join(each for each in (merged, asked) if each)
 
 
 class Way(NamedTuple):
@@ -96,7 +96,7 @@ class Tried(NamedTuple):
             "merge_per_block": self.way.merging.count,
             "merge_from": self.way.merging.first,
             "clear": self.way.merging.clear,
-            "sure": self.way.merging.sure,
+            "again": self.way.merging.again,
             "batch": self.batch,
             "threads": self.threads,
             "pictures_per_second": self.rate,
@@ -232,7 +232,7 @@ def _candidates(
                 way = Way(runtime, precision, merged)
                 if precision == "int8" and small is None:
                     continue
-                if precision == merged.sure:
+                if precision == merged.again:
                     continue  # exact already
                 try:
                     opened = _opened(way, base, small, folder)
@@ -259,8 +259,8 @@ def _int8(
     ranges = calibrate(even.model, batches)
     rest = "bf16" if has_bf16_units() else "fp32"
     try:
-        again = (merged.clear, merged.sure)
-        found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, *again)
+        unclear = (merged.clear, merged.again)
+        found, _ = within_budget(even, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell, *unclear)
     except InputError as error:
         tell(str(error))
         return None
@@ -272,7 +272,7 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
     if way.runtime == "packed":
         if small is not None and way.precision == "int8":
             return small.runtime
-        plan = Plan(way.precision, clear=way.merging.clear, sure=way.merging.sure)
+        plan = Plan(way.precision, clear=way.merging.clear, again=way.merging.again)
         made = Packed(base, plan)
         if made.plan != plan:
             raise InputError("; ".join(made.notes))

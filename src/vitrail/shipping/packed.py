@@ -55,7 +55,7 @@ class Packed(Described):
         if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "one"):
             raise InputError(
                 f"clear={plan.clear:g} gives unclear answers again without merging tokens, without int8 and in the "
-                "precision `sure`, so it needs a network that merges (with_merging), a plan with int8, or one less "
+                "precision `again`, so it needs a network that merges (with_merging), a plan with int8, or one less "
                 "precise than that; and one label a picture"
             )
         self.plan, self.notes = possible(plan)
@@ -238,12 +238,13 @@ def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
             precision = "fp32"
         elif not has_bf16_units():
             notes.append("this processor has no bf16 units: bf16 halves the memory here, but is slower than fp32")
-    if precision == "fp32":
+    if "fp32" in (precision, plan.again):
         found = probe("fp32")
         if not found.works:
             notes.append(f"packed layers are not available ({found.why}): the network runs eager")
             return None, tuple(notes)
-    return replace(plan, precision=precision, int8=int8), tuple(notes)
+    again = plan.again if precision == plan.precision else ""  # all is fp32 then
+    return replace(plan, precision=precision, int8=int8, again=again), tuple(notes)
 
 
 def weight_bytes(model: ViT) -> int:

@@ -33,9 +33,9 @@ Range = tuple[float, float]  # low and high of what a layer receives
 class Plan:
     """Which precision each layer has: int8 where a range is named, and one other for all else.
 
-    Where the network merges tokens, has layers in int8, or is less precise than `sure`, unclear answers are given again
-    by all tokens, without int8 and in that precision: those whose likeliest class is less than `clear` times as likely
-    as the next.
+    Where the network merges tokens, has layers in int8, or is less precise than `again`, unclear answers are given once
+    more, by all tokens, without int8 and in that precision: those whose likeliest class is less than `clear` times as
+    likely as the next.
 
     Between layers in int8 the tokens are fp32: norms and rounding take those soonest, and bf16 would cost exactness.
     """
@@ -43,13 +43,13 @@ class Plan:
     precision: str = "fp32"
     int8: Mapping[str, Range] = field(default_factory=dict)  # layer -> range of what it receives
     clear: float = 1.0  # none are
-    sure: str = ""  # the precision of unclear answers, as `precision` if none is named
+    again: str = ""  # the precision of unclear answers, as `precision` if none is named
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, PRECISIONS)
-        choice("sure", self.sure, ("", *PRECISIONS))
-        if (self.precision, self.sure) == ("fp32", "bf16"):
-            raise ConfigError("sure='bf16' is less precise than precision='fp32': leave it out")
+        choice("again", self.again, ("", *PRECISIONS))
+        if (self.precision, self.again) == ("fp32", "bf16"):
+            raise ConfigError("again='bf16' is less precise than precision='fp32': leave it out")
         object.__setattr__(self, "clear", number("clear", self.clear, 1.0, 1e6))
         ranges = {}
         for name, (low, high) in self.int8.items():
@@ -66,7 +66,7 @@ class Plan:
     @property
     def exact(self) -> Plan:
         """The plan of the network that gives unclear answers again."""
-        return Plan(self.sure or self.precision)
+        return Plan(self.again or self.precision)
 
     @property
     def doubled(self) -> bool:

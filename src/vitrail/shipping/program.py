@@ -5,6 +5,7 @@ torch's own interpreter (TorchScript) does. Here is the plain network again in t
 other networks, maps, masks and hooks go by the network's own forward; so does everything where there is no interpreter.
 """
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -14,10 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.network.merging import heed, join, join_sizes, match, most_joined
+from vitrail.shipping.fusing import Kernel
 from vitrail.shipping.gathering import gather_flat
 
 # Values of tokens that a block takes at once: those of 8 pictures for ViT-B/16 at 224.
 AT_ONCE: Final = 8 * 197 * 768
+
+_naming = threading.Lock()
 
 # No postponed annotations in this file: the interpreter reads the types of what the program holds.
 
@@ -89,8 +93,7 @@ class Ran(NamedTuple):
     sources: Tensor
 
 
-Run = Callable[[Tensor, Tensor, int, int], Ran]
-Learn = Callable[[int, torch.jit.ScriptModule], None]
+Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], Ran]
 
 
 def name_of(pictures: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
@@ -171,7 +174,6 @@ class Program(nn.Module):
     projection: Product
     raw: Product
     steps: list[Step]
-    kernels: dict[int, Attend]
 
     def __init__(
         self,
@@ -187,12 +189,6 @@ class Program(nn.Module):
         self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
         self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
-        self.kernels = {}  # of attention, by the name of the shape
-
-    @torch.jit.export
-    def learn(self, shape: int, kernel: Attend) -> None:
-        """Take a kernel for a shape of attention."""
-        self.kernels[shape] = kernel
 
     def attentions(self, pictures: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
         """Every shape of attention on the way of so many pictures, but for one of the `first` tokens alone."""
@@ -205,11 +201,12 @@ class Program(nn.Module):
                 left -= most_joined(left - prefix, step.merged)
         return list(found)
 
-    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int) -> Ran:
+    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
 
         Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `first`, or all.
         A block takes a large batch in pieces: what it makes on the way stays in the cache then, and so do its weights.
+        `kernels` are those of attention, by the names of their shapes.
         """
         pieces: list[Ran] = []
         for some in pixels.split(_at_once(pixels.size(0), empty.size(0) * empty.size(1), self.at_once)):
@@ -218,10 +215,10 @@ class Program(nn.Module):
         for number, step in enumerate(self.steps):
             last = number == len(self.steps) - 1
             for place in range(len(pieces)):
-                pieces[place] = self._block(pieces[place], step, prefix, first if last else 0)
+                pieces[place] = self._block(pieces[place], step, prefix, first if last else 0, kernels)
         return _joined(pieces)
 
-    def _block(self, known: Ran, step: Step, prefix: int, first: int) -> Ran:
+    def _block(self, known: Ran, step: Step, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
         """What a block makes of some pictures' tokens (B, T, D); of the `first` alone, or of all."""
         x = known.tokens
         b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
@@ -242,8 +239,8 @@ class Program(nn.Module):
         if count > 0 and step.heeds:
             weights = heed(q, k, bias, scale)
         shape = name_of(b, t, heads, bias is not None, step.scaled)
-        if queries == t and shape in self.kernels:
-            gathered = self.kernels[shape].forward(q, k, v, q if bias is None else bias)
+        if queries == t and shape in kernels:
+            gathered = kernels[shape].forward(q, k, v, q if bias is None else bias)
         elif self.products:
             if bias is not None:
                 bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
@@ -280,7 +277,6 @@ class Compiled(NamedTuple):
     """The program for torch's interpreter, or why there is none."""
 
     run: Run | None
-    learn: Learn | None = None
     why: str = ""
 
 
@@ -289,10 +285,12 @@ def compiled(program: Program) -> Compiled:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
-            torch.jit.interface(Attend)
+            with _naming:
+                if not hasattr(Attend, "__torch_script_interface__"):
+                    torch.jit.interface(Attend)
             made: object = torch.jit.script(program.eval())
     except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
-        return Compiled(None, why=(str(error).strip() or type(error).__name__).splitlines()[0][:200])
+        return Compiled(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
     if not isinstance(made, torch.jit.ScriptModule):
-        return Compiled(None, why="it is switched off")
-    return Compiled(made.forward, made.learn)
+        return Compiled(None, "it is switched off")
+    return Compiled(made.forward)

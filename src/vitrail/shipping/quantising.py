@@ -157,10 +157,10 @@ def within_budget(
     pixels: Tensor,
     tell: Tell = lambda text: None,
     clear: float = 1.0,
-    sure: str = "",
+    again: str = "",
 ) -> tuple[Packed, tuple[Sensitive, ...]]:
     """As many layers in int8 as the budget allows, the harmful ones left out; and those."""
-    whole_plan = Packed(base, Plan(rest, ranges, clear, sure))
+    whole_plan = Packed(base, Plan(rest, ranges, clear, again))
     verdict = judge(whole_plan)
     tell(f"all {len(ranges)} layers in int8: {verdict.drop.value:+.2f} points lost")
     if verdict.drop.value <= max_drop:
@@ -172,7 +172,7 @@ def within_budget(
 
     def without(count: int) -> Packed:
         left = {each.name for each in order[:count]}
-        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}, clear, sure))
+        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}, clear, again))
 
     def holds(count: int) -> bool:
         tried[count] = judge(without(count))
