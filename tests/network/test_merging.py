@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import vitrail
 from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
 from vitrail.network import Attention, Positions, Rotary, ViT, ViTConfig, with_merging
+from vitrail.network.cost import estimate
 from vitrail.network.encoder import Tape
 from vitrail.network.merging import carry, collect, match, merge, most_joined, spread, unmerge
 from vitrail.network.tokens import Place
@@ -450,3 +452,21 @@ def test_early_blocks_may_leave_their_tokens_alone() -> None:
         build(merge_per_block=2, merge_from=3, depth=3)
     with pytest.raises(ConfigError, match="merge_from=1 says where merging starts"):
         build(merge_from=1)
+
+
+def test_every_second_block_may_merge() -> None:
+    model = with_merging(build(depth=5), 2, 1, every=2)
+    pixels = torch.randn(2, 3, *model.config.image_size)
+    seen: list[int] = []
+    for block in model.encoder.blocks:
+        block.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    with torch.inference_mode():
+        assert model.encode(pixels).tokens.shape[1] == model.config.tokens - 4
+    assert [model.config.tokens - each for each in seen] == [0, 0, 2, 2, 4]
+    assert estimate(model.config).multiply_adds < estimate(build(depth=5).config).multiply_adds
+    assert with_merging(model, 0).config == model.config.unmerged == build(depth=5).config
+    assert ViTConfig.from_dict(json.loads(json.dumps(model.config.to_dict()))) == model.config
+    with pytest.raises(ConfigError, match="merge_every=2 says which blocks merge"):
+        build(merge_every=2)
+    with pytest.raises(ConfigError, match="merge_every"):
+        with_merging(model, 2, every=0)

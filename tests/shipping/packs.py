@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "parallel": {"parallel": True},
     "merging": {"merge_per_block": 2},
     "merging by tokens": {"merge_per_block": 2, "merge_by": "tokens"},
+    "merging now and then": {"merge_per_block": 4, "merge_by": "tokens", "merge_from": 1, "merge_every": 2, "depth": 5},
     "merging by tokens, mean": {"merge_per_block": 2, "merge_by": "tokens", "pool": "mean", "registers": 1},
     "pruned": {"kept_heads": ((0, 2), (1,), (0, 1, 3))},
     "distillation": {"distillation_token": True, "pool": "cls+distillation"},

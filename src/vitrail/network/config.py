@@ -6,7 +6,7 @@ Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from vitrail.checks import choice, flags, instance, number, pair, settings, whole, wholes
@@ -205,6 +205,7 @@ class ViTConfig:
     fixed_size: bool = False  # refuse other input sizes instead of resampling positions
     merge_per_block: int = 0  # tokens merged away in each block
     merge_from: int = 0  # the first block that merges; early blocks have not yet told patches apart
+    merge_every: int = 1  # 2: every second block from there on; more at once, less often, takes less time
     merge_by: str = "keys"  # whose likeness pairs patches: the keys' (Bolya et al.) or, losing less, the tokens' own
 
     def __post_init__(self) -> None:
@@ -268,7 +269,13 @@ class ViTConfig:
 
     def merged_in(self, block: int) -> int:
         """How many tokens a block merges away, where it has twice as many patches."""
-        return self.merge_per_block if block >= self.merge_from else 0
+        merges = block >= self.merge_from and (block - self.merge_from) % self.merge_every == 0
+        return self.merge_per_block if merges else 0
+
+    @property
+    def unmerged(self) -> ViTConfig:
+        """The same without token merging."""
+        return replace(self, merge_per_block=0, merge_from=0, merge_every=1, merge_by="keys")
 
     def heeds_in(self, block: int) -> bool:
         """Whether a block merges by how much the first token heeds each patch: where the answer is read from that.
@@ -310,7 +317,7 @@ def _stem_from(plain: Any) -> ConvStem | ResNetStem:
 
 
 _WHOLE = {  # the least each may be
-    **dict.fromkeys(("channels", "width", "depth", "heads", "mlp_width"), 1),
+    **dict.fromkeys(("channels", "width", "depth", "heads", "mlp_width", "merge_every"), 1),
     **dict.fromkeys(("head_width", "classes", "registers", "representation_width", "merge_per_block", "merge_from"), 0),
 }
 _SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
@@ -381,6 +388,10 @@ def _contradictions(config: ViTConfig) -> list[str]:
     refuse(
         config.merge_from > 0 and not config.merge_per_block,
         f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none",
+    )
+    refuse(
+        config.merge_every > 1 and not config.merge_per_block,
+        f"merge_every={config.merge_every} says which blocks merge, and with merge_per_block=0 none do: leave it out",
     )
     refuse(
         config.merge_by != "keys" and not config.merge_per_block,

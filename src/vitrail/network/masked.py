@@ -33,6 +33,7 @@ FIXED: Final = {  # what a decoder's config says of the parts that a decoder has
     "patch_dropout": 0.0,
     "merge_per_block": 0,
     "merge_from": 0,
+    "merge_every": 1,
     "merge_by": "keys",
 }
 

@@ -170,16 +170,19 @@ class ViT(nn.Module):
         return [mask[block, list(self.config.heads_of(block))] for block in range(depth)]
 
 
-def with_merging(model: ViT, per_block: int, first: int = 0, by: str = "tokens") -> ViT:
+def with_merging(model: ViT, per_block: int, first: int = 0, by: str = "tokens", every: int = 1) -> ViT:
     """The same network, its weights shared and not copied, that merges so many tokens in blocks from `first` on.
+
+    In all of them, or with `every` 2 in every second.
 
     Merging learns nothing, so any network can do it that does not need the whole grid at every block; the config
     refuses the others. A block merges no more than half of the patches that reach it, so at least one stays. Those
     are joined that are most alike `by` the "tokens" themselves and little heeded by the cls token; or by "keys" alone.
     """
     instance("model", model, ViT, error=InputError)
-    by = by if per_block else "keys"  # none merge: the config of a network that never did
-    other = on_meta(replace(model.config, merge_per_block=per_block, merge_from=first, merge_by=by))
+    merging = {"merge_per_block": per_block, "merge_from": first, "merge_every": every, "merge_by": by}
+    none = not per_block and not first  # the config of a network that never did
+    other = on_meta(model.config.unmerged if none else replace(model.config, **merging))
     other.load_state_dict(model.state_dict(), assign=True)
     for name, parameter in model.named_parameters():
         other.get_parameter(name).requires_grad_(parameter.requires_grad)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,7 +164,7 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
     whole = None
     if usable is not None and plan.clear > 1 and usable.doubled and number > 2:
-        other = on_meta(replace(config, merge_per_block=0, merge_from=0, merge_by="keys"))
+        other = on_meta(config.unmerged)
         for name, value in other.state_dict().items():
             if value.is_floating_point() and _is_twice(name, plan) and name not in exact:
                 raise CheckpointError(f"{name}: it is not there in the precision that unclear answers need")

@@ -44,17 +44,19 @@ Tell = Callable[[str], None]
 
 
 class Merging(NamedTuple):
-    """Tokens merged in each block, from a first one on; answers less clear than `clear` are given again without."""
+    """Tokens merged in blocks from a first one on, in all or every second; answers less clear than `clear` are given
+    again without."""
 
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody misses
     first: int = 0
     clear: float = 1.0
+    every: int = 1
 
     def of(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint, merging."""
         if not self.count:
             return checkpoint
-        return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first))
+        return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first, every=self.every))
 
     @property
     def again(self) -> str:
@@ -62,7 +64,8 @@ class Merging(NamedTuple):
         return "fp32" if self.clear > 1 and not self.count else ""
 
     def __str__(self) -> str:
-        merged = f"{self.count} merged in blocks from {self.first} on" if self.count else ""
+        which = "blocks" if self.every == 1 else "every second block"
+        merged = f"{self.count} merged in {which} from {self.first} on" if self.count else ""
         asked = f"{self.again or 'whole'} below {self.clear:g} to 1" if self.clear > 1 else ""
         return ", ".join(each for each in (merged, asked) if each)
 
@@ -95,6 +98,7 @@ class Tried(NamedTuple):
             "precision": self.way.precision,
             "merge_per_block": self.way.merging.count,
             "merge_from": self.way.merging.first,
+            "merge_every": self.way.merging.every,
             "clear": self.way.merging.clear,
             "again": self.way.merging.again,
             "batch": self.batch,
@@ -286,14 +290,15 @@ def _opened(way: Way, base: Checkpoint, small: _Small | None, folder: Path) -> R
 
 
 def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
-    """The most tokens merged within the budget, from the first block on and from a third of the depth on."""
+    """The most tokens merged within the budget: in all blocks, from the first or a third of the depth on, whichever is
+    less work; and in every second, from the next to the first on, which takes less time to merge."""
     config = checkpoint.model.config
     h, w = config.grid_for(checkpoint.preprocess.size)
     found: list[Merging] = []
-    for first in dict.fromkeys((0, config.depth // 3)):
-        low, high = 0, max(1, int(0.95 * h * w / (config.depth - first)))
+    for first, every in schedules(config.depth):
+        low, high = 0, max(1, int(0.95 * h * w * every / (config.depth - first)))
         while low < high:
-            middle = Merging((low + high + 1) // 2, first)
+            middle = Merging((low + high + 1) // 2, first, every=every)
             try:
                 merged = middle.of(checkpoint)
             except (ConfigError, InputError) as error:
@@ -303,8 +308,14 @@ def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tel
             tell(f"{middle}: {lost:+.2f} points lost")
             low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
         if low:
-            found.append(Merging(low, first))
-    return [min(found, key=lambda each: _work(checkpoint, each))] if found else []
+            found.append(Merging(low, first, every=every))
+    each_way = [[each for each in found if each.every == every] for every in (1, 2)]
+    return [min(some, key=lambda each: _work(checkpoint, each)) for some in each_way if some]
+
+
+def schedules(depth: int) -> list[tuple[int, int]]:
+    """Where merging may start, and after how many blocks it goes on."""
+    return list(dict.fromkeys(((0, 1), (depth // 3, 1), *(((1, 2),) if depth > 2 else ()))))
 
 
 def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
@@ -318,8 +329,8 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
     h, w = config.grid_for(checkpoint.preprocess.size)
     right = truth.logits.argmax(axis=1) == truth.targets
     found: dict[Merging, float] = {}
-    for first, share in product(dict.fromkeys((0, config.depth // 3)), SHARES):
-        merging = Merging(max(1, int(share * h * w / (config.depth - first))), first)
+    for (first, every), share in product(schedules(config.depth), SHARES):
+        merging = Merging(max(1, int(share * h * w * every / (config.depth - first))), first, every=every)
         try:
             fewer = merging.of(checkpoint)
         except ConfigError:  # `merged_most` said why
@@ -345,7 +356,7 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
 def _work(checkpoint: Checkpoint, merging: Merging) -> float:
     """Multiply-adds with merging, as a share of those without."""
     config, size = checkpoint.model.config, checkpoint.preprocess.size
-    fewer = replace(config, merge_per_block=merging.count, merge_from=merging.first, merge_by="tokens")
+    fewer = merging.of(checkpoint).model.config
     return estimate(fewer, size).multiply_adds / estimate(config, size).multiply_adds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 import numpy as np
@@ -122,7 +122,7 @@ def unmerged(model: ViT) -> ViT:
     for block in blocks:
         block.merged = 0
     encoder.blocks = nn.ModuleList(blocks)
-    other.config, other.encoder = replace(model.config, merge_per_block=0, merge_from=0, merge_by="keys"), encoder
+    other.config, other.encoder = model.config.unmerged, encoder
     other.short = None
     if model.short is not None:
         take_short_way(other)
