@@ -180,9 +180,10 @@ def with_merging(model: ViT, per_block: int, first: int = 0, by: str = "tokens",
     are joined that are most alike `by` the "tokens" themselves and little heeded by the cls token; or by "keys" alone.
     """
     instance("model", model, ViT, error=InputError)
-    merging = {"merge_per_block": per_block, "merge_from": first, "merge_every": every, "merge_by": by}
-    none = not per_block and not first  # the config of a network that never did
-    other = on_meta(model.config.unmerged if none else replace(model.config, **merging))
+    config = model.config.unmerged  # of a network that never did
+    if per_block or first:
+        config = replace(config, merge_per_block=per_block, merge_from=first, merge_every=every, merge_by=by)
+    other = on_meta(config)
     other.load_state_dict(model.state_dict(), assign=True)
     for name, parameter in model.named_parameters():
         other.get_parameter(name).requires_grad_(parameter.requires_grad)
