@@ -25,7 +25,7 @@ from vitrail.shipping.artefact import EXACT, KEY, open_packed, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.judging import Judge
 from vitrail.shipping.kernels import Probe, has_bf16_units
-from vitrail.shipping.optimising import Merging, doubting, optimize
+from vitrail.shipping.optimising import Merging, doubting, merged_most, optimize
 from vitrail.shipping.packed import Packed, possible, weight_bytes
 from vitrail.shipping.packing import Plan, unmerged
 from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
@@ -245,6 +245,17 @@ def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> No
     assert doubting(replace(made, task="several"), judge, 1.0) == []
     assert doubting(made, judge, -1.0) == []  # nothing gains
     assert doubting(best.of(made), judge, 100.0) == []  # what merges already is compared with itself
+
+
+def test_the_search_merges_in_every_block_or_every_second() -> None:
+    made = checkpoint(depth=5)
+    found = merged_most(made, Judge.by(made, labelled(made, 60)), 100.0)
+    assert [each.every for each in found] == [1, 2]
+    assert str(found[1]) == f"{found[1].count} merged in every second block from 1 on"
+    merged = [each.merged for each in found[1].of(made).model.encoder.blocks]
+    assert merged == [0, found[1].count, 0, found[1].count, 0]
+    assert optimising.schedules(2) == [(0, 1)]  # too few blocks to leave any out
+    assert optimising.schedules(12) == [(0, 1), (4, 1), (1, 2)]
 
 
 def test_a_network_without_merging_that_packs_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
