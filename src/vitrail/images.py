@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -36,7 +36,9 @@ __all__ = [
     "Bands",
     "Limits",
     "Preprocess",
+    "Resample",
     "Source",
+    "by_pillow",
     "decode",
     "decode_bands",
     "describe",
@@ -52,6 +54,8 @@ Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", 
 Order: TypeAlias = Literal["RGB", "BGR"]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 Area: TypeAlias = tuple[float, float, float, float]  # the same, between pixels too
+# How an area of an image is resized, antialiased, to (width, height).
+Resample: TypeAlias = Callable[[Image.Image, tuple[int, int], Area, Interpolation], Image.Image]
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -63,6 +67,11 @@ _FILTERS = {
 _BYTE = 255.0  # the range of 8-bit pictures
 _AMPLE = 2  # a scaled JPEG is at least this much larger than what it is resized to: docs/images.md has the numbers
 _WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
+
+
+def by_pillow(image: Image.Image, size: tuple[int, int], area: Area, interpolation: Interpolation) -> Image.Image:
+    """The Resample that decides what the right bits are."""
+    return image.resize(size, _FILTERS[interpolation], box=area)
 
 
 @dataclass(frozen=True, init=False)
@@ -166,17 +175,18 @@ class Preprocess:
         """Whether it is for 8-bit grey or colour, which `bytes` can hold."""
         return self.channels in (1, 3) and self.range == _BYTE
 
-    def bytes(self, source: Source) -> Bytes:
+    def bytes(self, source: Source, resample: Resample = by_pillow) -> Bytes:
         """What the network sees of an ordinary picture before normalisation: grey or RGB, uint8 (H, W, C).
 
         `normalise` makes pixels of it, the same bits as calling the Preprocess: a quarter of the memory on the way.
+        Another `resample` than Pillow's may round otherwise.
         """
         if not self.ordinary:
             raise InputError(
                 "bytes: expected a Preprocess of 1 or 3 channels of range 255, "
                 f"got {self.channels} of range {self.range:g}: call it instead"
             )
-        return self._seen(source)  # (H, W, C)
+        return self._seen(source, resample)  # (H, W, C)
 
     def normalise(self, values: Array) -> Pixels:
         """What `bytes` gave, of one picture or more, uint8 (..., H, W, C) -> pixels, float32 (..., C, H, W)."""
@@ -192,7 +202,7 @@ class Preprocess:
         self._normalise(moved, pixels)
         return pixels
 
-    def view(self, source: Source) -> Image.Image:
+    def view(self, source: Source, resample: Resample = by_pillow) -> Image.Image:
         """What the network sees of a picture: resized and cropped or padded, before normalisation.
 
         Of other bands than grey and colour, the first three or the first, from black at 0 to white at the range.
@@ -201,8 +211,8 @@ class Preprocess:
             return self._drawn(self.array(source))
         mode: Mode = "L" if self.channels == 1 else "RGB"
         if self.scaled_decoding:
-            return self._framed(decode_scaled(source, self._ample, mode), self._bars())
-        return self._frame(decode(source, mode), self._bars())
+            return self._framed(decode_scaled(source, self._ample, mode), self._bars(), resample)
+        return self._frame(decode(source, mode), self._bars(), resample)
 
     def whole(self, source: Source) -> Image.Image:
         """The same of the whole picture in its own size: what `box` is a part of."""
@@ -218,10 +228,10 @@ class Preprocess:
         """The same as numbers, every band of it in the units of the file: float32 (H, W, C)."""
         return self._seen(source).astype(np.float32, copy=False)
 
-    def _seen(self, source: Source) -> Array:
+    def _seen(self, source: Source, resample: Resample = by_pillow) -> Array:
         """What the network sees, (H, W, C): 8-bit values of an ordinary picture, otherwise float32."""
         if self.ordinary:
-            values = np.asarray(self.view(source))
+            values = np.asarray(self.view(source, resample))
             return values if values.ndim == 3 else values[:, :, None]
         whole = decode_bands(source, self.channels, self.range)
         seen = np.empty((*self.size, self.channels), np.float32)
@@ -237,12 +247,12 @@ class Preprocess:
         tall, wide = self._resized(height, width)
         return _AMPLE * tall, _AMPLE * wide
 
-    def _frame(self, image: Image.Image, bars: tuple[float, ...]) -> Image.Image:
+    def _frame(self, image: Image.Image, bars: tuple[float, ...], resample: Resample = by_pillow) -> Image.Image:
         """An image of any mode, resized and cropped or padded to size."""
         size = image.size
-        return self._framed(Scaled(image, size[1], size[0], (0, 0, *size)), bars)
+        return self._framed(Scaled(image, size[1], size[0], (0, 0, *size)), bars, resample)
 
-    def _framed(self, scaled: Scaled, bars: tuple[float, ...]) -> Image.Image:
+    def _framed(self, scaled: Scaled, bars: tuple[float, ...], resample: Resample) -> Image.Image:
         """The same of an image that may have been decoded at a part of its size."""
         image = scaled.image
         height, width = self.size
@@ -250,8 +260,9 @@ class Preprocess:
         top, left = _offset(tall, height), _offset(wide, width)
         frame = (left, top, left + width, top + height)
         kept = (max(left, 0), max(top, 0), min(left + width, wide), min(top + height, tall))
-        waste = _WASTE if image.size == (scaled.width, scaled.height) else 1.0  # of a scaled picture no bit is sacred
-        part = self._resample(image, (wide, tall), kept, scaled.area, waste)
+        exact = image.size == (scaled.width, scaled.height) or resample is not by_pillow
+        waste = _WASTE if exact else 1.0  # of a scaled picture no bit is sacred
+        part = self._resample(image, (wide, tall), kept, scaled.area, waste, resample)
         if part.size == (width, height):
             return part
         canvas = Image.new(image.mode, (width, height), bars if len(bars) > 1 else bars[0])
@@ -311,7 +322,9 @@ class Preprocess:
             ratio = min(height / tall, width / wide)
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
-    def _resample(self, image: Image.Image, size: tuple[int, int], box: Box, area: Area, waste: float) -> Image.Image:
+    def _resample(
+        self, image: Image.Image, size: tuple[int, int], box: Box, area: Area, waste: float, resample: Resample
+    ) -> Image.Image:
         """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height).
 
         If that is `waste` times as large as the part, the part alone is resized: sooner, and a bit otherwise rounded.
@@ -322,13 +335,13 @@ class Preprocess:
             return image if whole else image.crop(box)
         if not self.antialias and self.interpolation in ("bilinear", "bicubic"):
             return _resample_sharp(image, size, box, self.interpolation)
-        kernel = _FILTERS[self.interpolation]
         part = (box[2] - box[0], box[3] - box[1])
         if size[0] * size[1] > waste * part[0] * part[1]:
             across, down = (area[2] - area[0]) / size[0], (area[3] - area[1]) / size[1]
             right, bottom = min(area[0] + box[2] * across, area[2]), min(area[1] + box[3] * down, area[3])
-            return image.resize(part, kernel, box=(area[0] + box[0] * across, area[1] + box[1] * down, right, bottom))
-        resized = image.resize(size, kernel, box=area)
+            inside = (area[0] + box[0] * across, area[1] + box[1] * down, right, bottom)
+            return resample(image, part, inside, self.interpolation)
+        resized = resample(image, size, area, self.interpolation)
         return resized if whole else resized.crop(box)
 
     def _write(self, source: Source, place: Pixels) -> None:

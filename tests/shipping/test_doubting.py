@@ -28,6 +28,7 @@ from vitrail.shipping.kernels import Probe, has_bf16_units
 from vitrail.shipping.optimising import Merging, doubting, merged_most, optimize
 from vitrail.shipping.packed import Packed, possible, weight_bytes
 from vitrail.shipping.packing import Plan, unmerged
+from vitrail.shipping.resampling import resample
 from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
 
 PIXELS = np.random.default_rng(5).standard_normal((32, 3, 32, 32), np.float32)
@@ -172,7 +173,7 @@ def test_near_ties_of_scaled_pictures_go_to_the_sure_network() -> None:
     ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
     runtime = Packed(made, Plan("fp32", ranges, 1e6))  # everything is unclear
     whole = replace(made, preprocess=replace(made.preprocess, scaled_decoding=False))
-    exact = np.concatenate([each.logits for each in passes(Packed(whole), images)])
+    exact, _ = Packed(whole).run_bytes(np.stack([whole.preprocess.bytes(each, resample) for each in images]))
     found = np.concatenate([each.logits for each in passes(runtime, images, batch=8, settled=True)])
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 

@@ -17,7 +17,8 @@ from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
-from vitrail.inference.passes import Done, Named, Skip, passes
+from vitrail.inference.passes import Done, passes
+from vitrail.inference.reading import Named, Skip
 from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]

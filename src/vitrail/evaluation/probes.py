@@ -22,7 +22,8 @@ from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
 from vitrail.images import several
 from vitrail.inference import Runtime, probabilities
-from vitrail.inference.passes import Done, Images, Named, Skip, passes
+from vitrail.inference.passes import Done, Images, passes
+from vitrail.inference.reading import Named, Skip
 
 Array = np.ndarray[Any, Any]
 

@@ -2,8 +2,8 @@
 
 from vitrail.inference.exported import Exported, is_exported, open_exported
 from vitrail.inference.frames import frames
-from vitrail.inference.passes import Named
 from vitrail.inference.predict import Prediction, embed, predict, predictions, probabilities
+from vitrail.inference.reading import Named
 from vitrail.inference.runtime import ByteRuntime, Runtime
 from vitrail.inference.scaling import ScalingEffect, scaling_effect
 from vitrail.inference.sources import find_images

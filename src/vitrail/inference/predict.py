@@ -12,7 +12,9 @@ import numpy as np
 from vitrail.checks import whole
 from vitrail.errors import InputError
 from vitrail.images import several
-from vitrail.inference.passes import Done, Images, Passed, Skip, Stream, passes
+from vitrail.inference.answering import Passed
+from vitrail.inference.passes import Done, Images, Stream, passes
+from vitrail.inference.reading import Skip
 from vitrail.inference.runtime import Runtime
 from vitrail.inference.runtimes import runtime_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +43,13 @@ class ByteRuntime(Runtime, Protocol):
 
     def run_bytes(self, values: Array) -> tuple[Array, Array]:
         """What `Preprocess.bytes` gives, uint8 (B, H, W, C) -> logits (B, K) and embedding (B, D)."""
+
+
+class LoneRuntime(Runtime, Protocol):
+    """A runtime that several threads may ask at once, each of them working by itself."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Made where the runtime has all its threads, and entered by each of those that ask it, any number of times."""
 
 
 def check_runtime(runtime: object) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 
 from vitrail.checks import whole
 from vitrail.errors import InputError
-from vitrail.images import several
+from vitrail.images import Preprocess, Resample, Source, by_pillow, several
 from vitrail.inference.passes import Images
 from vitrail.inference.predict import probabilities
-from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.inference.runtime import Array, Runtime, check_runtime
 from vitrail.inference.settling import near_ties
 
 
@@ -37,20 +37,28 @@ def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> Scaling
     if not len(images) or not runtime.classes:
         raise InputError("expected pictures, and a network with a head, to compare answers")
     full, scaled = (replace(runtime.preprocess, scaled_decoding=way) for way in (False, True))
+    resample: Resample = getattr(runtime, "resample", by_pillow)
     changed = agreeing = settled = 0
     largest = 0.0
     for start in range(0, len(images), batch):
         part = list(images[start : start + batch])
-        before, after = full.batch(part), scaled.batch(part)
+        before, after = full.batch(part), _read(scaled, part, resample)
         other = np.any(before != after, axis=(1, 2, 3))  # (B,)
         if not other.any():
             continue
-        whole_logits, logits = (runtime.run(pixels[other])[0] for pixels in (before, after))
-        ties = near_ties(logits, runtime.task)  # (B,)
-        logits = np.where(ties[:, None], whole_logits, logits)
+        whole_logits, logits = (np.array(runtime.run(pixels[other])[0]) for pixels in (before, after))
+        ties = np.flatnonzero(near_ties(logits, runtime.task))
+        if len(ties):
+            unclear = [part[row] for row in np.flatnonzero(other)[ties]]
+            logits[ties] = runtime.run(_read(full, unclear, resample))[0]
         first, second = (probabilities(each, runtime.task, runtime.temperature) for each in (whole_logits, logits))
-        settled += int(ties.sum())
+        settled += len(ties)
         changed += int(other.sum())
         agreeing += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
         largest = max(largest, float(np.abs(first - second).max()))
     return ScalingEffect(len(images), changed, agreeing / changed if changed else 1.0, largest, settled)
+
+
+def _read(way: Preprocess, images: list[Source], resample: Resample) -> Array:
+    """Pixels of some pictures, resized in a runtime's own way."""
+    return way.normalise(np.stack([way.bytes(each, resample) for each in images]))

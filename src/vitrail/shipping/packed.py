@@ -15,9 +15,11 @@ from vitrail.about import About, Described
 from vitrail.checkpoint import Checkpoint, Provenance, answers
 from vitrail.checks import instance
 from vitrail.errors import InputError, VitrailError
+from vitrail.images import Resample
 from vitrail.inference.settling import near_ties
 from vitrail.network.modes import evaluating
 from vitrail.network.vit import ViT, with_merging
+from vitrail.shipping import resampling
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
 from vitrail.shipping.packing import Plan, pack, unmerged
@@ -42,6 +44,7 @@ class Packed(Described):
     measurements: Mapping[str, Any]  # of the file that it was opened from
     clear: float = 1.0  # as the plan says
     difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
+    resample: Resample = staticmethod(resampling.resample)  # of pictures under scaled decoding
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
@@ -139,6 +142,10 @@ class Packed(Described):
             return self.run(self.preprocess.normalise(values))
         return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
 
+    def alone(self) -> Alone:
+        """What a thread that asks this runtime beside others enters first: it works by itself then."""
+        return Alone()
+
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
         logits, embedding = answers(self.model, _as_it_takes(pixels, self.model), self._modules)
         if self.clear > 1:
@@ -173,6 +180,19 @@ class Packed(Described):
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:
         return tuple(self.model.modules())
+
+
+class Alone:
+    """A context, for any number of threads, in which torch has none to help it; then as many as when this was made."""
+
+    def __init__(self) -> None:
+        self._usual = torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._usual)
 
 
 def notes_of(model: ViT) -> tuple[str, ...]:
@@ -243,6 +263,9 @@ def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
         if not found.works:
             notes.append(f"packed layers are not available ({found.why}): the network runs eager")
             return None, tuple(notes)
+    found = resampling.probe()
+    if not found.works:
+        notes.append(f"pictures are resized by Pillow, with scaled decoding too ({found.why})")
     again = plan.again if precision == plan.precision else ""  # all is fp32 then
     return replace(plan, precision=precision, int8=int8, again=again), tuple(notes)
 

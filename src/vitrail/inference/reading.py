@@ -1,0 +1,133 @@
+"""Pictures, one by one, as a runtime takes them: a source in; its values, or why it has none, out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.errors import ImageError
+from vitrail.images import Preprocess, Resample, Source, by_pillow, decode
+from vitrail.inference.runtime import Runtime
+
+Array = np.ndarray[Any, Any]
+Skip = Callable[[str, ImageError], None]  # told of a picture that could not be read
+Make = Callable[[Source], Array]
+Run = Callable[[Array], tuple[Array, Array]]  # what was made of some pictures -> logits and embedding
+
+
+class Named(NamedTuple):
+    """A picture and what to call it; or, where the picture could not even be found, why."""
+
+    name: str
+    image: Source | ImageError
+
+
+class File(NamedTuple):
+    """A picture to be read again, and what shows whether it is still the same one."""
+
+    source: Source
+    stamp: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, source: Source) -> File:
+        return cls(source, _stamp(source))
+
+    @property
+    def same(self) -> bool:
+        return _stamp(self.source) == self.stamp
+
+
+def _stamp(source: Source) -> tuple[int, int] | None:
+    """Time and size of a file; None for one that is not there, and for bytes, which stay as they are."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    with suppress(OSError):
+        found = os.stat(source)
+        return found.st_mtime_ns, found.st_size
+    return None
+
+
+class Read(NamedTuple):
+    row: int
+    name: str
+    values: Array  # (C, H, W), or (H, W, C) of bytes
+    file: File | None  # what can be decoded another way, if it may have to be
+
+
+class Unread(NamedTuple):
+    name: str
+    error: ImageError
+
+
+class Readable(NamedTuple):
+    """Pictures that were read, those that were not, and why no more are."""
+
+    kept: list[Read]
+    unread: list[Unread]
+    failed: ImageError | None
+    drawn: int  # all of them
+
+    @classmethod
+    def of(cls, found: list[Read | Unread], skipping: bool) -> Readable:
+        """Without `skipping`, only those before the first that was not read, and its error."""
+        kept: list[Read] = []
+        unread: list[Unread] = []
+        for each in found:
+            if isinstance(each, Read):
+                kept.append(each)
+            elif not skipping:
+                return cls(kept, [], each.error, len(found))
+            else:
+                unread.append(each)
+        return cls(kept, unread, None, len(found))
+
+    def tell(self, skip: Skip | None) -> None:
+        if skip is not None:
+            for each in self.unread:
+                skip(each.name, each.error)
+
+
+def ways(runtime: Runtime, preprocess: Preprocess) -> tuple[Make, Run]:
+    """How one picture is read, and how a batch of what was read is run."""
+    run_bytes: Run | None = getattr(runtime, "run_bytes", None)
+    if run_bytes is not None and getattr(runtime, "takes_whole", False):
+        return partial(_whole, preprocess), run_bytes
+    if run_bytes is not None and preprocess.ordinary:
+        return partial(preprocess.bytes, resample=resample_of(runtime)), run_bytes
+    return preprocess, runtime.run
+
+
+def resample_of(runtime: Runtime) -> Resample:
+    """How its pictures are resized: scaled decoding asks for speed, not for the same bits, so it may have a way of its
+    own then.
+    """
+    own: Resample = getattr(runtime, "resample", by_pillow)
+    return own if runtime.preprocess.scaled_decoding else by_pillow
+
+
+def _whole(preprocess: Preprocess, image: Source) -> Array:
+    """The whole picture, uint8 (H, W, C): for a runtime that resizes by itself."""
+    values = np.asarray(decode(image, "L" if preprocess.channels == 1 else "RGB"))
+    return values if values.ndim == 3 else values[:, :, None]
+
+
+def read(make: Make, keep: bool, row: int, item: Source | Named) -> Read | Unread:
+    """The values of one picture; to keep it as well, it must be a file or bytes: all else is never scaled."""
+    if isinstance(item, Named):
+        name, image = item
+    else:
+        image = item
+        name = str(os.fspath(item)) if isinstance(item, str | os.PathLike) else f"image {row}"
+    if isinstance(image, ImageError):
+        return Unread(name, image)
+    try:
+        file = File.of(image) if keep and not isinstance(image, Image.Image | np.ndarray) else None
+        return Read(row, name, make(image), file)
+    except ImageError as error:
+        return Unread(name, error)

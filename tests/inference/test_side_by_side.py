@@ -1,0 +1,206 @@
+"""Where readers fill the machine, each of them runs pictures of its own: the same answers, in order, nothing lost."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.about import About, Described
+from vitrail.errors import ImageError
+from vitrail.images import Preprocess
+from vitrail.inference import Prediction, predict, predictions
+from vitrail.inference import passes as passes_module
+from vitrail.inference.passes import passes
+
+Array = np.ndarray[Any, Any]
+MAIN = threading.main_thread().name
+
+
+class Colours(Described):
+    """A stand-in network: the mean of each channel is its logit; it keeps who asked it, and whether by itself."""
+
+    def __init__(self) -> None:
+        self.about = About(Preprocess(size=16, crop=1.0), ("red", "green", "blue"))
+        self.asked: list[tuple[str, bool, int]] = []
+        self._here = threading.local()
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        alone = getattr(self._here, "alone", False)
+        self.asked.append((threading.current_thread().name, alone, len(pixels)))
+        found = pixels.mean(axis=(2, 3)).astype(np.float32)
+        return found, found
+
+
+class Lone(Colours):
+    """One that may be asked by several threads."""
+
+    def alone(self) -> Any:
+        outer = self
+
+        class Alone:
+            def __enter__(self) -> None:
+                outer._here.alone = True
+
+            def __exit__(self, *_: object) -> None:
+                outer._here.alone = False
+
+        return Alone()
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "_cores", lambda: 2)
+
+
+def shades(count: int) -> list[Array]:
+    dice = np.random.default_rng(0).integers(0, 256, (count, 3), np.uint8)
+    return [np.broadcast_to(colour, (20, 20, 3)) for colour in dice]
+
+
+def reading() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("vitrail-reading")]
+
+
+def until_it_fails(answers: Iterable[Prediction]) -> tuple[list[str], Exception | None]:
+    """Whose answers came, and what was raised then."""
+    found: list[str] = []
+    try:
+        for each in answers:
+            found.append(each.path)
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+@pytest.mark.parametrize("count", [8, 9, 31, 100])
+def test_the_same_answers_in_order_whoever_gave_them(count: int) -> None:
+    plain, lone = Colours(), Lone()
+    assert predict(lone, shades(count), batch=8) == predict(plain, shades(count), batch=8)
+    assert all(alone and name != MAIN and number <= 4 for name, alone, number in lone.asked)
+    assert sum(number for *_, number in lone.asked) == count
+    assert all(name == MAIN for name, *_ in plain.asked)
+    assert reading() == []
+
+
+def test_threads_work_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=10)  # passed only by two at once
+
+    class Meeting(Lone):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            both.wait()
+            return super().run(pixels)
+
+    assert len(predict(Meeting(), shades(16), batch=8)) == 16
+
+
+def test_few_pictures_and_small_batches_are_run_by_all_threads_together() -> None:
+    for pictures, batch, threads in ((shades(3), 8, 2), (shades(9), 1, 2), (shades(9), 8, 1)):
+        lone = Lone()
+        predict(lone, pictures, batch=batch, threads=threads)
+        assert all(name == MAIN and not alone for name, alone, _ in lone.asked), (batch, threads)
+
+
+def test_with_cores_to_spare_the_network_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "_cores", lambda: 4)
+    lone = Lone()
+    predict(lone, shades(16), batch=8)
+    assert all(name == MAIN for name, *_ in lone.asked)
+
+
+def test_a_stream_is_never_drawn_further_than_two_batches() -> None:
+    drawn = 0
+
+    def pictures() -> Iterator[Array]:
+        nonlocal drawn
+        for shade in shades(200):
+            drawn += 1
+            yield shade
+
+    for number, each in enumerate(predictions(Lone(), pictures(), batch=8)):
+        assert each.path == f"image {number}"
+        assert drawn <= number + 1 + 2 * 8
+    assert (number, drawn) == (199, 200)
+
+
+def test_pictures_that_cannot_be_read_come_in_their_place(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n")
+    images: list[Any] = shades(20)
+    images[6] = images[13] = broken
+    told: list[str] = []
+    done: list[int] = []
+    rows = [each.rows for each in passes(Lone(), images, batch=8, skip=lambda n, _: told.append(n), done=done.append)]
+    assert np.concatenate(rows).tolist() == [row for row in range(20) if row not in (6, 13)]
+    assert told == [str(broken)] * 2
+    assert sum(done) == 20
+    found, error = until_it_fails(predictions(Lone(), images, batch=8))
+    assert isinstance(error, ImageError)
+    assert "broken.png" in str(error)
+    assert found == [f"image {row}" for row in range(6)]  # all before it, and none behind
+    assert reading() == []
+
+
+def test_a_whole_part_that_cannot_be_read() -> None:
+    images: list[Any] = [b"no picture"] * 8 + shades(4)
+    told: list[str] = []
+    rows = [each.rows.tolist() for each in passes(Lone(), images, batch=8, skip=lambda n, _: told.append(n))]
+    assert rows == [[8, 9, 10, 11]]
+    assert told == [f"image {row}" for row in range(8)]
+
+
+def test_what_was_drawn_before_an_error_comes_first() -> None:
+    def pictures() -> Iterator[Array]:
+        yield from shades(10)
+        raise OSError("the camera is gone")
+
+    found, error = until_it_fails(predictions(Lone(), pictures(), batch=8))
+    assert isinstance(error, OSError)
+    assert found == [f"image {row}" for row in range(10)]
+    assert reading() == []
+
+
+def test_what_the_network_raises_is_raised_in_its_place() -> None:
+    class Failing(Lone):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            if pixels.max() > 0.99:
+                raise RuntimeError("too bright")
+            return super().run(pixels)
+
+    images = [np.zeros((20, 20, 3), np.uint8)] * 20
+    images[10] = np.full((20, 20, 3), 255, np.uint8)
+    found, error = until_it_fails(predictions(Failing(), images, batch=8))
+    assert str(error) == "too bright"
+    assert found == [f"image {row}" for row in range(8)]
+    assert reading() == []
+
+
+def test_near_ties_are_decided_by_the_thread_that_found_them() -> None:
+    class Unsure(Lone):
+        """Two classes as likely as each other, until the full picture is seen."""
+
+        def __init__(self, full: Array) -> None:
+            super().__init__()
+            self.about = About(Preprocess(size=32, scaled_decoding=True), ("smooth", "sharp"))
+            self.full = full
+
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            super().run(pixels)
+            same = np.array([np.array_equal(each, self.full) for each in pixels])
+            logits = np.stack([~same, same], 1).astype(np.float32) * 0.2
+            return logits, logits
+
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((400, 400), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    runtime = Unsure(Preprocess(size=32)(file.getvalue()))
+    found = predict(runtime, [file.getvalue()] * 12, top=1, batch=8)
+    assert [each.labels for each in found] == [("sharp",)] * 12
+    assert [number for *_, number in runtime.asked] == [4] * 6  # three parts, each twice
+    assert all(alone for _, alone, _ in runtime.asked)

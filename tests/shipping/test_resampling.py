@@ -1,0 +1,196 @@
+"""Resizing by torch: two levels from Pillow at most, Pillow for all else, only where other bits were asked for."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from shipping import packs
+from vitrail.checkpoint import Checkpoint
+from vitrail.images import Preprocess, by_pillow
+from vitrail.inference import passes as passes_module
+from vitrail.inference import scaling_effect
+from vitrail.shipping import Packed, Plan, packed, resampling
+from vitrail.shipping.packed import Alone
+
+Array = np.ndarray[Any, Any]
+
+
+def picture(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
+    """Noise, half of it black and white: the hardest there is."""
+    values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    values[: size[1] // 2] = 255 * (values[: size[1] // 2] > 127)
+    return Image.fromarray(values).convert(mode)
+
+
+def apart(one: Image.Image, other: Image.Image) -> Array:
+    return np.abs(np.asarray(one, np.int16) - np.asarray(other, np.int16))
+
+
+@pytest.fixture
+def unprobed() -> Iterator[None]:
+    resampling.probe.cache_clear()
+    yield
+    resampling.probe.cache_clear()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "size, area, to",
+    [
+        ((800, 600), (0, 0, 800, 600), (331, 248)),
+        ((801, 601), (0, 0, 800.5, 600.25), (331, 248)),  # a JPEG of 1601 x 1201 at a half
+        ((333, 1000), (0, 0, 333, 1000), (224, 673)),
+        ((64, 64), (0, 0, 64, 64), (1, 1)),
+        ((300, 200), (0, 0, 300, 200), (299, 200)),
+        ((2000, 40), (0, 0, 2000, 40), (50, 40)),
+    ],
+)
+def test_within_two_levels_of_pillow(
+    mode: str, interpolation: Any, size: tuple[int, int], area: Any, to: tuple[int, int]
+) -> None:
+    image = picture(size, mode)
+    made = resampling.resample(image, to, area, interpolation)
+    assert (made.mode, made.size) == (mode, to)
+    # Across, then down; Pillow takes the shorter way round, which is another where ringing is cut off at 0 and 255.
+    right = by_pillow(image, (to[0], size[1]), (0, 0, area[2], size[1]), interpolation)
+    right = by_pillow(right, to, (0, 0, to[0], area[3]), interpolation)
+    assert apart(made, right).max() <= 2
+    assert (apart(made, right) > 0).mean() < 0.02
+    soft = image.point([64 + value // 2 for value in range(256)] * len(image.getbands()))
+    made, right = (way(soft, to, area, interpolation) for way in (resampling.resample, by_pillow))
+    assert apart(made, right).max() <= 2
+
+
+@pytest.mark.parametrize(
+    "mode, interpolation, area, to",
+    [
+        ("RGB", "lanczos", (0, 0, 90, 60), (30, 20)),
+        ("RGB", "box", (0, 0, 90, 60), (30, 20)),
+        ("RGB", "nearest", (0, 0, 90, 60), (30, 20)),
+        ("RGB", "bicubic", (1.5, 0, 90, 60), (30, 20)),  # not from the first corner
+        ("RGB", "bicubic", (0, 2, 90, 60), (30, 20)),
+        ("RGB", "bicubic", (0, 0, 90, 60), (91, 20)),  # larger
+        ("F", "bicubic", (0, 0, 90, 60), (30, 20)),
+        ("RGBA", "bicubic", (0, 0, 90, 60), (30, 20)),
+    ],
+)
+def test_all_else_is_pillows(mode: str, interpolation: Any, area: Any, to: tuple[int, int]) -> None:
+    image = picture((90, 60), mode)
+    made, right = resampling.resample(image, to, area, interpolation), by_pillow(image, to, area, interpolation)
+    assert np.array_equal(np.asarray(made), np.asarray(right))
+
+
+def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.MonkeyPatch, unprobed: None) -> None:
+    image, ask = picture((90, 60)), ((30, 20), (0, 0, 90, 60), "bicubic")
+    right = by_pillow(image, *ask)  # type: ignore[arg-type]
+    assert resampling.probe().works
+    for kernels, why in (
+        ({"bicubic": "_upsample_bilinear2d_aa", "bilinear": "_upsample_bilinear2d_aa"}, "levels from Pillow"),
+        ({"bicubic": "no_such_kernel", "bilinear": "no_such_kernel"}, "no_such_kernel"),
+    ):
+        monkeypatch.setattr(resampling, "_KERNELS", kernels)
+        resampling.probe.cache_clear()
+        assert why in resampling.probe().why
+        assert np.array_equal(np.asarray(resampling.resample(image, *ask)), np.asarray(right))  # type: ignore[arg-type]
+        assert any("resized by Pillow" in note for note in packed.possible(Plan())[1])
+
+
+# ---- where it is used --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return packs.checkpoint()
+
+
+@pytest.fixture(scope="module")
+def photo() -> bytes:
+    file = io.BytesIO()
+    picture((40, 30)).resize((401, 301), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def test_only_with_scaled_decoding(checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def spy(image: Image.Image, size: tuple[int, int], area: Any, interpolation: Any) -> Image.Image:
+        asked.append(image.size)
+        return resampling.resample(image, size, area, interpolation)
+
+    monkeypatch.setattr(Packed, "resample", staticmethod(spy))
+    exact = vitrail.predict(Packed(checkpoint), [photo] * 3)
+    assert asked == []
+    scaled = replace(checkpoint, preprocess=replace(checkpoint.preprocess, scaled_decoding=True))
+    quick = vitrail.predict(Packed(scaled), [photo] * 3)
+    assert asked[:3] == [(101, 76)] * 3  # a quarter
+    assert np.allclose(exact[0].probabilities, quick[0].probabilities, atol=0.05)
+    asked.clear()
+    assert scaling_effect(Packed(checkpoint), [photo] * 3).changed == 3
+    assert asked  # what it says is of what is done
+
+
+def test_bits_are_pillows_by_default(photo: bytes) -> None:
+    way = Preprocess(size=32, scaled_decoding=True)
+    assert np.array_equal(way.bytes(photo), way.bytes(photo, by_pillow))
+    assert np.array_equal(way.normalise(way.bytes(photo)), way(photo))
+    assert np.abs(way.bytes(photo, resampling.resample).astype(int) - way.bytes(photo)).max() <= 24
+
+
+# ---- by several threads ------------------------------------------------------------------------------------------
+
+
+def test_a_thread_by_itself_leaves_the_others_theirs() -> None:
+    before = torch.get_num_threads()
+    alone = Alone()
+    inside, meeting = [], threading.Barrier(2, timeout=10)
+
+    def work() -> None:
+        for _ in range(3):
+            with alone:
+                meeting.wait()
+                inside.append(torch.get_num_threads())
+        inside.append(torch.get_num_threads())
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert inside.count(1) == 6 or before == 1
+    assert inside.count(before) == 2 or before == 1
+    assert torch.get_num_threads() == before
+    later: list[int] = []
+    last = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    last.start()
+    last.join()
+    assert later == [before]
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan("bf16")], ids=["fp32", "bf16"])
+def test_threads_of_their_own_give_the_same_answers(
+    checkpoint: Checkpoint, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Packed(checkpoint, plan)
+    images = [np.asarray(picture((48, 40), seed=seed)) for seed in range(40)]
+    together = vitrail.predict(runtime, images, threads=1)
+    monkeypatch.setattr(passes_module, "_cores", lambda: 2)
+    each = vitrail.predict(runtime, images, threads=2)
+    assert [one.path for one in each] == [one.path for one in together]
+    for one, other in zip(each, together, strict=True):
+        found, expected = (dict(zip(it.labels, it.probabilities, strict=True)) for it in (one, other))
+        assert np.allclose(
+            [found[name] for name in expected],
+            list(expected.values()),
+            atol=0.02 if plan.precision == "bf16" else 1e-5,
+        )
