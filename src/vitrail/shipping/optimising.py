@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from vitrail.evaluation.evaluate import Data
 from vitrail.inference import Exported, Runtime, open_exported
 from vitrail.inference.passes import passes
 from vitrail.inference.settling import near_ties
+from vitrail.network.config import ViTConfig
 from vitrail.network.cost import estimate
 from vitrail.network.vit import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
@@ -356,8 +358,13 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
 def _work(checkpoint: Checkpoint, merging: Merging) -> float:
     """Multiply-adds with merging, as a share of those without."""
     config, size = checkpoint.model.config, checkpoint.preprocess.size
-    fewer = merging.of(checkpoint).model.config
-    return estimate(fewer, size).multiply_adds / estimate(config, size).multiply_adds
+    return _multiply_adds(merging.of(checkpoint).model.config, size) / _multiply_adds(config, size)
+
+
+@lru_cache(maxsize=256)
+def _multiply_adds(config: ViTConfig, size: tuple[int, int]) -> int:
+    """Counting them takes as long as a small network: the search asks for the same ones again."""
+    return estimate(config, size).multiply_adds
 
 
 def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_drop: float) -> list[Tried]:
