@@ -47,6 +47,7 @@ PART_OF = {  # a room of several files
     "headers": "images",
     "opened": "checkpoint",
     "stored": "checkpoint",
+    "threads": "checkpoint",
     "doctor": "cli",
 }
 WITHOUT_TORCH = ("errors", "images", "inference")

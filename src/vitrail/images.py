@@ -38,12 +38,13 @@ __all__ = [
     "Preprocess",
     "Resample",
     "Source",
-    "by_pillow",
     "decode",
     "decode_bands",
     "describe",
     "describe_bands",
+    "exactly",
     "several",
+    "sparingly",
     "streamed",
 ]
 
@@ -54,8 +55,8 @@ Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", 
 Order: TypeAlias = Literal["RGB", "BGR"]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 Area: TypeAlias = tuple[float, float, float, float]  # the same, between pixels too
-# How an area of an image is resized, antialiased, to (width, height).
-Resample: TypeAlias = Callable[[Image.Image, tuple[int, int], Area, Interpolation], Image.Image]
+# An area of an image, resized with antialiasing to (width, height), and of that what is inside a box.
+Resample: TypeAlias = Callable[[Image.Image, Area, tuple[int, int], Box, Interpolation], Image.Image]
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -69,9 +70,18 @@ _AMPLE = 2  # a scaled JPEG is at least this much larger than what it is resized
 _WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
 
 
-def by_pillow(image: Image.Image, size: tuple[int, int], area: Area, interpolation: Interpolation) -> Image.Image:
-    """The Resample that decides what the right bits are."""
-    return image.resize(size, _FILTERS[interpolation], box=area)
+def exactly(image: Image.Image, area: Area, size: tuple[int, int], box: Box, kernel: Interpolation) -> Image.Image:
+    """The Resample that says which bits are right: all of it resized by Pillow, and then cut."""
+    resized = image.resize(size, _FILTERS[kernel], box=area)
+    return resized if box == (0, 0, *size) else resized.crop(box)
+
+
+def sparingly(image: Image.Image, area: Area, size: tuple[int, int], box: Box, kernel: Interpolation) -> Image.Image:
+    """By Pillow too, but nothing outside the box is computed: sooner, and a bit otherwise rounded."""
+    across, down = (area[2] - area[0]) / size[0], (area[3] - area[1]) / size[1]
+    right, bottom = min(area[0] + box[2] * across, area[2]), min(area[1] + box[3] * down, area[3])
+    inside = (area[0] + box[0] * across, area[1] + box[1] * down, right, bottom)
+    return image.resize((box[2] - box[0], box[3] - box[1]), _FILTERS[kernel], box=inside)
 
 
 @dataclass(frozen=True, init=False)
@@ -175,11 +185,11 @@ class Preprocess:
         """Whether it is for 8-bit grey or colour, which `bytes` can hold."""
         return self.channels in (1, 3) and self.range == _BYTE
 
-    def bytes(self, source: Source, resample: Resample = by_pillow) -> Bytes:
+    def bytes(self, source: Source, resample: Resample | None = None) -> Bytes:
         """What the network sees of an ordinary picture before normalisation: grey or RGB, uint8 (H, W, C).
 
         `normalise` makes pixels of it, the same bits as calling the Preprocess: a quarter of the memory on the way.
-        Another `resample` than Pillow's may round otherwise.
+        Another `resample` than its own may round otherwise.
         """
         if not self.ordinary:
             raise InputError(
@@ -202,7 +212,7 @@ class Preprocess:
         self._normalise(moved, pixels)
         return pixels
 
-    def view(self, source: Source, resample: Resample = by_pillow) -> Image.Image:
+    def view(self, source: Source, resample: Resample | None = None) -> Image.Image:
         """What the network sees of a picture: resized and cropped or padded, before normalisation.
 
         Of other bands than grey and colour, the first three or the first, from black at 0 to white at the range.
@@ -228,7 +238,7 @@ class Preprocess:
         """The same as numbers, every band of it in the units of the file: float32 (H, W, C)."""
         return self._seen(source).astype(np.float32, copy=False)
 
-    def _seen(self, source: Source, resample: Resample = by_pillow) -> Array:
+    def _seen(self, source: Source, resample: Resample | None = None) -> Array:
         """What the network sees, (H, W, C): 8-bit values of an ordinary picture, otherwise float32."""
         if self.ordinary:
             values = np.asarray(self.view(source, resample))
@@ -247,12 +257,12 @@ class Preprocess:
         tall, wide = self._resized(height, width)
         return _AMPLE * tall, _AMPLE * wide
 
-    def _frame(self, image: Image.Image, bars: tuple[float, ...], resample: Resample = by_pillow) -> Image.Image:
+    def _frame(self, image: Image.Image, bars: tuple[float, ...], resample: Resample | None = None) -> Image.Image:
         """An image of any mode, resized and cropped or padded to size."""
         size = image.size
         return self._framed(Scaled(image, size[1], size[0], (0, 0, *size)), bars, resample)
 
-    def _framed(self, scaled: Scaled, bars: tuple[float, ...], resample: Resample) -> Image.Image:
+    def _framed(self, scaled: Scaled, bars: tuple[float, ...], resample: Resample | None) -> Image.Image:
         """The same of an image that may have been decoded at a part of its size."""
         image = scaled.image
         height, width = self.size
@@ -260,9 +270,11 @@ class Preprocess:
         top, left = _offset(tall, height), _offset(wide, width)
         frame = (left, top, left + width, top + height)
         kept = (max(left, 0), max(top, 0), min(left + width, wide), min(top + height, tall))
-        exact = image.size == (scaled.width, scaled.height) or resample is not by_pillow
-        waste = _WASTE if exact else 1.0  # of a scaled picture no bit is sacred
-        part = self._resample(image, (wide, tall), kept, scaled.area, waste, resample)
+        if wide * tall > _WASTE * (kept[2] - kept[0]) * (kept[3] - kept[1]):
+            resample = sparingly
+        elif resample is None:  # of a scaled picture no bit is sacred
+            resample = exactly if image.size == (scaled.width, scaled.height) else sparingly
+        part = self._resample(image, scaled.area, (wide, tall), kept, resample)
         if part.size == (width, height):
             return part
         canvas = Image.new(image.mode, (width, height), bars if len(bars) > 1 else bars[0])
@@ -323,26 +335,15 @@ class Preprocess:
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
     def _resample(
-        self, image: Image.Image, size: tuple[int, int], box: Box, area: Area, waste: float, resample: Resample
+        self, image: Image.Image, area: Area, size: tuple[int, int], box: Box, resample: Resample
     ) -> Image.Image:
-        """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height).
-
-        If that is `waste` times as large as the part, the part alone is resized: sooner, and a bit otherwise rounded.
-        """
-        whole = box == (0, 0, *size)
+        """The part inside box (left, top, right, bottom) of an area of the image resized to size (width, height)."""
         same: Area = (0, 0, *size)
         if area == same:
-            return image if whole else image.crop(box)
+            return image if box == (0, 0, *size) else image.crop(box)
         if not self.antialias and self.interpolation in ("bilinear", "bicubic"):
             return _resample_sharp(image, size, box, self.interpolation)
-        part = (box[2] - box[0], box[3] - box[1])
-        if size[0] * size[1] > waste * part[0] * part[1]:
-            across, down = (area[2] - area[0]) / size[0], (area[3] - area[1]) / size[1]
-            right, bottom = min(area[0] + box[2] * across, area[2]), min(area[1] + box[3] * down, area[3])
-            inside = (area[0] + box[0] * across, area[1] + box[1] * down, right, bottom)
-            return resample(image, part, inside, self.interpolation)
-        resized = resample(image, size, area, self.interpolation)
-        return resized if whole else resized.crop(box)
+        return resample(image, area, size, box, self.interpolation)
 
     def _write(self, source: Source, place: Pixels) -> None:
         """Normalise what the network sees into place (C, H, W)."""

@@ -42,16 +42,10 @@ class Lone(Colours):
     """One that may be asked by several threads."""
 
     def alone(self) -> Any:
-        outer = self
+        def alone() -> None:
+            self._here.alone = True
 
-        class Alone:
-            def __enter__(self) -> None:
-                outer._here.alone = True
-
-            def __exit__(self, *_: object) -> None:
-                outer._here.alone = False
-
-        return Alone()
+        return alone
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +53,16 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes_module, "_cores", lambda: 2)
 
 
-def shades(count: int) -> list[Array]:
+def encoded(values: Array) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
+
+
+def shades(count: int) -> list[bytes]:
+    """Files of one colour each, all different."""
     dice = np.random.default_rng(0).integers(0, 256, (count, 3), np.uint8)
-    return [np.broadcast_to(colour, (20, 20, 3)) for colour in dice]
+    return [encoded(np.tile(colour, (20, 20, 1))) for colour in dice]
 
 
 def reading() -> list[threading.Thread]:
@@ -101,9 +102,9 @@ def test_threads_work_at_the_same_time() -> None:
 
 
 def test_few_pictures_and_small_batches_are_run_by_all_threads_together() -> None:
-    for pictures, batch, threads in ((shades(3), 8, 2), (shades(9), 1, 2), (shades(9), 8, 1)):
+    for pictures, batch, threads in ((shades(7), 8, 2), (iter(shades(7)), 8, 2), (shades(9), 1, 2), (shades(9), 8, 1)):
         lone = Lone()
-        predict(lone, pictures, batch=batch, threads=threads)
+        assert len(list(predictions(lone, pictures, batch=batch, threads=threads))) > 6
         assert all(name == MAIN and not alone for name, alone, _ in lone.asked), (batch, threads)
 
 
@@ -114,19 +115,66 @@ def test_with_cores_to_spare_the_network_has_them(monkeypatch: pytest.MonkeyPatc
     assert all(name == MAIN for name, *_ in lone.asked)
 
 
-def test_a_stream_is_never_drawn_further_than_two_batches() -> None:
+@pytest.mark.parametrize("batch, threads", [(8, 2), (3, 2), (5, 4), (17, 16)])
+def test_a_stream_is_never_drawn_further_than_two_batches(
+    batch: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes_module, "_cores", lambda: threads)
     drawn = 0
 
-    def pictures() -> Iterator[Array]:
+    def pictures() -> Iterator[bytes]:
         nonlocal drawn
         for shade in shades(200):
             drawn += 1
             yield shade
 
-    for number, each in enumerate(predictions(Lone(), pictures(), batch=8)):
+    lone = Lone()
+    for number, each in enumerate(predictions(lone, pictures(), batch=batch, threads=threads)):
         assert each.path == f"image {number}"
-        assert drawn <= number + 1 + 2 * 8
+        assert drawn <= number + 1 + 2 * batch
     assert (number, drawn) == (199, 200)
+    assert all(alone for _, alone, _ in lone.asked)
+
+
+class Counted:
+    """A stream that does not know its length, and says so by an error."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(shades(20))
+
+    def __len__(self) -> int:
+        raise TypeError("no length")
+
+
+def test_the_length_of_a_stream_is_not_asked_for() -> None:
+    assert len(list(predictions(Lone(), Counted(), batch=8))) == 20
+
+
+def test_pictures_in_memory_are_not_held_for_a_part_of_a_batch() -> None:
+    alive, most = 0, 0
+
+    class Frame(np.ndarray[Any, Any]):
+        """A picture that is counted while it is somewhere."""
+
+        def __array_finalize__(self, other: object) -> None:
+            nonlocal alive, most
+            alive, most = alive + 1, max(most, alive + 1)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def frames(files: int) -> Iterator[Any]:
+        yield from shades(files)
+        for _ in range(60):
+            yield np.full((20, 20, 3), 9, np.uint8).view(Frame)
+
+    for files in (0, 16):  # in turn; and, behind files, one by one
+        alive = most = 0
+        lone = Lone()
+        assert len(list(predictions(lone, frames(files), batch=16))) == files + 60
+        assert {alone for _, alone, _ in lone.asked} == {files > 0}
+        assert most <= 16, (files, most)  # views made on the way count as well
 
 
 def test_pictures_that_cannot_be_read_come_in_their_place(tmp_path: Path) -> None:
@@ -156,7 +204,7 @@ def test_a_whole_part_that_cannot_be_read() -> None:
 
 
 def test_what_was_drawn_before_an_error_comes_first() -> None:
-    def pictures() -> Iterator[Array]:
+    def pictures() -> Iterator[bytes]:
         yield from shades(10)
         raise OSError("the camera is gone")
 
@@ -173,10 +221,11 @@ def test_what_the_network_raises_is_raised_in_its_place() -> None:
                 raise RuntimeError("too bright")
             return super().run(pixels)
 
-    images = [np.zeros((20, 20, 3), np.uint8)] * 20
-    images[10] = np.full((20, 20, 3), 255, np.uint8)
-    found, error = until_it_fails(predictions(Failing(), images, batch=8))
-    assert str(error) == "too bright"
+    images = [encoded(np.zeros((20, 20, 3), np.uint8))] * 20
+    images[9], images[10] = b"no picture", encoded(np.full((20, 20, 3), 255, np.uint8))
+    told: list[str] = []
+    found, error = until_it_fails(predictions(Failing(), images, batch=8, skip=lambda name, _: told.append(name)))
+    assert (str(error), told) == ("too bright", ["image 9"])
     assert found == [f"image {row}" for row in range(8)]
     assert reading() == []
 

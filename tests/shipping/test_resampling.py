@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import vitrail
 from shipping import packs
 from vitrail.checkpoint import Checkpoint
-from vitrail.images import Preprocess, by_pillow
-from vitrail.inference import passes as passes_module
+from vitrail.images import Preprocess, exactly, sparingly
 from vitrail.inference import scaling_effect
 from vitrail.shipping import Packed, Plan, packed, resampling
-from vitrail.shipping.packed import Alone
 
 Array = np.ndarray[Any, Any]
 
@@ -60,15 +56,19 @@ def test_within_two_levels_of_pillow(
     mode: str, interpolation: Any, size: tuple[int, int], area: Any, to: tuple[int, int]
 ) -> None:
     image = picture(size, mode)
-    made = resampling.resample(image, to, area, interpolation)
+    whole = (0, 0, *to)
+    made = resampling.resample(image, area, to, whole, interpolation)
     assert (made.mode, made.size) == (mode, to)
+    part = (to[0] // 4, to[1] // 3, to[0], to[1])
+    cut = resampling.resample(image, area, to, part, interpolation)
+    assert np.array_equal(np.asarray(cut), np.asarray(made.crop(part)))
     # Across, then down; Pillow takes the shorter way round, which is another where ringing is cut off at 0 and 255.
-    right = by_pillow(image, (to[0], size[1]), (0, 0, area[2], size[1]), interpolation)
-    right = by_pillow(right, to, (0, 0, to[0], area[3]), interpolation)
+    right = exactly(image, (0, 0, area[2], size[1]), (to[0], size[1]), (0, 0, to[0], size[1]), interpolation)
+    right = exactly(right, (0, 0, to[0], area[3]), to, whole, interpolation)
     assert apart(made, right).max() <= 2
     assert (apart(made, right) > 0).mean() < 0.02
     soft = image.point([64 + value // 2 for value in range(256)] * len(image.getbands()))
-    made, right = (way(soft, to, area, interpolation) for way in (resampling.resample, by_pillow))
+    made, right = (way(soft, area, to, whole, interpolation) for way in (resampling.resample, exactly))
     assert apart(made, right).max() <= 2
 
 
@@ -86,14 +86,14 @@ def test_within_two_levels_of_pillow(
     ],
 )
 def test_all_else_is_pillows(mode: str, interpolation: Any, area: Any, to: tuple[int, int]) -> None:
-    image = picture((90, 60), mode)
-    made, right = resampling.resample(image, to, area, interpolation), by_pillow(image, to, area, interpolation)
+    given = (picture((90, 60), mode), area, to, (3, 2, 20, 18), interpolation)
+    made, right = resampling.resample(*given), sparingly(*given)
+    assert made.size == (17, 16)
     assert np.array_equal(np.asarray(made), np.asarray(right))
 
 
 def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.MonkeyPatch, unprobed: None) -> None:
-    image, ask = picture((90, 60)), ((30, 20), (0, 0, 90, 60), "bicubic")
-    right = by_pillow(image, *ask)  # type: ignore[arg-type]
+    given: Any = (picture((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
     assert resampling.probe().works
     for kernels, why in (
         ({"bicubic": "_upsample_bilinear2d_aa", "bilinear": "_upsample_bilinear2d_aa"}, "levels from Pillow"),
@@ -102,7 +102,7 @@ def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.Monke
         monkeypatch.setattr(resampling, "_KERNELS", kernels)
         resampling.probe.cache_clear()
         assert why in resampling.probe().why
-        assert np.array_equal(np.asarray(resampling.resample(image, *ask)), np.asarray(right))  # type: ignore[arg-type]
+        assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(sparingly(*given)))
         assert any("resized by Pillow" in note for note in packed.possible(Plan())[1])
 
 
@@ -124,9 +124,9 @@ def photo() -> bytes:
 def test_only_with_scaled_decoding(checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
 
-    def spy(image: Image.Image, size: tuple[int, int], area: Any, interpolation: Any) -> Image.Image:
+    def spy(image: Image.Image, *given: Any) -> Image.Image:
         asked.append(image.size)
-        return resampling.resample(image, size, area, interpolation)
+        return resampling.resample(image, *given)
 
     monkeypatch.setattr(Packed, "resample", staticmethod(spy))
     exact = vitrail.predict(Packed(checkpoint), [photo] * 3)
@@ -141,56 +141,19 @@ def test_only_with_scaled_decoding(checkpoint: Checkpoint, photo: bytes, monkeyp
 
 
 def test_bits_are_pillows_by_default(photo: bytes) -> None:
-    way = Preprocess(size=32, scaled_decoding=True)
-    assert np.array_equal(way.bytes(photo), way.bytes(photo, by_pillow))
-    assert np.array_equal(way.normalise(way.bytes(photo)), way(photo))
-    assert np.abs(way.bytes(photo, resampling.resample).astype(int) - way.bytes(photo)).max() <= 24
+    full, scaled = Preprocess(size=32), Preprocess(size=32, scaled_decoding=True)
+    assert np.array_equal(full.bytes(photo), full.bytes(photo, exactly))
+    assert np.array_equal(scaled.bytes(photo), scaled.bytes(photo, sparingly))
+    assert np.array_equal(scaled.normalise(scaled.bytes(photo)), scaled(photo))
+    for way in (full, scaled):
+        apart = np.abs(way.bytes(photo, resampling.resample).astype(int) - way.bytes(photo))
+        assert 0 < apart.max() <= 3
 
 
-# ---- by several threads ------------------------------------------------------------------------------------------
-
-
-def test_a_thread_by_itself_leaves_the_others_theirs() -> None:
-    before = torch.get_num_threads()
-    alone = Alone()
-    inside, meeting = [], threading.Barrier(2, timeout=10)
-
-    def work() -> None:
-        for _ in range(3):
-            with alone:
-                meeting.wait()
-                inside.append(torch.get_num_threads())
-        inside.append(torch.get_num_threads())
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert inside.count(1) == 6 or before == 1
-    assert inside.count(before) == 2 or before == 1
-    assert torch.get_num_threads() == before
-    later: list[int] = []
-    last = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-    last.start()
-    last.join()
-    assert later == [before]
-
-
-@pytest.mark.parametrize("plan", [Plan(), Plan("bf16")], ids=["fp32", "bf16"])
-def test_threads_of_their_own_give_the_same_answers(
-    checkpoint: Checkpoint, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime = Packed(checkpoint, plan)
-    images = [np.asarray(picture((48, 40), seed=seed)) for seed in range(40)]
-    together = vitrail.predict(runtime, images, threads=1)
-    monkeypatch.setattr(passes_module, "_cores", lambda: 2)
-    each = vitrail.predict(runtime, images, threads=2)
-    assert [one.path for one in each] == [one.path for one in together]
-    for one, other in zip(each, together, strict=True):
-        found, expected = (dict(zip(it.labels, it.probabilities, strict=True)) for it in (one, other))
-        assert np.allclose(
-            [found[name] for name in expected],
-            list(expected.values()),
-            atol=0.02 if plan.precision == "bf16" else 1e-5,
-        )
+def test_large_pictures_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: Any = (picture((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
+    made = np.asarray(resampling.resample(*given))
+    monkeypatch.setattr(resampling, "_MOST", 90 * 60 - 1)
+    assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(sparingly(*given)))
+    monkeypatch.setattr(resampling, "_MOST", 90 * 60)
+    assert np.array_equal(np.asarray(resampling.resample(*given)), made)

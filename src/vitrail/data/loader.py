@@ -23,6 +23,7 @@ from vitrail.data.draws import draws, order
 from vitrail.data.mixing import mixed, one_hot
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
+from vitrail.threads import threads_alone
 
 Array = np.ndarray[Any, Any]
 
@@ -138,9 +139,9 @@ def _ahead(
     prepare: Callable[[Planned], Batch], plan: Iterable[Planned], threads: int, ahead: int
 ) -> Generator[Batch, None, None]:
     """Results in the order of the plan; a generator, so that its end in any way ends the pool."""
-    pool = ThreadPoolExecutor(threads, _NAME)
+    # One torch thread in each, so that together they do not crowd out the network.
+    pool = ThreadPoolExecutor(threads, _NAME, threads_alone())
     try:
-        _limit(pool, threads)
         waiting: deque[Future[Batch]] = deque()
         steps = iter(plan)
         while True:
@@ -152,28 +153,3 @@ def _ahead(
     finally:
         # Rubbish is collected in whichever thread is running: one of the pool's own cannot wait for itself.
         pool.shutdown(wait=not threading.current_thread().name.startswith(_NAME), cancel_futures=True)
-
-
-def _limit(pool: ThreadPoolExecutor, threads: int) -> None:
-    """One torch thread in each thread of the pool, so that together they do not crowd out the network.
-
-    torch keeps the number for each thread, and the last one set as the default for new ones: so it is set in every
-    thread of the pool, all of them started, and then here again as it was.
-    """
-    own = torch.get_num_threads()
-    met = threading.Barrier(threads + 1)
-
-    def limit() -> None:
-        torch.get_num_threads()  # a thread takes the default when it first asks, which must not come later
-        torch.set_num_threads(1)
-        met.wait()
-
-    for _ in range(threads):
-        pool.submit(limit)
-    try:
-        met.wait()
-    except BaseException:  # Ctrl-C: nobody may be left waiting
-        met.abort()
-        raise
-    finally:
-        torch.set_num_threads(own)

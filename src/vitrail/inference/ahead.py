@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -36,6 +37,7 @@ class Ahead(Generic[Item, Found]):
             threading.Thread(target=self._work, name=f"vitrail-reading-{number}", daemon=True)
             for number in range(threads)
         ]
+        atexit.register(self.close)  # a thread that is inside a library when Python ends would take the process down
         for thread in self._threads:
             thread.start()
 
@@ -72,6 +74,7 @@ class Ahead(Generic[Item, Found]):
         self._finish()
         for thread in self._threads:
             thread.join()
+        atexit.unregister(self.close)
 
     def _is_next_known(self) -> bool:
         return self._taken in self._found or (self._over and self._taken >= self._drawn)

@@ -7,11 +7,13 @@ as many near ties, until they are decided.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, TypeAlias, TypeVar
+from itertools import chain, islice
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
+from PIL import Image
 
 from vitrail.checks import whole
 from vitrail.errors import InputError
@@ -21,12 +23,11 @@ from vitrail.inference.answering import Answering, Passed, Waiting
 from vitrail.inference.reading import Named, Readable, Skip
 from vitrail.inference.runtime import Runtime, check_runtime
 
-Item = TypeVar("Item")
-
 Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of pictures is (n, H, W) or (n, H, W, C)
 Done = Callable[[int], None]  # told how many more pictures are done
 Stream: TypeAlias = "Iterable[Source | Named]"
+Numbered: TypeAlias = "tuple[int, Source | Named]"
 
 PATIENCE = 8  # batches that wait, at most, until there are near ties for a batch of their own
 
@@ -43,7 +44,8 @@ def passes(
 ) -> Generator[Passed, None, None]:
     """Every picture once. One that cannot be read raises ImageError, or is told to `skip` and left out.
 
-    The pictures may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
+    The pictures may come from any iterable, however long; it is drawn from in the reading threads, by one at a time, or
+    where each thread runs pictures of its own, the first batch in this one.
     A runtime with `run_bytes` is given 8-bit values of ordinary pictures, another the pixels. Where classes are asked
     for, let near ties be `settled`: pictures decoded at a part of their size are then decoded in full and run again; by
     its `sure` network, if a runtime has a quick and a sure one, so that no picture is run more than twice.
@@ -55,7 +57,7 @@ def passes(
     if getattr(runtime, "takes_whole", False):
         batch = 1  # whole pictures have sizes of their own
     settled = settled and runtime.preprocess.scaled_decoding and not getattr(runtime, "takes_whole", False)
-    way = _by_each if _side_by_side(runtime, images, batch, threads) else _in_turn
+    way = _side_by_side if _fits_all(runtime, batch, threads) else _in_turn
     return way(runtime, images, batch, threads, skip, done, settled)
 
 
@@ -109,13 +111,43 @@ def _cores() -> int:
 # ---- read and run by each thread -----------------------------------------------------------------------------------
 
 
-def _side_by_side(runtime: Runtime, images: Stream, batch: int, threads: int) -> bool:
-    """Whether each thread reads and runs pictures of its own: where readers alone fill the machine, and there are many
-    pictures, for a runtime that threads may ask each by itself.
+def _fits_all(runtime: Any, batch: int, threads: int) -> bool:
+    """Whether there is a reader for each core, and the runtime may be asked by each of them."""
+    return 1 < threads <= batch and threads == _cores() and getattr(runtime, "alone", None) is not None
+
+
+def _side_by_side(
+    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: Done | None, settled: bool
+) -> Generator[Passed, None, None]:
+    """By each thread if there are files for a whole batch: few are answered sooner by all threads together, and
+    pictures in memory, frames of a video or a camera, would be held, and waited for, longer than they need.
     """
-    if not 1 < threads <= batch or threads < _cores() or not hasattr(runtime, "alone"):
-        return False
-    return not (isinstance(images, Sized) and len(images) < batch)
+    first, all_of_them = _looked_into(images, batch)
+    way = _by_each if len(first) == batch and all(map(_is_file, first)) else _in_turn
+    yield from way(runtime, all_of_them, batch, threads, skip, done, settled)
+
+
+def _is_file(item: Source | Named) -> bool:
+    """Whether a picture takes little memory until it is read."""
+    return not isinstance(item.image if isinstance(item, Named) else item, Image.Image | np.ndarray)
+
+
+def _looked_into(items: Stream, count: int) -> tuple[list[Source | Named], Iterator[Source | Named]]:
+    """The first few, and all of them; whatever drawing raises is raised where it was."""
+    drawn: list[Source | Named] = []
+    rest = iter(items)
+    try:
+        for item in islice(rest, count):
+            drawn.append(item)
+            if not _is_file(item):
+                break
+    except Exception as error:
+        rest = map(_throw, [error])
+    return drawn, chain(drawn, rest)
+
+
+def _throw(error: Exception) -> NoReturn:
+    raise error
 
 
 def _by_each(
@@ -123,14 +155,15 @@ def _by_each(
 ) -> Generator[Passed, None, None]:
     """A part of a batch by each thread: read, run, and its near ties decided. None waits for another."""
     asked, alone = Answering(runtime, settled), runtime.alone()
-    part = -(-batch // threads)
+    part = batch // threads
 
-    def work(items: list[tuple[int, Source | Named]]) -> tuple[list[Passed], Readable]:
+    def work(items: list[Numbered]) -> tuple[list[Passed], Readable]:
+        alone()
         readable = Readable.of([asked.read(*item) for item in items], skip is not None)
-        if not readable.kept:
-            return [], readable
-        with alone:
-            return list(asked.settle([asked.run(readable.kept)], part, 1)), readable
+        try:
+            return list(asked.settle([asked.run(readable.kept)], part, 1)) if readable.kept else [], readable
+        except Exception as error:  # in its place, and after what could not be read has been told
+            return [], readable._replace(failed=error)
 
     with Ahead(_parts(enumerate(images), part), work, threads, 2 * threads) as ahead:
         while found := ahead.take(1):
@@ -144,16 +177,20 @@ def _by_each(
                 done(readable.drawn)
 
 
-def _parts(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Items, so many at a time; where one cannot be drawn, first those before it."""
-    part: list[Item] = []
+def _parts(items: Iterable[Numbered], size: int) -> Iterator[list[Numbered]]:
+    """Items, so many at a time; a picture in memory ends a part, and where one cannot be drawn, those before it come
+    first.
+    """
+    part: list[Numbered] = []
     try:
         for item in items:
             part.append(item)
-            if len(part) == size:
+            if len(part) == size or not _is_file(item[1]):
                 yield part
                 part = []
-    except Exception:
+    except GeneratorExit:
+        raise
+    except BaseException:
         if part:
             yield part
         raise

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.errors import ImageError
-from vitrail.images import Preprocess, Resample, Source, by_pillow, decode
+from vitrail.images import Preprocess, Source, decode
 from vitrail.inference.runtime import Runtime
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ class Readable(NamedTuple):
 
     kept: list[Read]
     unread: list[Unread]
-    failed: ImageError | None
+    failed: Exception | None
     drawn: int  # all of them
 
     @classmethod
@@ -99,16 +99,10 @@ def ways(runtime: Runtime, preprocess: Preprocess) -> tuple[Make, Run]:
     if run_bytes is not None and getattr(runtime, "takes_whole", False):
         return partial(_whole, preprocess), run_bytes
     if run_bytes is not None and preprocess.ordinary:
-        return partial(preprocess.bytes, resample=resample_of(runtime)), run_bytes
+        # Scaled decoding asks for speed, not for the same bits: a runtime may then resize in a way of its own.
+        own = getattr(runtime, "resample", None) if runtime.preprocess.scaled_decoding else None
+        return partial(preprocess.bytes, resample=own), run_bytes
     return preprocess, runtime.run
-
-
-def resample_of(runtime: Runtime) -> Resample:
-    """How its pictures are resized: scaled decoding asks for speed, not for the same bits, so it may have a way of its
-    own then.
-    """
-    own: Resample = getattr(runtime, "resample", by_pillow)
-    return own if runtime.preprocess.scaled_decoding else by_pillow
 
 
 def _whole(preprocess: Preprocess, image: Source) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,8 +48,10 @@ class ByteRuntime(Runtime, Protocol):
 class LoneRuntime(Runtime, Protocol):
     """A runtime that several threads may ask at once, each of them working by itself."""
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Made where the runtime has all its threads, and entered by each of those that ask it, any number of times."""
+    def alone(self) -> Callable[[], None]:
+        """To be asked where the runtime has all its threads, and called first by each that asks it: by a thread that
+        ends with its work, since it stays alone.
+        """
 
 
 def check_runtime(runtime: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.checks import whole
 from vitrail.errors import InputError
-from vitrail.images import Preprocess, Resample, Source, by_pillow, several
+from vitrail.images import Preprocess, Resample, Source, several
 from vitrail.inference.passes import Images
 from vitrail.inference.predict import probabilities
 from vitrail.inference.runtime import Array, Runtime, check_runtime
@@ -20,7 +20,7 @@ class ScalingEffect(NamedTuple):
     """Answers with scaled decoding beside those without."""
 
     pictures: int
-    changed: int  # pictures of which the network sees other pixels; the others are no JPEGs, or too small to scale
+    changed: int  # pictures of which the network sees other pixels, since they are scaled, or resized otherwise
     agreement: float  # share of the changed ones with the same likeliest class; 1.0 if none changed
     largest_difference: float  # of any probability of any of them
     settled: int = 0  # near ties among the changed ones, which `predict` decides by the full picture, as here
@@ -37,7 +37,7 @@ def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> Scaling
     if not len(images) or not runtime.classes:
         raise InputError("expected pictures, and a network with a head, to compare answers")
     full, scaled = (replace(runtime.preprocess, scaled_decoding=way) for way in (False, True))
-    resample: Resample = getattr(runtime, "resample", by_pillow)
+    resample: Resample | None = getattr(runtime, "resample", None)
     changed = agreeing = settled = 0
     largest = 0.0
     for start in range(0, len(images), batch):
@@ -59,6 +59,6 @@ def scaling_effect(runtime: Runtime, images: Images, batch: int = 16) -> Scaling
     return ScalingEffect(len(images), changed, agreeing / changed if changed else 1.0, largest, settled)
 
 
-def _read(way: Preprocess, images: list[Source], resample: Resample) -> Array:
+def _read(way: Preprocess, images: list[Source], resample: Resample | None) -> Array:
     """Pixels of some pictures, resized in a runtime's own way."""
     return way.normalise(np.stack([way.bytes(each, resample) for each in images]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from vitrail.shipping import resampling
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
 from vitrail.shipping.packing import Plan, pack, unmerged
+from vitrail.threads import threads_alone
 
 Array = np.ndarray[Any, Any]
 
@@ -142,9 +143,14 @@ class Packed(Described):
             return self.run(self.preprocess.normalise(values))
         return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
 
-    def alone(self) -> Alone:
-        """What a thread that asks this runtime beside others enters first: it works by itself then."""
-        return Alone()
+    @property
+    def alone(self) -> Callable[[], Callable[[], None]] | None:
+        """What threads need to ask this runtime each by itself (`vitrail.inference.runtime.LoneRuntime`).
+
+        None where torch was told to use one thread, and for a network that is not packed: its modules change their mode
+        while it answers.
+        """
+        return None if self.plan is None or torch.get_num_threads() == 1 else threads_alone
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
         logits, embedding = answers(self.model, _as_it_takes(pixels, self.model), self._modules)
@@ -180,19 +186,6 @@ class Packed(Described):
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:
         return tuple(self.model.modules())
-
-
-class Alone:
-    """A context, for any number of threads, in which torch has none to help it; then as many as when this was made."""
-
-    def __init__(self) -> None:
-        self._usual = torch.get_num_threads()
-
-    def __enter__(self) -> None:
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._usual)
 
 
 def notes_of(model: ViT) -> tuple[str, ...]:
