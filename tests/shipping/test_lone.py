@@ -22,13 +22,23 @@ from vitrail.shipping import Packed, Plan, packed
 
 UNFINISHED = """
 import sys
+import threading
 from shipping.test_lone import files
 from shipping.packs import checkpoint
-from vitrail.inference import passes, predictions
+from vitrail.inference import ahead, passes, predictions
 from vitrail.shipping import Packed
 
 passes._cores = lambda: 2
-found = predictions(Packed(checkpoint(image_size=64, width=192, depth=12)), iter(files(400)), batch=16)
+ahead.PATIENCE = 1
+
+
+def stream(count):
+    yield from files(count)
+    threading.Event().wait()  # for ever
+
+
+runtime = Packed(checkpoint(image_size=64, width=192, depth=12))
+found = predictions(runtime, stream(int(sys.argv[1])), batch=16)
 next(found)
 sys.exit(7)
 """
@@ -83,7 +93,9 @@ def test_not_where_it_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Packed(checkpoint()).alone is None  # modules that change their mode while they answer
 
 
-def test_a_process_ends_well_with_a_stream_left_open() -> None:
+@pytest.mark.parametrize("count", [400, 17], ids=["while they are read", "while one is waited for"])
+def test_a_process_ends_well_with_a_stream_left_open(count: int) -> None:
+    command = [sys.executable, "-c", UNFINISHED, str(count)]
     tests = Path(__file__).resolve().parents[1]
-    ran = subprocess.run([sys.executable, "-c", UNFINISHED], cwd=tests, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (7, "")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Generic, NamedTuple, TypeVar
+
+PATIENCE = 5.0  # seconds at the end of a process: a camera that gives nothing more must not hold it up for ever
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -37,7 +40,8 @@ class Ahead(Generic[Item, Found]):
             threading.Thread(target=self._work, name=f"vitrail-reading-{number}", daemon=True)
             for number in range(threads)
         ]
-        atexit.register(self.close)  # a thread that is inside a library when Python ends would take the process down
+        # A thread that is inside a library when Python ends would take the process down.
+        atexit.register(self.close, PATIENCE)
         for thread in self._threads:
             thread.start()
 
@@ -69,11 +73,12 @@ class Ahead(Generic[Item, Found]):
         """So many of those taken are needed no more: as many others may be drawn."""
         self._room.release(count)
 
-    def close(self) -> None:
-        """End the threads; one that is in the middle of an item finishes it first."""
+    def close(self, patience: float | None = None) -> None:
+        """End the threads; one that is in the middle of an item finishes it first, or so many seconds pass."""
         self._finish()
+        until = time.monotonic() + (patience or 0)
         for thread in self._threads:
-            thread.join()
+            thread.join(None if patience is None else max(0.0, until - time.monotonic()))
         atexit.unregister(self.close)
 
     def _is_next_known(self) -> bool:
