@@ -274,6 +274,7 @@ def test_the_search_writes_it_where_it_wins(tmp_path: Path, monkeypatch: pytest.
     wanted = Merging(4, 0, 2.0)
     monkeypatch.setattr(optimising, "TIMED", 4)
     monkeypatch.setattr(optimising, "doubting", lambda *given: [wanted])
+    monkeypatch.setattr(optimising, "merged_most", lambda *given: [])  # of which other tests speak
 
     def fixed(calls: Any, rounds: int = 1) -> dict[Any, float]:
         return {key: 0.5 if key.merging == wanted and key.precision == "fp32" else 1.0 for key in calls}
@@ -295,6 +296,7 @@ def test_the_search_asks_again_where_int8_alone_loses_too_much(
     made = checkpoint(depth=1)
     right, asked = optimising.within_budget, []
     monkeypatch.setattr(optimising, "TIMED", 4)
+    monkeypatch.setattr(optimising, "interleaved", lambda calls, rounds: dict.fromkeys(calls, 1.0))
 
     def budget(base: Any, ranges: Any, judge: Any, max_drop: float, *rest: Any) -> Any:
         clear, again = rest[-2:]
