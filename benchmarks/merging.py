@@ -8,7 +8,7 @@
 The network is the real one of the fixtures; the pictures are photographs of scikit-image, fruits and hands, whole and
 in order, so that every run sees the same. "same" is how often the merging network names the class that the whole one
 names, and "divergence" the mean KL divergence of its answers from the whole one's. "cost" is the share of the
-multiply-adds. "again" is the share of pictures, the least clear ones, that the whole network must answer as well, so that
+multiply-adds. "again" is the share of pictures, the least clear, that the whole network must answer too, so that
 one in a hundred at most is named otherwise, and "in all" the cost with them. "speed" is the time of the whole network
 over that of the merging one, both packed in fp32, batch 16, in turn: the median over rounds.
 """
