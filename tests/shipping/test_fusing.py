@@ -10,20 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
-from shipping.packs import checkpoint
+from shipping.packs import VARIANTS, attending, checkpoint
 from vitrail.shipping import encoder, fusing, program
 from vitrail.shipping.fusing import fused
 from vitrail.shipping.packed import Packed
-from vitrail.shipping.packing import Plan
+from vitrail.shipping.packing import Plan, packable
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    kept = dict(fusing._made)
+    kept, shapes = dict(fusing._made), set(fusing._shapes)
     fusing._made.clear()
+    fusing._shapes.clear()
     yield
     fusing._made.clear()
+    fusing._shapes.clear()
     fusing._made.update(kept)
+    fusing._shapes.update(shapes)
 
 
 def views(pictures: int, tokens: int, heads: int, kind: torch.dtype) -> tuple[Tensor, ...]:
@@ -72,8 +75,12 @@ def test_asking_the_compiler_changes_nothing_for_others() -> None:
 
 def test_a_kernel_that_is_not_right_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     given = views(2, 29, 3, torch.float32)
-    monkeypatch.setattr(fusing._Formula, "forward", lambda self, q, k, v, bias: (q @ k.mT).softmax(-1) @ v + 1e-3 * v)
+    right = fusing._Formula
+    monkeypatch.setattr(fusing, "_Formula", lambda scale, biased: right(scale * 1.01, biased))
     assert fused(*given, None, 1.0) is None
+    fusing._made.clear()
+    monkeypatch.undo()
+    assert fused(*given, None, 1.0) is not None
 
 
 def test_without_the_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,18 +114,31 @@ def test_hooks_on_all_modules_stay_out_of_it() -> None:
     given = views(1, 29, 3, torch.float32)
     hook = register_module_forward_hook(lambda each, *_: heard.append(type(each).__name__))
     try:
-        assert fused(*given, None, 1.0) is None
-    finally:
-        hook.remove()
-    kernel = fused(*given, None, 1.0)
-    assert kernel is not None
-    hook = register_module_forward_hook(lambda each, *_: heard.append(type(each).__name__))
-    try:
-        assert fused(*given, None, 1.0) is kernel
-        kernel.forward(*given, given[0])
+        kernel = fused(*given, None, 1.0)
+        assert kernel is not None
+        found = kernel.forward(*given, given[0])
     finally:
         hook.remove()
     assert heard == []
+    assert fused(*given, None, 1.0) is kernel
+    assert torch.equal(kernel.forward(*given, given[0]), found)
+
+
+@pytest.mark.parametrize("most", range(9))  # the network below asks for eight kernels, of four shapes
+def test_the_limit_of_kernels_never_comes_between_two_ways(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many kernels were made before: a shape has them for every scale of its queries, or for none."""
+    attending(monkeypatch, "kernels")
+    monkeypatch.setattr(fusing, "KEPT", most)
+    made = checkpoint(width=64, **VARIANTS["pruned"])
+    plan = Plan("bf16", dict.fromkeys(packable(made.model), (-3.0, 3.0)))
+    first, second = (Packed(made, plan).model for _ in range(2))
+    pixels = 2 * torch.randn(3, 3, 48, 32)
+    with torch.inference_mode():
+        short = first(pixels)
+        first.encoder.blocks[1].attention.qkv.register_forward_hook(lambda *_: None)  # from now on the usual way
+        assert torch.equal(first(pixels), short)
+        for ours, theirs in zip(first.features(pixels)[:2], second.features(pixels)[:2], strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_many_threads_make_one_kernel() -> None:

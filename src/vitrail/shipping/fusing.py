@@ -3,10 +3,14 @@
 torch hands TorchScript graphs to that compiler where it is asked to. A kernel is for one shape; it is made when the
 shape first comes, in a few milliseconds, run against plain torch, and kept. What cannot be made, or is not right, is
 None, and other ways are taken.
+
+torch never frees a kernel, so only so many shapes get them. Whether a shape does is decided once in a process, for
+every scale of its queries: two ways through one network, or two networks, never take different ones for it.
 """
 
 from __future__ import annotations
 
+import io
 import threading
 import warnings
 from collections.abc import Iterator
@@ -15,10 +19,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module
 
 MOST = 1 << 22  # scores in all: while a kernel is made, and by few heads, they are held at once
-KEPT = 256  # kernels: torch never frees one
+KEPT = 128  # shapes with kernels, about 2 MB for each scale of queries
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 0.03}  # of the largest value: further from plain torch, it is not used
 Kernel = torch.jit.ScriptModule
 _compiling = threading.RLock()
@@ -54,10 +57,13 @@ class Wanted(NamedTuple):
 
 
 _made: dict[Wanted, Kernel | None] = {}
+_shapes: set[Wanted] = set()  # that get kernels, each with no scale
 
 
 class _Formula(nn.Module):
-    """softmax(q k' * scale + bias) v."""
+    """softmax(q k' * scale + bias) v, in words that TorchScript has."""
+
+    __constants__ = ("scale", "biased")
 
     def __init__(self, scale: float, biased: bool) -> None:
         super().__init__()
@@ -65,8 +71,10 @@ class _Formula(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         scores = torch.matmul(q, k.transpose(-2, -1))
-        scores = scores * self.scale if self.scale != 1 else scores
-        scores = scores + bias if self.biased else scores
+        if self.scale != 1.0:
+            scores = scores * self.scale
+        if self.biased:
+            scores = scores + bias
         return torch.matmul(scores.softmax(-1), v)
 
 
@@ -84,15 +92,18 @@ def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) ->
         return None
     laid = (Laid.of(q), Laid.of(k), Laid.of(v), None if bias is None else Laid.of(bias))
     wanted = Wanted(*laid, q.dtype, scale, torch.get_num_threads())
-    found = _made.get(wanted)
-    if found is not None or wanted in _made:
-        return found
-    if module._global_forward_hooks or module._global_forward_pre_hooks:  # they would become a part of it
-        return None
-    with _compiling:
-        if wanted not in _made and len(_made) < KEPT:
-            _made[wanted] = _make(wanted)
-        return _made.get(wanted)
+    if wanted not in _made:
+        with _compiling:
+            if wanted not in _made and _gets_kernels(wanted._replace(scale=0.0)):
+                _made[wanted] = _make(wanted)
+    return _made.get(wanted)
+
+
+def _gets_kernels(shape: Wanted) -> bool:
+    """Whether a shape is one of those with kernels: the first so many are."""
+    if len(_shapes) < KEPT:
+        _shapes.add(shape)
+    return shape in _shapes
 
 
 def _make(wanted: Wanted) -> Kernel | None:
@@ -105,12 +116,13 @@ def _make(wanted: Wanted) -> Kernel | None:
     try:
         with _asking(), warnings.catch_warnings(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
             warnings.simplefilter("ignore")  # torch says that TorchScript may go one day
-            made = torch.jit.trace(formula, given, check_trace=False)
+            # Written and read back: modules scripted alike share their kernels, and one is for one shape.
+            made = torch.jit.load(io.BytesIO(torch.jit.script(formula).save_to_buffer()))
             for _ in range(3):  # seen, compiled, run
-                found = made(*given)
+                found = made.forward(*given)  # not by a call, which hooks on all modules would hear
             graph = str(torch.jit.last_executed_optimized_graph())  # type: ignore[attr-defined]
             right = found.dtype == kind and _right(found, given, scale, bias is not None)
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError, OSError):  # OSError: an installation without source files
         return None
     usable = right and "oneDNNFusionGroup" in graph and isinstance(made, Kernel)
     return made if usable else None
