@@ -67,6 +67,7 @@ _FILTERS = {
 }
 _BYTE = 255.0  # the range of 8-bit pictures
 _AMPLE = 2  # a scaled JPEG is at least this much larger than what it is resized to: docs/images.md has the numbers
+_LONGEST = 16_384  # pixels a side of the frame, and of what a crop asks an image to be resized to
 _WASTE = 16  # a resized picture of more than this many frames is only computed where the frame keeps it
 
 
@@ -120,7 +121,7 @@ class Preprocess:
         """A single number serves for both sides of size, and for every channel of mean and std."""
         channels = whole("channels", channels, most=MOST_BANDS)
         values: dict[str, object] = {
-            "size": pair("size", size, 16_384),
+            "size": pair("size", size, _LONGEST),
             "resize": choice("resize", resize, get_args(Resize)),
             "crop": number("crop", crop, -1e6, 1e6),
             "interpolation": choice("interpolation", interpolation, tuple(_FILTERS)),
@@ -139,9 +140,12 @@ class Preprocess:
     def _validate(self) -> None:
         if not 0 < self.crop <= 2:
             raise ConfigError(f"crop must be above 0 and at most 2 (1.0 keeps the short side), got {self.crop}")
-        scaled = self.scaled()
-        if min(scaled) < 1 or max(scaled) > 16_384:
-            raise ConfigError(f"size {self.size} with crop {self.crop} resizes to {scaled}, expected 1 to 16384 a side")
+        short, long = min(self.size) / self.crop, max(self.size) / self.crop  # not rounded: they may be infinite
+        if short < 1 or long >= _LONGEST + 1:
+            raise ConfigError(
+                f"size {self.size} with crop {self.crop} resizes to sides of {short:g} to {long:g} pixels, "
+                f"expected 1 to {_LONGEST}: set crop from {max(self.size) / _LONGEST:g} to {min(2, min(self.size))}"
+            )
         if self.resize == "pad" and self.crop != 1.0:
             raise ConfigError(f"resize='pad' keeps the whole picture, so it needs crop=1.0, got {self.crop}")
         if not self.antialias and self.interpolation in ("lanczos", "box"):
