@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vitrail.data.arrays import has_idx, read_idx_folder, read_npz_file
+from vitrail.data.cifar import find_cifar, read_cifar
 from vitrail.data.classes import Reading, settle
 from vitrail.data.fashion import fashion, fashion_full
 from vitrail.data.folders import read_folders, read_names, read_pictures
@@ -19,7 +20,7 @@ from vitrail.errors import InputError, nearest
 from vitrail.images import describe
 
 BUILT_IN: Final = {"vitrail:fashion": fashion, "vitrail:fashion-full": fashion_full}
-KINDS: Final = "a folder of class folders, a table (.csv, .tsv), arrays (.npz), or vitrail:fashion"
+KINDS: Final = "a folder of class folders or of CIFAR, a table (.csv, .tsv), arrays (.npz), or vitrail:fashion"
 
 
 def read_data(
@@ -27,8 +28,9 @@ def read_data(
 ) -> Dataset:
     """Pictures and labels from wherever they are; no picture is opened yet.
 
-    A folder holds class folders, or split folders of class folders, or idx files; with `pattern`, a regular
-    expression with a group named label that matches the whole path below the folder, file names carry the labels.
+    A folder holds class folders, or split folders of class folders, or idx files, or CIFAR's own files; with `pattern`,
+    a regular expression with a group named label that matches the whole path below the folder, file names carry the
+    labels.
     Splits are train, val and test, also called training, valid, validation and testing; all must have the same
     class folders, and an empty one says that a split has no pictures of a class.
     A table has the columns path and label, and perhaps split and group; `|` stands between several labels.
@@ -57,7 +59,10 @@ def _read(path: Path, pattern: str | None) -> Reading:
     if stat.S_ISDIR(kind):
         if pattern is not None:
             return read_names(path, pattern)
-        return read_idx_folder(path) if has_idx(path) else read_folders(path)
+        if has_idx(path):
+            return read_idx_folder(path)
+        layout = find_cifar(path)
+        return read_folders(path) if layout is None else read_cifar(path, layout)
     if not stat.S_ISREG(kind):
         raise InputError(f"{name} is a pipe, socket or device: expected {KINDS}")
     _no_pattern(name, pattern)

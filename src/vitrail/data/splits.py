@@ -81,7 +81,7 @@ def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> A
     kinds = {label: place for place, label in enumerate(names)}
     if all(len(each.labels) == 1 and not each.group for each in samples):
         classes = np.array([kinds[each.labels[0]] for each in samples], np.int64)
-        return by_class(classes, _places([f"name/{each.name}" for each in samples], seed), shares)
+        return by_class(classes, random_places([f"name/{each.name}" for each in samples], seed), shares)
     members: dict[str, list[int]] = {}
     for row, each in enumerate(samples):
         members.setdefault(f"group/{each.group}" if each.group else f"name/{each.name}", []).append(row)
@@ -90,7 +90,7 @@ def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> A
         alone[samples[rows[0]].labels] if len(rows) == 1 else _unit([samples[row].labels for row in rows], kinds)
         for rows in members.values()
     ]
-    splits = by_unit(units, _places(list(members), seed), shares)
+    splits = by_unit(units, random_places(list(members), seed), shares)
     found = np.empty(len(samples), np.int64)
     for rows, place in zip(members.values(), splits, strict=True):
         found[rows] = place
@@ -105,7 +105,7 @@ def _unit(pictures: Sequence[tuple[str, ...]], kinds: dict[str, int]) -> Unit:
     return tuple(sorted(counts.items()))
 
 
-def _places(names: Sequence[str], seed: int) -> Array:
+def random_places(names: Sequence[str], seed: int) -> Array:
     """A random number for every name, (n,): the same for a name, whatever else is there."""
     digests = b"".join(hashlib.blake2b(each.encode(errors="surrogateescape"), digest_size=8).digest() for each in names)
     return draws(seed, "split", 0, np.frombuffer(digests, "<u8"), 1)[:, 0]

@@ -81,9 +81,18 @@ class Run(NamedTuple):
     end: int
 
 
-def run(data: bytes, symbols: Mapping[str, Any], persistent: Callable[[Any], Any] | None = None, start: int = 0) -> Run:
-    """Run one pickle; RefusedPickle or CutShort say why not, any other ValueError that it is broken."""
-    machine = _Machine(data, symbols, persistent, start)
+def run(
+    data: bytes,
+    symbols: Mapping[str, Any],
+    persistent: Callable[[Any], Any] | None = None,
+    start: int = 0,
+    longest: int = LONGEST_TEXT,
+) -> Run:
+    """Run one pickle; RefusedPickle or CutShort say why not, any other ValueError that it is broken.
+
+    `longest` is how many bytes one text may have.
+    """
+    machine = _Machine(data, symbols, persistent, start, longest)
     try:
         return machine.run()
     except (RefusedPickle, CutShort):
@@ -106,9 +115,14 @@ class _Machine:
     """Stack, marks and memo of one pickle, and how far it has been run."""
 
     def __init__(
-        self, data: bytes, symbols: Mapping[str, Any], persistent: Callable[[Any], Any] | None, start: int
+        self,
+        data: bytes,
+        symbols: Mapping[str, Any],
+        persistent: Callable[[Any], Any] | None,
+        start: int,
+        longest: int,
     ) -> None:
-        self.data, self.at = data, start
+        self.data, self.at, self.longest = data, start, longest
         self.symbols, self.persistent = symbols, persistent
         self.stack: list[Any] = []
         self.marks: list[int] = []  # how high the stack was
@@ -137,8 +151,8 @@ class _Machine:
 
     def piece(self, count: int) -> bytes:
         """The next bytes."""
-        if count > LONGEST_TEXT:
-            raise RefusedPickle(f"has a text of {count:,} bytes, at most {LONGEST_TEXT:,} are read")
+        if count > self.longest:
+            raise RefusedPickle(f"has a text of {count:,} bytes, at most {self.longest:,} are read")
         end = self.at + count
         if end > len(self.data):
             raise CutShort("it is cut short")
