@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from vitrail.data.augment import Augment
 from vitrail.network.config import ConvStem
@@ -76,7 +77,6 @@ FINE_TUNING = {  # the paper's table 4: steps, rates tried; then size and averag
 }
 
 
-@pytest.mark.row("P.11")
 @pytest.mark.parametrize("name", FINE_TUNING)
 def test_fine_tuning_is_the_papers_table_4(name: str) -> None:
     found = RECIPES[f"paper-finetune-{name}"]
@@ -85,6 +85,7 @@ def test_fine_tuning_is_the_papers_table_4(name: str) -> None:
     facts = (recipe.optimiser, recipe.momentum, recipe.batch, recipe.schedule, recipe.weight_decay, recipe.clip)
     assert facts == ("sgd", 0.9, 512, "cosine", 0.0, 1.0)
     assert recipe.lr in found.sweep
+    assert recipe.head_start == "zeros"
 
 
 @pytest.mark.row("P.14")
@@ -105,7 +106,7 @@ def test_googles_repository(name: str, steps: int, lr: float, warmup: int) -> No
     assert recipe.augment == Augment(crop=(0.05, 1.0), flip=True)
 
 
-@pytest.mark.row("001.10", "001.11", "001.12", "001.13")
+@pytest.mark.row("001.12", "001.13")
 def test_jeonsworld() -> None:
     found = RECIPES["jeonsworld-cifar"]
     expected = Recipe(
@@ -119,6 +120,7 @@ def test_jeonsworld() -> None:
         batch=512,
         augment=Augment(crop=(0.05, 1.0)),
         dropout=0.1,
+        head_start="zeros",
     )
     assert (found.recipe, found.steps, found.size, found.model) == (expected, 10_000, 224, "vit-b16")
     assert [factor(found.recipe, step, 10_000, 97.0) for step in (0, 499, 500, 5250)] == [0.002, 1.0, 1.0, 0.5]
@@ -134,6 +136,8 @@ def test_qucy() -> None:
     assert config is not None
     assert (config.image_size, config.patch_size, config.depth, config.width) == ((32, 32), (4, 4), 6, 768)
     assert found.recipe.weight_decay == found.recipe.warmup == found.recipe.clip == 0
+    quick = RECIPES["qucy-cifar100-quick"]
+    assert (found.limit, quick.limit, quick.recipe, quick.network(100)) == (0, 1000, recipe, config)
 
 
 @pytest.mark.row("003.16")
@@ -152,10 +156,11 @@ def test_learnopencv() -> None:
     assert count_parameters(on_meta(config)) == 86_540_008
 
 
-@pytest.mark.row("EVA.1")
-def test_eva6() -> None:
-    found = RECIPES["eva6-cats-dogs"]
+@pytest.mark.parametrize("name, schedule", [("eva6-cats-dogs", "constant"), ("eva6-cats-dogs-step", "step")])
+def test_eva6(name: str, schedule: str) -> None:
+    found = RECIPES[name]
     recipe = found.recipe
+    assert (recipe.schedule, recipe.step_epochs, recipe.step_factor) == (schedule, 1, 0.7)
     assert (recipe.optimiser, recipe.lr, recipe.batch, recipe.epochs) == ("adam", 3e-5, 64, 50)
     config = found.network(2)
     assert config is not None
@@ -163,7 +168,6 @@ def test_eva6() -> None:
     assert (config.depth, config.heads, config.tokens) == (12, 8, 50)
 
 
-@pytest.mark.row("QU.1", "4.KD")
 def test_deit_without_a_teacher() -> None:
     found = RECIPES["deit-imagenet"]
     recipe = found.recipe
@@ -187,7 +191,7 @@ def test_mae_fine_tuning(name: str, epochs: int, lr: float, decay: float, drop_p
     found = RECIPES[f"mae-finetune-{name}"]
     recipe = found.recipe
     assert (recipe.epochs, recipe.lr, recipe.layer_decay, recipe.drop_path) == (epochs, lr, decay, drop_path)
-    assert (recipe.batch, recipe.weight_decay, recipe.smoothing) == (1024, 0.05, 0.1)
+    assert (recipe.batch, recipe.weight_decay, recipe.smoothing, recipe.head_start) == (1024, 0.05, 0.1, "zeros")
     assert recipe.warmup * epochs == pytest.approx(5)
     assert recipe.lr * recipe.final == pytest.approx(1e-6)
     config = found.network(1000)
@@ -230,3 +234,23 @@ def test_our_own_stand_first_and_need_no_network() -> None:
     assert all(RECIPES[name].network(10) is None for name in ("scratch", "finetune", "probe"))
     assert RECIPES["probe"].recipe.tune == "head"
     assert Preset(recipe=Recipe()).steps is None
+
+
+@pytest.mark.row("EVA.1")
+@pytest.mark.parametrize("epochs, share, per_epoch", [(1, 0.7, 10), (3, 0.5, 7), (0.5, 0.9, 4)])
+def test_the_stepped_schedule_is_torchs(epochs: float, share: float, per_epoch: int) -> None:
+    recipe = Recipe(schedule="step", step_epochs=epochs, step_factor=share, warmup=0)
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, step_size=int(epochs * per_epoch), gamma=share)
+    for step in range(6 * per_epoch):
+        assert factor(recipe, step, 6 * per_epoch, per_epoch) == pytest.approx(
+            optimiser.param_groups[0]["lr"], rel=1e-12
+        )
+        optimiser.step()
+        scheduler.step()
+
+
+def test_the_stepped_schedule_warms_up_and_ends_above_zero() -> None:
+    recipe = Recipe(schedule="step", step_epochs=1, step_factor=0.5, warmup=4, final=0.2)
+    found = [factor(recipe, step, 100, 10) for step in (0, 3, 4, 13, 14, 99)]
+    assert found == pytest.approx([0.25, 1.0, 1.0, 1.0, 0.6, 0.2 + 0.8 * 0.5**9])

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from vitrail.training import RECIPES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
 
-@pytest.mark.row("001.16")
 def test_published_results_stand_on_the_page_as_in_the_notes() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `[a-z0-9-]+` \|", line)]
     assert len(rows) == 5

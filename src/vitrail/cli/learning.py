@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Data = Annotated[
     str,
     typer.Argument(
-        metavar="DATA", help="Class folders, split folders, a CSV table, idx or npz arrays, or vitrail:fashion."
+        metavar="DATA",
+        help="Class folders, split folders, a CSV table, idx or npz arrays, CIFAR's files, or vitrail:fashion.",
     ),
 ]
 
@@ -40,6 +41,9 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Or: as many steps as fit this time on this machine.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pictures a step.")] = None,
     size: Annotated[str, typer.Option(help="Pixels the network sees: 64, or 160x288 (height x width).")] = "",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many images of each split, class by class: a quick try.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
     patience: Annotated[int | None, typer.Option(min=0, help="Stop after so many epochs without a gain.")] = None,
     balance: Annotated[str | None, typer.Option(help="Rare classes: none, weights or sampling.")] = None,
@@ -80,6 +84,7 @@ def train(
         minutes=minutes,
         batch=batch,
         size=size_pair(size) if size else None,
+        limit=limit,
         lr=lr,
         patience=patience,
         balance=balance,

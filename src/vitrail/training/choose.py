@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,15 +49,19 @@ def choose(
     model: str | ViTConfig | None = None,
     start: str | os.PathLike[str] | Checkpoint | None = None,
     size: int | tuple[int, int] | None = None,
+    ends: Mapping[str, Any] | None = None,
     seed: int = 0,
     threads: int = 2,
 ) -> Chosen:
-    """A fresh network for these pictures, or a trained one with a head for their classes."""
+    """A fresh network for these images, or a trained one with a head for their classes.
+
+    `ends` are settings after the blocks, without weights of their own, that a trained network gets: pool, final norm.
+    """
     if model is not None and start is not None:
         raise InputError("give a model to start from scratch, or a checkpoint to start from: not both")
     torch.default_generator.manual_seed(key(seed, "weights"))
     if start is not None:
-        return _from_checkpoint(dataset, start, recipe, size)
+        return _from_checkpoint(dataset, start, recipe, size, ends or {})
     preprocess = fresh_preprocess(dataset, entries, size, _config_of(model))
     config = _config_of(model) or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
     config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
@@ -155,6 +159,7 @@ def _from_checkpoint(
     start: str | os.PathLike[str] | Checkpoint,
     recipe: Recipe,
     size: int | tuple[int, int] | None,
+    ends: Mapping[str, Any],
 ) -> Chosen:
     """A trained network with a head for these classes; what it knows of them by name stays."""
     loaded = start if isinstance(start, Checkpoint) else load(start)
@@ -167,7 +172,7 @@ def _from_checkpoint(
         loaded = replace(loaded, preprocess=replace(loaded.preprocess, range=bands["range"]))
     origin = "in memory" if isinstance(start, Checkpoint) else str(Path(start)) if os.sep in str(start) else str(start)
     made = with_classes(loaded, dataset.classes)
-    made = replace(made, model=_rebuilt(made.model, recipe))
+    made = replace(made, model=_rebuilt(made.model, recipe, ends))
     return Chosen(made.model, made.preprocess, origin, made)
 
 
@@ -176,9 +181,9 @@ def _regularised(config: ViTConfig, recipe: Recipe) -> ViTConfig:
     return replace(config, **given)
 
 
-def _rebuilt(model: ViT, recipe: Recipe) -> ViT:
-    """The same network with the recipe's dropout and drop path."""
-    config = _regularised(model.config, recipe)
+def _rebuilt(model: ViT, recipe: Recipe, ends: Mapping[str, Any]) -> ViT:
+    """The same network with the recipe's dropout and drop path, and what it changes after the blocks."""
+    config = replace(_regularised(model.config, recipe), **ends)
     if config == model.config:
         return model
     changed = ViT(config)

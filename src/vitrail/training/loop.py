@@ -275,10 +275,11 @@ class _Loop:
         return since >= max(min(self.interval, self.job.save_seconds), self.pause / self.job.save_share)
 
     def save(self) -> None:
-        """Everything that the rest of the run depends on; a network of NaN is never written over a good one."""
+        """Everything that the rest of the run depends on; what holds NaN is never written over what is good."""
         started = time.monotonic()
-        if not all(all_finite(each) for each in self.model.parameters()):
-            raise _DivergedError(f"after step {self.at.step} the weights are no longer numbers")
+        for name, value in self.tensors().items():
+            if not all_finite(value):
+                raise _DivergedError(f"after step {self.at.step} the {name.replace('.', ' ', 1)} is no longer a number")
         if self.at.finished:
             self.write("last", {} if self.at.best is None else {"best_val_score": self.at.best[0]})
         self.log.sync()
@@ -287,13 +288,17 @@ class _Loop:
         self.saved, self.interval = time.monotonic(), self.interval * 2
         self.pause = self.saved - started
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that steps have changed: of the network, the optimiser and the average."""
+        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        found |= {f"optimiser.{name}": value for name, value in self.optimiser.state_tensors().items()}
+        if self.average is not None:
+            found |= {f"average.{name}": value for name, value in self.average.tensors().items()}
+        return found
+
     def write_state(self) -> None:
         """The state as it stands now."""
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"optimiser.{name}": value for name, value in self.optimiser.state_tensors().items()}
-        if self.average is not None:
-            tensors |= {f"average.{name}": value for name, value in self.average.tensors().items()}
-        tensors["random.torch"] = torch.get_rng_state()
+        tensors = self.tensors() | {"random.torch": torch.get_rng_state()}
         facts = asdict(self.at) | {"random": random_states()}
         write_state(self.states, State(tensors, facts))
 

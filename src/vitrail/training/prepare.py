@@ -13,6 +13,7 @@ from vitrail.data.reading import read_data
 from vitrail.data.samples import Dataset
 from vitrail.data.scan import scan
 from vitrail.data.splits import split
+from vitrail.data.subset import subset
 from vitrail.errors import InputError
 
 Done = Callable[[int], None]
@@ -35,11 +36,15 @@ def prepare(
     unreadable: str = "skip",
     val: float = 0.1,
     test: float = 0.2,
+    limit: int = 0,
     seed: int = 0,
     threads: int = 2,
     done: Done | None = None,
 ) -> Prepared:
-    """Read, leave out what was excluded, open every picture once, and split what is not split yet."""
+    """Read, leave out what was excluded, open every image once, and split what is not split yet.
+
+    With a `limit`, so many images of each split are used, drawn class by class.
+    """
     dataset = data if isinstance(data, Dataset) else read_data(data, pattern=pattern)
     notes = [f"{count} left out: {why}" for why, count in dataset.left_out.items()]
     if exclude is not None:
@@ -51,4 +56,10 @@ def prepare(
     whole = split(scanned.dataset, val=val, test=0.0 if scanned.dataset.splits else test, seed=seed)
     if "train" not in whole.dataset.splits:
         raise InputError(f"{dataset.source} has no pictures to train on: it has only {', '.join(whole.dataset.splits)}")
-    return Prepared(whole.dataset, tuple(scanned.entries), tuple(scanned.bad), (*notes, *whole.notes))
+    notes += whole.notes
+    used, entries = whole.dataset, tuple(scanned.entries)
+    if limit:
+        rows = subset(used, limit, seed)
+        notes.append(f"{len(rows):,} of {len(used):,} images are used: at most {limit:,} of each split, class by class")
+        used, entries = used.select(rows), tuple(entries[row] for row in rows)
+    return Prepared(used, entries, tuple(scanned.bad), tuple(notes))

@@ -69,15 +69,15 @@ def probe(
     return Probed(tuple(stages), torch.as_tensor(weight), torch.as_tensor(bias))
 
 
-def start_head(model: ViT, probed: Probed) -> bool:
-    """Let the head start from the probe, so that tuning begins where the probe ends; whether it could."""
+def start_head(model: ViT, probed: Probed, start: str = "probe") -> bool:
+    """Let the head start from the probe, so that tuning begins where that ends, or from zeros; whether it could."""
     head = model.head
     if not isinstance(head, Head) or head.classify is None or head.classify.weight.shape != probed.weight.shape:
         return False
     with torch.no_grad():
-        head.classify.weight.copy_(probed.weight)
+        head.classify.weight.copy_(probed.weight if start == "probe" else torch.zeros_like(probed.weight))
         if head.classify.bias is not None:
-            head.classify.bias.copy_(probed.bias)
+            head.classify.bias.copy_(probed.bias if start == "probe" else torch.zeros_like(probed.bias))
     return True
 
 

@@ -11,10 +11,11 @@ from vitrail.data.augment import Augment
 from vitrail.errors import ConfigError
 
 OPTIMISERS: Final = ("adamw", "adam", "muon", "sgd")
-SCHEDULES: Final = ("cosine", "linear", "constant", "restarts")
+SCHEDULES: Final = ("cosine", "linear", "constant", "restarts", "step")
 BALANCES: Final = ("none", "weights", "sampling")
 PRECISIONS: Final = ("fp32", "bf16")
 TUNES: Final = ("all", "head")
+HEAD_STARTS: Final = ("probe", "zeros")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,13 @@ class Recipe:
     clip: float = 1.0  # largest norm of the gradient; 0: no limit
     ema: float = 0.0  # share of the old average kept at each step; 0: no average
     # learning rate
-    schedule: str = "cosine"  # per step; restarts: cosine again and again
+    schedule: str = "cosine"  # per step; restarts: cosine again and again; step: a factor every so many epochs
     warmup: float = 0.05  # under 1: a share of all steps; else a number of steps
     final: float = 0.0  # learning rate at the end, as a share of lr
     restart_epochs: float = 10.0  # length of the first period of restarts
     restart_factor: int = 2  # how much longer each next one is
+    step_epochs: float = 1.0  # of the schedule "step": epochs between two cuts of the rate
+    step_factor: float = 0.7  # what each cut leaves of it
     layer_decay: float = 1.0  # learning rate of each block, as a share of the block's after it
     head_lr: float = 1.0  # learning rate of the head, as a multiple of lr
     # loss
@@ -49,6 +52,7 @@ class Recipe:
     augment: Augment = field(default_factory=Augment)
     # network
     tune: str = "all"  # or the head alone
+    head_start: str = "probe"  # with a checkpoint to start from: the linear probe, or zeros as in the paper
     dropout: float | None = None  # None: as the network says
     drop_path: float | None = None
     precision: str = "fp32"
@@ -71,8 +75,10 @@ class Recipe:
             raise ConfigError(f"pieces: a batch of {self.batch} cannot pass in {self.pieces} pieces")
         if self.ema == 1.0 or self.momentum == 1.0 or self.beta2 == 1.0 or self.smoothing == 1.0:
             raise ConfigError("ema, momentum, beta2 and smoothing: expected under 1, or nothing is ever learned")
-        if self.lr <= 0 or self.layer_decay <= 0:
-            raise ConfigError("lr and layer_decay: expected more than 0")
+        if self.lr <= 0 or self.layer_decay <= 0 or self.step_factor <= 0:
+            raise ConfigError("lr, layer_decay and step_factor: expected more than 0")
+        if self.epochs == 0 and self.head_start == "zeros":
+            raise ConfigError("epochs=0 with head_start='zeros' would leave a head of zeros: set head_start='probe'")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same recipe back."""
@@ -98,6 +104,8 @@ _RANGES = {
     "warmup": (0.0, 1e9),
     "final": (0.0, 1.0),
     "restart_epochs": (1e-3, 1e6),
+    "step_epochs": (1e-3, 1e6),
+    "step_factor": (0.0, 1.0),
     "layer_decay": (0.0, 1.0),
     "head_lr": (0.0, 1e4),
     "smoothing": (0.0, 1.0),
@@ -108,5 +116,6 @@ _CHOICES = {
     "schedule": SCHEDULES,
     "balance": BALANCES,
     "tune": TUNES,
+    "head_start": HEAD_STARTS,
     "precision": PRECISIONS,
 }

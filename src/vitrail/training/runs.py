@@ -40,6 +40,7 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.speed import measure_speed, overfits, scaled, steps_for
 from vitrail.training.state import has_state
 
+ENDS: tuple[str, ...] = ("pool", "final_norm")  # what a recipe may change of a network that is there already
 LONG: int = 500  # steps from which a run is long enough to be tried on one batch first
 
 
@@ -84,6 +85,7 @@ class Options:
     steps: int | None = None  # instead of either
     batch: int | None = None
     size: int | tuple[int, int] | None = None
+    limit: int | None = None  # images of each split, drawn class by class; None: as the recipe says, or all
     lr: float | None = None
     patience: int | None = None
     balance: str | None = None
@@ -138,10 +140,12 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
     folder_of_runs = Path(options.out)
     make_folder(folder_of_runs)
     preset = resolve(options)
-    prepared = prepare_data(data, options)
+    prepared = prepare_data(data, preset, options)
     for note in prepared.notes:
         tell(note)
     chosen = choose_network(prepared, preset, options)
+    for note in fitted_to(preset, chosen, options):
+        tell(note)
     plan = make_plan(prepared, chosen, preset, options)
     warnings = check(plan, prepared, options)
     for text in warnings:
@@ -216,20 +220,28 @@ def resolve(options: Options) -> Preset:
         if name not in RECIPES:
             raise InputError(f"no recipe {name!r}: {nearest(name, RECIPES)}")
         found = RECIPES[name]
+        if found.objective != "classify":
+            raise InputError(
+                f"{name} learns by {found.objective}, which cannot be trained here yet: an ordinary classifier would "
+                "come out of it under that name"
+            )
     if options.epochs is not None and options.minutes is not None:
         raise InputError("give epochs or minutes, not both")
     if options.minutes is not None:
         number("minutes", options.minutes, 1e-3, 1e6)
     whole("seed", options.seed, 0, 2**62, InputError)
+    limit = found.limit if options.limit is None else whole("limit", options.limit, 1, 2**62, InputError)
     if options.device != "cpu":
         raise InputError(f"device: training runs on the cpu and nowhere else yet, got {options.device!r}")
     names = ("epochs", "batch", "lr", "patience", "balance")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.batch is not None:
+        given["pieces"] = min(found.recipe.pieces, max(options.batch, 1))  # they are for memory alone
     steps = None if "epochs" in given or options.minutes is not None else found.steps
-    return replace(found, recipe=replace(found.recipe, **given), steps=options.steps or steps)
+    return replace(found, recipe=replace(found.recipe, **given), steps=options.steps or steps, limit=limit)
 
 
-def prepare_data(data: str | os.PathLike[str] | Dataset, options: Options) -> Prepared:
+def prepare_data(data: str | os.PathLike[str] | Dataset, preset: Preset, options: Options) -> Prepared:
     return prepare(
         data,
         pattern=options.pattern,
@@ -237,17 +249,19 @@ def prepare_data(data: str | os.PathLike[str] | Dataset, options: Options) -> Pr
         unreadable=options.unreadable,
         val=options.val,
         test=options.test,
+        limit=preset.limit,
         seed=options.seed,
     )
 
 
 def choose_network(prepared: Prepared, preset: Preset, options: Options) -> Chosen:
-    """The network that was asked for, or the recipe's own, or one that suits the pictures."""
+    """The network that was asked for, or the recipe's own, or one that suits the images; at the recipe's size."""
     model, size = options.model, options.size
     if options.start is None and model is None and preset.model:
         model = replace(PRESETS[preset.model], **preset.changes)
-    if options.start is None and size is None and preset.size:
+    if size is None and preset.size:
         size = preset.size
+    ends = {name: preset.changes[name] for name in ENDS if name in preset.changes}
     return choose(
         prepared.dataset,
         prepared.entries,
@@ -255,8 +269,23 @@ def choose_network(prepared: Prepared, preset: Preset, options: Options) -> Chos
         model=model,
         start=options.start,
         size=size,
+        ends=ends,
         seed=options.seed,
     )
+
+
+def fitted_to(preset: Preset, chosen: Chosen, options: Options) -> list[str]:
+    """What a recipe makes of the network it starts from, and what it leaves as it is, in words."""
+    if chosen.start is None:
+        return []
+    config, notes = chosen.model.config, []
+    if options.size is None and preset.size:
+        notes.append(f"images of {preset.size}x{preset.size}, as the recipe says: --size gives another")
+    others = {name: value for name, value in preset.changes.items() if name not in ENDS}
+    apart = [f"{name} {getattr(config, name)}" for name, value in others.items() if getattr(config, name) != value]
+    if apart:
+        notes.append(f"the network is that of the checkpoint, where the recipe was made for another: {listed(apart)}")
+    return notes
 
 
 def make_plan(prepared: Prepared, chosen: Chosen, preset: Preset, options: Options) -> Plan:
@@ -328,7 +357,7 @@ def make_parts(plan: Plan, dataset: Dataset, manifest: Manifest, options: Option
 
 
 def probe_first(job: Job, parts: dict[str, Part], dataset: Dataset) -> tuple[Stage, ...]:
-    """k-NN and a linear probe, once a run; the head then starts from the probe."""
+    """k-NN and a linear probe, once a run; the head then starts from the probe, or from zeros if the recipe says so."""
     path = job.folder / "stages.json"
     if path.exists():
         rows = read_json(path)["stages"]
@@ -340,7 +369,7 @@ def probe_first(job: Job, parts: dict[str, Part], dataset: Dataset) -> tuple[Sta
     if job.plan.recipe.augment.crop is not None:
         parts = parts | {"train": training_part(plan, dataset)}
     probed = probe(job.model, plan.preprocess, parts, judged, len(plan.classes), plan.task)
-    start_head(job.model, probed)
+    start_head(job.model, probed, plan.recipe.head_start)
     for stage in probed.stages:
         job.watch.tell(f"{stage.name}: {100 * stage.score.value:.1f} % on {judged}")
     write_json(path, {"stages": [each._asdict() for each in probed.stages]})

@@ -1,4 +1,4 @@
-"""The learning rate of a step, as a share of the recipe's: warm-up, then cosine, linear, constant or restarts.
+"""The learning rate of a step, as a share of the recipe's: warm-up, then cosine, linear, constant, restarts or steps.
 
 A pure function of the step, so that a run which goes on has the very rates it would have had.
 
@@ -7,6 +7,7 @@ Against others' schedules, with w steps of warm-up out of T:
   here it is (s + 1) / w: the first step counts, and step w - 1 has the full rate already.
 - from step w on the values are the same as theirs: 1 at w, `final` at T; the last step that is taken is T - 1.
 - restarts are torch's CosineAnnealingWarmRestarts told the epoch as a fraction before every step.
+- step is torch's StepLR stepped at the end of every epoch, where the warm-up has no steps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vitrail.training.recipe import Recipe
 
 
 def factor(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float:
-    """What lr is multiplied by at a step, counted from 0, of so many; only restarts ask for the epoch's length."""
+    """What lr is multiplied by at a step, counted from 0, of so many; restarts and step ask for the epoch's length."""
     if step < 0 or steps < 1 or steps_per_epoch <= 0:
         raise InputError(
             "expected a step from 0 of at least 1, in epochs of more than 0 steps; "
@@ -29,6 +30,9 @@ def factor(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> flo
         return (step + 1) / warm
     if recipe.schedule == "constant":
         return 1.0
+    if recipe.schedule == "step":
+        cuts = int((step - warm) // (steps_per_epoch * recipe.step_epochs))
+        return recipe.final + (1.0 - recipe.final) * math.pow(recipe.step_factor, cuts)
     if recipe.schedule == "restarts":
         done = _since_restart((step - warm) / steps_per_epoch, recipe.restart_epochs, recipe.restart_factor)
     else:

@@ -46,7 +46,7 @@ def trial(
 ) -> Trial:
     """Everything up to the first step, and no further."""
     preset = resolve(options)
-    prepared = prepare_data(data, options)
+    prepared = prepare_data(data, preset, options)
     chosen = choose_network(prepared, preset, options)
     plan = make_plan(prepared, chosen, preset, options)
     found = findings_of(plan, prepared)
