@@ -55,10 +55,13 @@ class Rollout(Method):
     name: ClassVar[str] = "rollout"
     fusion: str = "mean"  # of the heads: mean, max or min
     discard: float = 0.9  # share of the weakest links between patches that are cut, in every block
+    blocks: int | None = None  # so many of them, from the first: how far attention has come by then; None: all
 
     def __post_init__(self) -> None:
         choice("fusion", self.fusion, FUSIONS)
         number("discard", self.discard, 0.0, 1.0, below=True)
+        if self.blocks is not None:
+            whole("blocks", self.blocks, 1, 1024)
 
 
 @dataclass(frozen=True)

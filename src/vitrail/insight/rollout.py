@@ -57,13 +57,17 @@ def rows_of(found: Watched, block: int, weights: Tensor, patch: int | None = Non
 
 
 def rollout_map(model: ViT, pixels: Tensor, method: Rollout) -> Tensor:
-    """Attention multiplied through all blocks, half of each token kept for the residual way around it."""
-    found = traced(model, pixels)
+    """Attention multiplied through the blocks, half of each token kept for the residual way around it."""
+    count = model.config.depth if method.blocks is None else method.blocks
+    whole("blocks", count, 1, model.config.depth, error=InputError)
+    found = traced(model, pixels, list(range(count)))
+    places = found.places[: count + 1]
     fused = [
         without_weak(fuse(each.float(), method.fusion), method.discard, place)
-        for each, place in zip(found.trace.attention, found.places[:-1], strict=True)
+        for each, place in zip(found.trace.attention, places[:-1], strict=True)
     ]
-    rolled = roll(fused, found.trace.pool_weights.float(), found.places)
+    start = carry(found.trace.pool_weights.float(), found.places[-1], places[-1])
+    rolled = roll(fused, start, places)
     return to_grid(rolled, model.config.prefix, model.grid_of(pixels))
 
 
