@@ -318,6 +318,20 @@ def test_colour_for_a_grey_network(kind: str) -> None:
     np.testing.assert_allclose(answers(new, CAT), expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("kind", ["patches", "no bias", "convolutions"])
+def test_colours_weigh_as_pillow_weighs_them(kind: str) -> None:
+    """Pure red, green and blue: each gets the answer of its own grey, of 76, 150 and 29, and of no other's."""
+    grey = Preprocess(32, crop=1.0, channels=1, mean=0.1307, std=0.3081)
+    old = checkpoint(network(channels=1, **STEMS[kind]), grey)
+    new = with_channels(old, 3)
+    colours = [Image.new("RGB", (32, 32), colour) for colour in ("#ff0000", "#00ff00", "#0000ff")]
+    ours = np.concatenate([answers(new, each) for each in colours])
+    greys = np.concatenate([answers(old, each.convert("L")) for each in colours])
+    apart = np.abs(ours[:, None] - greys[None]).max(axis=-1)  # (colours, greys)
+    assert apart.argmin(axis=1).tolist() == [0, 1, 2]
+    assert apart.diagonal().max() < 0.02 * np.abs(greys).max()
+
+
 def test_there_and_back() -> None:
     old = checkpoint(network(channels=1), Preprocess(32, crop=1.0, channels=1, mean=0.2, std=0.3))
     again = with_channels(with_channels(old, 3), 1)
@@ -362,14 +376,15 @@ def test_channels_are_a_number_of_bands(wrong: Any) -> None:
 
 def test_a_start_for_training_on_five_bands() -> None:
     """Kernels, mean and std in turn; what was fitted for the colours is gone."""
-    old = checkpoint(network(), PIXELS, temperature=1.5, reject=0.2)
+    fitted = {"temperature": 1.5, "reject": 0.2, "thresholds": (0.1, 0.2, 0.3), "task": "several"}
+    old = checkpoint(network(), PIXELS, **fitted)
     new = with_channels(old, 5)
     assert (new.model.config.channels, new.preprocess.channels) == (5, 5)
     turn = [0, 1, 2, 0, 1]
     assert new.preprocess.mean == tuple(PIXELS.mean[place] for place in turn)
     assert new.preprocess.std == tuple(PIXELS.std[place] for place in turn)
     torch.testing.assert_close(new.model.patches.kernel, old.model.patches.kernel[:, turn] * (3 / 5))
-    assert (new.temperature, new.reject) == (None, None)
+    assert (new.temperature, new.reject, new.thresholds) == (None, None, None)
     assert new.provenance.notes == "made for 5 channels instead of 3, to be trained further"
     assert old.temperature == 1.5
 

@@ -218,6 +218,53 @@ def test_w5_bad_files_are_refused_before_anything_is_taken_from_them(tmp_path: P
     assert len(str(caught.value)) < 600
 
 
+def _archive(body: bytes, *entries: bytes) -> bytes:
+    """A zip of these members' bytes, with a directory of these entries."""
+    directory = b"".join(entries)
+    numbers = (0, 0, len(entries), len(entries), len(directory), len(body), 0)
+    return body + directory + b"PK\5\6" + struct.pack("<4H2IH", *numbers)
+
+
+def _parts(name: str, member: bytes) -> tuple[bytes, bytes]:
+    """A member's bytes with its own header, and its entry in the directory."""
+    whole = evil.zip_bytes({name: member})
+    start = whole.rindex(b"PK\1\2")
+    return whole[:start], whole[start : whole.rindex(b"PK\5\6")]
+
+
+def _moved(entry: bytes, place: int) -> bytes:
+    return entry[:42] + struct.pack("<I", place) + entry[46:]
+
+
+@pytest.mark.fault("W5")
+def test_w5_members_that_share_bytes_or_hide_some_are_refused(tmp_path: Path) -> None:
+    """One member inside the bytes of another, as bombs have it; and bytes between members that no entry names."""
+    inner, inner_entry = _parts("b.npy", ONE)
+    outer, outer_entry = _parts("a.npy", evil.npy((len(inner),), descr="|u1", data=inner))
+    path = tmp_path / "x.npz"
+    honest = _archive(outer + inner, outer_entry, _moved(inner_entry, len(outer)))
+    assert read_npz(write(path, honest))["b"].read().tolist() == [0.0]
+    shared = _archive(outer, outer_entry, _moved(inner_entry, outer.index(inner)))
+    with pytest.raises(CheckpointError, match="'b.npy' overlaps another member"):
+        read_npz(write(path, shared))
+    hidden = _archive(outer + bytes(100) + inner, outer_entry, _moved(inner_entry, len(outer) + 100))
+    with pytest.raises(CheckpointError, match="'b.npy' has hidden bytes before it"):
+        read_npz(write(path, hidden))
+    last = _archive(outer + bytes(100), outer_entry)
+    with pytest.raises(CheckpointError, match="hidden bytes stand before it"):
+        read_npz(write(path, last))
+
+
+@pytest.mark.fault("W5")
+@pytest.mark.parametrize("field", [14, 18, 22], ids=["checksum", "packed size", "size"])
+def test_w5_a_member_whose_own_header_says_otherwise_is_refused(tmp_path: Path, field: int) -> None:
+    """Readers that believe the header and readers that believe the directory would see two different files."""
+    data = bytearray(_npz(ONE))
+    data[field] ^= 1
+    with pytest.raises(CheckpointError, match="'a.npy' and the directory contradict each other"):
+        read_npz(write(tmp_path / "x.npz", bytes(data)))
+
+
 @pytest.mark.fault("W4", "W5")
 def test_w5_a_member_that_lies_about_its_size_unpacks_no_further(tmp_path: Path) -> None:
     """The directory says 528 bytes; the compressed ones would go on for 64 MB."""

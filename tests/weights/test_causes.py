@@ -55,6 +55,18 @@ def test_norm_eps(tmp_path: Path) -> None:
     assert load(tmp_path / "timm").model.config.norm_eps == 1e-6
 
 
+@pytest.mark.parametrize("eps", [1e-12, 1e-6, 3e-5])
+def test_norm_eps_in_force_is_the_folder_s(tmp_path: Path, eps: float) -> None:
+    """Not the one that its model type takes for granted, and not ours: the answers are the same."""
+    ckpt = network(norm_eps=eps)
+    convert(ckpt, tmp_path / "hf", to="transformers")
+    back = load(tmp_path / "hf")
+    assert back.model.config.norm_eps == eps
+    assert why(back, "norm_eps") == Setting("norm_eps", f"{eps}", "the folder's config.json")
+    pixels = torch.randn(2, 3, 32, 32)
+    assert torch.equal(back.model(pixels), ckpt.model(pixels))
+
+
 def test_layer_scale(tmp_path: Path) -> None:
     """A file half of whose LayerScale is gone, and a target without any, are refused."""
     ckpt = network(layer_scale=1e-5)

@@ -19,7 +19,9 @@ import oracles
 from network import renames
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
+from vitrail.network import ViTConfig
 from vitrail.weights import convert, load
+from vitrail.weights.families.clip import _ratio
 from weights.parity import SIZES, assert_equal, assert_same_bits
 
 VISION: dict[str, Any] = {
@@ -121,6 +123,14 @@ def test_there_and_back(library: ModuleType, tmp_path: Path, name: str, quick: b
     again = library.CLIP(**made, text_cfg=TEXT).eval().visual
     again.load_state_dict(tower(written), strict=True)
     assert_equal(ours.model, again, native)
+
+
+def test_every_mlp_width_comes_back_from_its_ratio() -> None:
+    """open_clip multiplies and rounds down: no width may come out one smaller."""
+    for width in (49, 98, 128, 196):
+        for mlp_width in range(1, 5 * width):
+            config = ViTConfig(image_size=16, patch_size=8, width=width, depth=1, heads=1, mlp_width=mlp_width)
+            assert int(width * _ratio(config)) == mlp_width
 
 
 def test_open_clip_loads_our_folder_with_its_text_tower(library: ModuleType, tmp_path: Path) -> None:

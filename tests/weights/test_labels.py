@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.errors import CheckpointError, InputError
@@ -129,7 +129,6 @@ def test_no_file_a_folder_a_pipe_and_no_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("W17")
-@settings(max_examples=150, deadline=None)
 @given(content=st.binary(max_size=60) | st.text(max_size=40).map(str.encode), json_name=st.booleans())
 def test_w17_no_content_raises_anything_else(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, json_name: bool

@@ -14,8 +14,11 @@ from network import renames
 from vitrail.checkpoint import Checkpoint, Mapped
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
-from vitrail.network import Resample, ViT, ViTConfig
+from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
 from vitrail.weights import FAMILIES, convert, load
+from vitrail.weights.family import class_names
+from vitrail.weights.overrides import told
+from vitrail.weights.resize import with_size
 
 SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
 
@@ -46,8 +49,36 @@ def test_what_is_loaded_can_be_saved_as_ours(bare: Path, tmp_path: Path) -> None
     back = load(tmp_path / "ours.safetensors")
     assert back.provenance == ckpt.provenance
     assert all(torch.equal(value, back.model.state_dict()[name]) for name, value in ckpt.model.state_dict().items())
-    with pytest.raises(InputError, match="says everything itself"):
-        load(tmp_path / "ours.safetensors", override={"heads": 4})
+    for wrong in ({"override": {"heads": 4}}, {"leave_out": ("head",)}):
+        with pytest.raises(InputError, match="says everything itself"):
+            load(tmp_path / "ours.safetensors", **wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_loaded_is_at_rest(bare: Path) -> None:
+    """No layer of it trains: dropout, where a file asks for it, would change answers."""
+    assert not any(each.training for each in load(bare).model.modules())
+
+
+def test_the_folder_of_a_run_stands_for_its_best_checkpoint(bare: Path, tmp_path: Path) -> None:
+    best, last = load(bare), load(bare)
+    with torch.no_grad():
+        last.model.norm.bias.add_(1.0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "data.json").write_text("{}")
+    vitrail.save(best, tmp_path / "run" / "best.safetensors")
+    vitrail.save(last, tmp_path / "run" / "last.safetensors")
+    assert torch.equal(load(tmp_path / "run").model.norm.bias, best.model.norm.bias)
+
+
+def test_every_tensor_has_memory_of_its_own_and_no_more(bare: Path, tmp_path: Path) -> None:
+    """Also where two of ours are cut out of one of theirs: no small tensor keeps a large one alive."""
+    dinov3 = {"qkv_bias": "no-key", "rotary": Rotary("dinov3"), "positions": Positions("none"), "norm_eps": 1e-5}
+    model = ViT(ViTConfig(**SMALL, **dinov3, layer_scale=1.0, classes=0)).eval()
+    convert(Checkpoint(model, Preprocess(32)), tmp_path / "dinov3.pth", to="dinov3")
+    for path in (bare, tmp_path / "dinov3.pth"):
+        state = load(path).model.state_dict()
+        assert all(value.untyped_storage().nbytes() == value.nbytes for value in state.values())
+        assert len({value.untyped_storage().data_ptr() for value in state.values()}) == len(state)
 
 
 def test_settings_can_be_overridden_by_name(bare: Path) -> None:
@@ -120,6 +151,53 @@ def test_another_image_size_resamples_the_table_once(bare: Path) -> None:
     assert larger.model.tokens.tables[0].table.shape == (37, 128)
     pixels = torch.randn(2, 3, 48, 48)
     assert torch.allclose(native.model(pixels), larger.model(pixels), atol=1e-5)
+
+
+def test_another_size_keeps_the_mode_and_refuses_what_has_no_table() -> None:
+    """A network that trains goes on training, one at rest stays so; relative positions are for one size."""
+    for training in (True, False):
+        ckpt = Checkpoint(ViT(ViTConfig(**SMALL)).train(training), Preprocess(32))
+        assert with_size(ckpt, 48).model.training is training
+        assert with_size(ckpt, 48).preprocess.size == (48, 48)
+        assert with_size(ckpt, 32).model is ckpt.model
+    relative = Checkpoint(ViT(ViTConfig(**SMALL, positions=Positions("relative"))), Preprocess(32))
+    with pytest.raises(CheckpointError, match="positions 'relative' cannot be made for another size: keep"):
+        with_size(relative, 48)
+
+
+def test_settings_are_told_in_words() -> None:
+    colour = Preprocess(32, crop=0.875, antialias=False, mean=(0.1, 0.2, 0.3), order="BGR")
+    words = "32x32, crop 0.875, bicubic without antialias, mean 0.1/0.2/0.3, std 0.5, BGR"
+    assert told(colour) == words
+    assert told(Preprocess((32, 48), "squash", 1.0, "bilinear")) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
+    assert told(Resample(antialias=False, offset=0.1)) == "bicubic, offset 0.1"
+    assert told(Resample("bilinear", align_corners=True, antialias=False)) == "bilinear, align_corners"
+
+
+@pytest.mark.parametrize("name", ["cls_token", "pos_embed"])
+def test_a_batch_axis_of_two_does_not_fit(bare: Path, name: str) -> None:
+    """Of two cls tokens, or two tables, none is taken in silence."""
+    tensors = load_file(bare)
+    save_file(tensors | {name: torch.cat((tensors[name], tensors[name]))}, bare)
+    with pytest.raises(CheckpointError, match=rf"expected \[(1|17), 128\], got {name} \[2, (1|17), 128\]"):
+        load(bare)
+
+
+def test_a_gap_between_blocks_is_named(bare: Path) -> None:
+    """Block 1 is called 2: not one block too few, but a file that is not whole."""
+    renamed = {name.replace("blocks.1.", "blocks.2."): value for name, value in load_file(bare).items()}
+    save_file(renamed, bare)
+    with pytest.raises(CheckpointError, match=r"expected blocks numbered from 0 without a gap, got \[0, 2\]"):
+        load(bare)
+
+
+def test_names_in_a_mapping_go_by_their_numbers() -> None:
+    """Whatever their order in the file, and whether JSON made text of the numbers."""
+    assert class_names(3, {"2": "egg", "0": "cat", "1": "dog"}) == ("cat", "dog", "egg")
+    assert class_names(3, {1: "dog", 2: "egg", 0: "cat"}) == ("cat", "dog", "egg")
+    assert class_names(3, ["cat", "dog", "cat"]) == ("cat (0)", "dog", "cat (2)")
+    with pytest.raises(CheckpointError, match="expected names for 3 outputs"):
+        class_names(3, {"0": "cat", "1": "dog", "3": "egg"})
 
 
 @pytest.mark.fault("W9")
@@ -259,6 +337,44 @@ def test_hf_names_lead_to_the_folder_that_was_fetched(
     assert (asked["repo"], asked["revision"]) == ("a/b", "v2")
     assert asked["allow_patterns"] == ["*.json", "*.safetensors"]  # no code, and no pickles where they are not needed
     assert torch.equal(ckpt.model.norm.weight, load(bare).model.norm.weight)
+
+
+def test_hf_names_come_from_the_cache_without_a_network(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the revision that was asked for, and only what is there already."""
+    hub = pytest.importorskip("huggingface_hub")
+    convert(bare, tmp_path / "folder", to="timm")
+    asked: list[dict[str, Any]] = []
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route to anywhere")
+
+    def cached(repo: str, **how: Any) -> str:
+        asked.append({"repo": repo, **how})
+        return str(tmp_path / "folder")
+
+    monkeypatch.setattr(hub, "list_repo_files", unreachable)
+    monkeypatch.setattr(hub, "snapshot_download", cached)
+    assert torch.equal(load("hf:a/b@v2").model.norm.weight, load(bare).model.norm.weight)
+    assert asked == [{"repo": "a/b", "revision": "v2", "local_files_only": True}]
+
+
+@pytest.mark.parametrize(
+    "names, pickles",
+    [(["config.json", "pytorch_model.bin"], True), (["config.json", "pytorch_model.bin", "a.safetensors"], False)],
+)
+def test_hf_pickles_are_fetched_only_where_there_is_nothing_else(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], pickles: bool
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(hub, "list_repo_files", lambda repo, revision: names)
+    monkeypatch.setattr(hub, "snapshot_download", lambda repo, **how: asked.update(how) or str(bare))
+    load("hf:a/b")
+    assert ("*.bin" in asked["allow_patterns"]) is pickles
+    assert "*.safetensors" in asked["allow_patterns"]
+    assert not any(each.endswith("py") or each == "*" for each in asked["allow_patterns"])
 
 
 def test_hf_names_say_what_to_do_offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,13 @@ def test_deit_as_timm_reads_it(timm: ModuleType, tmp_path: Path, variant: str) -
     assert_equal(load(path).model, witness, SIZES[:1])
 
 
+@pytest.mark.parametrize("variant, crop", [("DeiT", 0.875), ("distilled", 0.875), ("DeiT-III", 1.0)])
+def test_deit_three_is_prepared_in_its_own_way(tmp_path: Path, variant: str, crop: float) -> None:
+    """DeiT cuts 224 of 256; DeiT-III was scored on the whole short side."""
+    ours = load(saved(random(Deit, **DEITS[variant]), tmp_path / "theirs.pth"))
+    assert (ours.preprocess.crop, ours.preprocess.interpolation) == (crop, "bicubic")
+
+
 def test_the_wrong_resampling_is_visible(tmp_path: Path) -> None:
     theirs = random(Deit)
     wrong = load(saved(theirs, tmp_path / "theirs.pth"), override={"resample": Resample()}).model

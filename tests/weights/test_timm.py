@@ -16,8 +16,11 @@ from torch import nn
 import vitrail
 from network import renames
 from vitrail.errors import CheckpointError
-from vitrail.network import ResNetStem
-from vitrail.weights import convert, load
+from vitrail.images import Preprocess
+from vitrail.network import ResNetStem, ViT, ViTConfig
+from vitrail.weights import FAMILIES, convert, load
+from vitrail.weights.family import Description
+from vitrail.weights.tables import to_theirs
 from weights.parity import assert_equal, assert_same_bits
 
 THEIRS: dict[str, Any] = {
@@ -237,6 +240,24 @@ def test_what_config_json_says_of_heads_activation_pool_and_size(vit: Any, tmp_p
     said = {"num_heads": 4, "act_layer": "relu", "global_pool": "avg", "img_size": [16, 64], "drop_rate": 0.1}
     ours = load(folder(theirs, tmp_path / "folder", model_args={"embed_dim": 128, **said}))
     assert_equal(ours.model, theirs, ((16, 64), (32, 32)))
+
+
+def test_heads_wider_than_their_share_are_read_from_the_queries(tmp_path: Path) -> None:
+    """Two heads of 96 in a network 128 wide, which timm's own classes cannot be: the shapes say it all the same."""
+    config = ViTConfig(
+        image_size=32, patch_size=8, width=128, depth=2, heads=2, head_width=96, mlp_width=256, classes=10
+    )
+    model = ViT(config).eval()
+    renames.randomise(model)
+    outline = Description(config, Preprocess(32), layout="vit")
+    tensors, without = to_theirs(FAMILIES["timm"].table(outline), model.state_dict(), config)
+    assert without == []
+    save_file(tensors, tmp_path / "wide.safetensors")
+    ours = load(tmp_path / "wide.safetensors", override={"heads": 2})
+    assert (ours.model.config.heads, ours.model.config.head_width) == (2, 96)
+    assert_equal(ours.model, model)
+    with pytest.raises(CheckpointError, match="heads that do not make up the width"):
+        convert(ours, tmp_path / "out", to="timm")
 
 
 def test_a_grey_network_whose_folder_speaks_of_colours(vit: Any, tmp_path: Path) -> None:

@@ -489,7 +489,11 @@ def test_what_config_leaves_out_its_class_decides(transformers: ModuleType, vit:
 
 
 @pytest.mark.parametrize(
-    "name", ["ViT", "DeiT", "MSN", "I-JEPA", "DINOv2", "DINOv2, registers", "DINOv3", "CLIP", "SigLIP"]
+    "name",
+    [
+        *("ViT", "DeiT", "MSN", "MAE's encoder", "I-JEPA", "DINOv2", "DINOv2, registers", "DINOv3"),
+        *("CLIP", "SigLIP", "SigLIP 2"),
+    ],
 )
 def test_defaults_are_those_of_the_classes(transformers: ModuleType, name: str) -> None:
     from vitrail.weights.families.transformers_configs import ACTIVATIONS, KINDS

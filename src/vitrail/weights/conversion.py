@@ -215,9 +215,8 @@ def _compare(checkpoint: Checkpoint, path: Path, to: str) -> ParityReport:
     if unequal or absent:
         raise CheckpointError(f"{to}: mapped back, tensors differ or are gone: {listed([*unequal, *absent], ', ')}")
     first, second = (_answers(each, config.image_size) for each in (checkpoint, back))
-    largest = float((first - second).abs().max()) if first.numel() else 0.0
-    scale = float(first.abs().max()) if first.numel() else 1.0
-    if largest > 1e-5 * scale:
+    largest, scale = _apart(first, second)
+    if not largest <= 1e-5 * scale:  # also where one of them is no number
         raise CheckpointError(f"{to}: read back, the network answers differently, by {largest:.3g} of {scale:.3g}")
     return ParityReport(
         source="",
@@ -250,7 +249,18 @@ def _same_pixels(one: Preprocess, other: Preprocess) -> bool:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+    """Also those of zeros: 0.0 and -0.0 are equal, and not the same."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(each.contiguous().flatten().view(torch.uint8) for each in (one, other)))
+
+
+def _apart(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """The largest difference of two networks' answers, and their scale: half precision may overflow, in both alike."""
+    same = (one == other) | (one.isnan() & other.isnan())
+    difference = (one - other).abs().masked_fill(same, 0.0)
+    finite = one.nan_to_num(0.0, 0.0, 0.0).abs()
+    return (float(difference.max()), float(finite.max())) if one.numel() else (0.0, 1.0)
 
 
 def _answers(checkpoint: Checkpoint, size: tuple[int, int]) -> Tensor:
