@@ -8,13 +8,9 @@ import io
 import json
 import os
 import random
+import resource
 import struct
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +19,17 @@ import pytest
 import torch
 
 import vitrail
+from effort import at_most
 from vitrail import checkpoint as module
+from vitrail.about import About, Described
 from vitrail.checkpoint import KEY, Checkpoint, Mapped, Provenance, Setting, content_hash, load, save
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.images import Preprocess
 from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
 from vitrail.network.masked import MaskedDecoder
 
 TINY = ViTConfig(image_size=(16, 16), patch_size=(4, 4), width=8, depth=2, heads=2, mlp_width=12, classes=3)
+BUILDING = 20_000  # calls: some times what loading TINY takes, and a small part of what a thousand blocks would
 NAMES = ("cat", "œuf [à la coque]", "<b>été</b>")
 PIXELS = Preprocess(size=16)
 
@@ -115,6 +114,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, torch.Tens
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "full.safetensors"
+    torch.manual_seed(1)  # not that of the tests: what they make themselves differs from this
     save(full(), path)
     return path.read_bytes()
 
@@ -266,12 +266,14 @@ def test_classes_without_names_are_numbers() -> None:
 
 
 def test_a_network_in_training_answers_as_one_at_rest(tmp_path: Path) -> None:
-    model = ViT(shaped(dropout=0.5, norm="batch", drop_path=0.3)).train()
+    model = ViT(shaped(dropout=0.5, norm="batch", drop_path=0.3, initialisation="timm")).train()
     pixels = np.random.default_rng(0).standard_normal((4, 3, 16, 16), np.float32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     made = Checkpoint(model, PIXELS)
     first, second = made.run(pixels), made.run(pixels)
+    assert np.abs(first[0]).max() > 0
     assert np.array_equal(first[0], second[0])
+    assert np.array_equal(first[1], second[1])
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with torch.no_grad():
@@ -283,11 +285,14 @@ def test_a_network_in_training_answers_as_one_at_rest(tmp_path: Path) -> None:
 
 @pytest.mark.fault("T8")
 def test_every_flipped_bit_is_found(saved: Path) -> None:
+    """One in each tensor, the length of the header, and many in it."""
     data = saved.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     dice = random.Random(0)
-    places = [dice.randrange(8 * len(data)) for _ in range(200)]
-    places += [dice.randrange(8 * end) for _ in range(200)]  # the header is a small part of a real file
+    spans = [each["data_offsets"] for name, each in parts(saved)[0].items() if name != "__metadata__"]
+    places = [8 * end + dice.randrange(8 * start, 8 * stop) for start, stop in spans if stop > start]
+    assert len(places) > 40
+    places += [dice.randrange(64, 8 * end) for _ in range(100)]
     places += range(64)
     missed = [place for place in places if not refused(saved, flipped(data, place))]
     assert missed == [], f"{len(missed)} of {len(places)} flips were not noticed"
@@ -381,9 +386,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_not_ours_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.safetensors"
-    start = time.process_time()
-    assert refused(path, data)
-    assert time.process_time() - start < 0.5  # the expected 50 ms, with room for a busy machine
+    with at_most(1000):
+        assert refused(path, data)
 
 
 @pytest.mark.fault("W8")
@@ -520,10 +524,8 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
     saved: Path, field: str, value: Any, reason: str
 ) -> None:
     path = rewritten(saved, lambda description, _: description["config"].update({field: value}))
-    start = time.process_time()
-    with pytest.raises(CheckpointError, match=reason):
+    with at_most(BUILDING), pytest.raises(CheckpointError, match=reason):
         load(path)
-    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -644,24 +646,38 @@ def test_a_file_cut_while_it_is_read_does_no_harm(saved: Path, monkeypatch: pyte
 
 
 @pytest.mark.fault("W14")
-def test_a_file_replaced_all_the_time_loads_whole_or_not_at_all(saved: Path) -> None:
-    data = saved.read_bytes()
-    stop = threading.Event()
+def test_a_file_replaced_between_any_two_reads_loads_whole_or_not_at_all(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written anew in place, with other weights or half of them, before each of the reads in turn."""
+    data, read = saved.read_bytes(), os.preadv
+    torch.manual_seed(2)
+    save(full(), saved)
+    other = saved.read_bytes()
+    assert len(other) == len(data)
+    assert other != data
+    reads: list[int] = []
+    changes: dict[int, bytes] = {}
 
-    def rewrite() -> None:
-        while not stop.is_set():
-            saved.write_bytes(data[: len(data) // 2])
+    def changing(number: int, views: list[memoryview], start: int) -> int:
+        reads.append(start)
+        if len(reads) in changes:
+            saved.write_bytes(changes[len(reads)])
+        return read(number, views, start)
+
+    monkeypatch.setattr(os, "preadv", changing)
+    monkeypatch.setattr(module, "in_threads", lambda work, given: [work(each) for each in given])
+    saved.write_bytes(data)
+    assert load(saved).classes == NAMES
+    count = len(reads)
+    assert count > 20
+    for new in (other, data[: len(data) // 2]):
+        for turn in (1, 2, 3, count // 2, count):
             saved.write_bytes(data)
-
-    thread = threading.Thread(target=rewrite)
-    thread.start()
-    try:
-        for _ in range(50):
-            with suppress(CheckpointError):
-                assert load(saved).classes == NAMES
-    finally:
-        stop.set()
-        thread.join()
+            reads.clear()
+            changes = {turn: new}
+            with pytest.raises(CheckpointError, match="was cut short|was changed|is damaged|cannot be read"):
+                load(saved)
 
 
 # ---- saving is all or nothing ------------------------------------------------------------------------------------
@@ -669,24 +685,16 @@ def test_a_file_replaced_all_the_time_loads_whole_or_not_at_all(saved: Path) -> 
 
 @pytest.mark.fault("T5")
 def test_a_full_disk_leaves_the_older_file(saved: Path) -> None:
-    """A limit on file size in another process stands for a full disk: the write itself fails half-way."""
-    before = saved.read_bytes()
-    script = f"""
-import resource, sys, torch, vitrail
-loaded = vitrail.load({str(saved)!r})
-with torch.no_grad():
-    loaded.model.norm.bias += 1
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    vitrail.save(loaded, {str(saved)!r})
-except vitrail.VitrailError as error:
-    print(error)
-    sys.exit(7)
-"""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 7, run.stderr
-    assert str(saved) in run.stdout
-    assert f"({len(before):,} bytes needed): File too large" in run.stdout
+    """A limit on the size of files stands for a full disk: the write itself fails half-way."""
+    before, made = saved.read_bytes(), full()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            save(made, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(caught.value) == f"could not write {saved} ({len(before):,} bytes needed): File too large"
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
 
@@ -727,6 +735,45 @@ def test_what_does_not_read_back_never_takes_the_name(saved: Path, monkeypatch: 
     assert os.listdir(saved.parent) == [saved.name]
 
 
+@pytest.mark.fault("T5")
+def test_a_file_is_synced_proven_renamed_and_its_folder_synced_in_that_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut at any moment leaves the older file or the new one: each step is on the disk before the next."""
+    path = tmp_path / "folder" / "a.safetensors"
+    sync, read_back, rename = os.fsync, module.load, os.replace
+    steps: list[tuple[str, ...]] = []
+
+    def name_of(number: int) -> str:
+        return os.readlink(f"/proc/self/fd/{number}")
+
+    def synced(number: int) -> None:
+        steps.append(("synced", name_of(number), str(os.fstat(number).st_size)))
+        sync(number)
+
+    def loaded(path: Path) -> Checkpoint:
+        steps.append(("read back", str(path)))
+        return read_back(path)
+
+    def renamed(old: Path, new: Path) -> None:
+        steps.append(("renamed", str(old), str(new)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(module, "load", loaded)
+    monkeypatch.setattr(os, "replace", renamed)
+    save(full(), path)
+    temporary = steps[0][1]
+    assert Path(temporary).parent == path.parent.resolve()
+    assert Path(temporary) != path
+    assert [step[:2] if step[1] == str(path.parent) else step for step in steps] == [
+        ("synced", temporary, str(path.stat().st_size)),  # all of it, nothing left in a buffer
+        ("read back", temporary),
+        ("renamed", temporary, str(path)),
+        ("synced", str(path.parent)),
+    ]
+
+
 def test_places_where_no_file_can_be_are_refused(tmp_path: Path, saved: Path) -> None:
     made = full()
     folder = tmp_path / "folder.safetensors"
@@ -744,7 +791,9 @@ def test_places_where_no_file_can_be_are_refused(tmp_path: Path, saved: Path) ->
     assert sorted(os.listdir(tmp_path)) == [folder.name, saved.name]
 
 
-@pytest.mark.parametrize("metric", [float("nan"), float("inf"), np.float32(0.5), object()], ids=str)
+@pytest.mark.parametrize(
+    "metric", [float("nan"), float("inf"), np.float32(0.5), object()], ids=["nan", "inf", "float32", "object"]
+)
 def test_a_metric_that_json_cannot_carry_is_refused(tmp_path: Path, metric: Any) -> None:
     made = dataclasses.replace(full(), provenance=Provenance(metrics={"top1": metric}))
     with pytest.raises(CheckpointError, match="not saved: the description holds what JSON cannot carry"):
@@ -767,13 +816,15 @@ def tiny_network(**changes: Any) -> ViT:
 
 
 def test_predicting_leaves_every_module_in_its_mode() -> None:
-    model = tiny_network(dropout=0.5).train()
+    model = tiny_network(dropout=0.5, initialisation="timm").train()  # whose head does not start from zero
     model.encoder.blocks[0].eval()  # frozen, as people do
     before = [module.training for module in model.modules()]
     checkpoint = Checkpoint(model, Preprocess(size=8))
     pixels = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
-    first, second = checkpoint.run(pixels)[0], checkpoint.run(pixels)[0]
-    assert np.array_equal(first, second)  # no dropout
+    first, second = checkpoint.run(pixels), checkpoint.run(pixels)
+    for one, other in zip(first, second, strict=True):  # no dropout
+        assert np.abs(one).max() > 0
+        assert np.array_equal(one, other)
     assert [module.training for module in model.modules()] == before
 
 
@@ -821,3 +872,25 @@ def test_thresholds_and_reject_are_obeyed() -> None:
     limits[int(plain.labels[1])] = 1.0
     kept = vitrail.predict(Checkpoint(model, Preprocess(size=8), thresholds=tuple(limits)), [picture])[0]
     assert kept.labels == (plain.labels[0], plain.labels[2])
+
+
+def test_a_runtime_says_of_itself_what_its_about_says() -> None:
+    class Runtime(Described):
+        def __init__(self, about: About) -> None:
+            self.about = about
+
+    about = About(Preprocess(size=8), ("a", "b"), "several", 1.5, (0.25, 0.75), 0.125)
+    runtime = Runtime(about)
+    for field in dataclasses.fields(About):
+        assert getattr(runtime, field.name) == getattr(about, field.name), field.name
+    assert About.from_dict(json.loads(json.dumps(about.to_dict()))) == about
+    for name in about.to_dict():
+        with pytest.raises(CheckpointError, match=f"the description lacks {name}"):
+            About.from_dict({key: value for key, value in about.to_dict().items() if key != name})
+
+
+def test_a_name_far_from_all_is_answered_with_all_of_them() -> None:
+    known = ("bicubic", "bilinear", "box")
+    assert nearest("bicubik", known) == "did you mean 'bicubic'?"
+    assert nearest("biliear", known) == "did you mean 'bilinear'?"
+    assert nearest("zzz", known) == "expected one of: bicubic, bilinear, box"

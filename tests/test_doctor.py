@@ -29,6 +29,14 @@ def test_the_machine() -> None:
     assert ("cuda" in machine["devices"]) == torch.cuda.is_available()
 
 
+def test_the_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert doctor.examine()["machine"]["cores"] == "3"
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert doctor.examine()["machine"]["cores"] == "64"
+
+
 def test_extras_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = [
         "torch>=2.10",

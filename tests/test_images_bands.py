@@ -127,6 +127,25 @@ def test_every_band_is_resized_and_normalised_by_itself(channels: int, kind: str
         np.testing.assert_allclose(pixels[place], (seen / full - mean[place]) / std[place], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind, full", [("uint8", 255.0), ("uint16", FULL)])
+def test_no_kernel_leaves_what_whole_numbers_can_be(kind: str, full: float) -> None:
+    """A bicubic kernel overshoots beside an edge: above the brightest and below the darkest there is nothing."""
+    picture = np.zeros((16, 16, 4), kind)
+    picture[:, 8:] = np.iinfo(kind).max
+    seen = plain(48, 4, full).array(picture)
+    assert (seen.min(), seen.max()) == (0, full)
+    free = plain(48, 4, 1.0).array(picture.astype(np.float32) / np.float32(full))
+    assert free.min() < -0.01
+    assert free.max() > 1.01
+
+
+def test_npy_by_columns_is_the_same_image() -> None:
+    values = noise(5, 7, 3)
+    for stored in (values, np.asfortranarray(values)):
+        np.testing.assert_array_equal(decode_bands(npy(stored), 3, FULL), values)
+    assert b"'fortran_order': True" in npy(np.asfortranarray(values))
+
+
 def test_resizing_is_torchs_interpolate_with_antialias_and_without() -> None:
     picture = noise(40, 52, 6, kind="float32")
     tensor = torch.from_numpy(picture).permute(2, 0, 1)[None]
@@ -537,6 +556,31 @@ def test_i4_cut_at_every_byte(name: str) -> None:
 def test_what_cannot_be_meant_is_refused(source: Array, channels: int, full: float, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         plain(8, channels, full)(source)
+
+
+@pytest.mark.parametrize("low, high", [(0.0, 101.0), (0.5, 255.0), (-101.0, 0.0), (-200.0, 1.0)])
+def test_values_far_beyond_the_range_are_refused_on_either_side(low: float, high: float) -> None:
+    values = np.linspace(low, high, 48, dtype=np.float32).reshape(4, 4, 3)
+    with pytest.raises(ImageError, match=f"values {low:g} to {high:g}, and range=1 counts as 1.0"):
+        decode_bands(values, 3, 1.0)
+    np.testing.assert_array_equal(decode_bands(values, 3, 3.0), values)  # up to a hundred times the range are meant
+
+
+@pytest.mark.fault("I3")
+def test_i3_strips_that_overlap_cannot_multiply_a_file() -> None:
+    """Many strips may each claim the whole file: together no more than there is."""
+    values = noise(12, 4, 3, kind="uint8")
+    pieces = [part.tobytes() for part in np.split(values, 3)]
+    right = handmade(pieces, {**tags(values, 1), 278: (4,)})
+    np.testing.assert_array_equal(decode_bands(right, 3), values)
+    lie, lengths = bytearray(right), struct.pack("<3I", 48, 48, 48)
+    assert lie.count(lengths) == 1
+    claimed = len(lie) // 2
+    struct.pack_into("<3I", lie, lie.index(lengths), claimed, claimed, claimed)
+    start = lie.index(struct.pack("<3I", 8, 56, 104))
+    struct.pack_into("<3I", lie, start, 8, 8, 8)
+    with pytest.raises(ImageError, match=f"its strips overlap: {3 * claimed} bytes in {len(lie)}"):
+        decode_bands(bytes(lie), 3)
 
 
 def test_numbers_without_a_range_are_any() -> None:

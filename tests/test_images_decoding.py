@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageFile
 
+from vitrail.decoding import decode_pages
 from vitrail.errors import ImageError, InputError
-from vitrail.images import FORMATS, Preprocess, decode
+from vitrail.headers import webp_size
+from vitrail.images import FORMATS, Limits, Preprocess, decode
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -205,6 +209,37 @@ def test_an_orientation_set_on_an_image_in_memory_counts() -> None:
     assert decode(image).size == (5, 3)
 
 
+@pytest.mark.fault("I6")
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_i6_both_byte_orders_of_exif_turn_the_image(order: str) -> None:
+    """A block of one tag, the orientation, as cameras of either kind write it."""
+    block = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
+    assert decode(encoded(Image.new("RGB", (40, 24)), "JPEG", exif=b"Exif\0\0" + block)).size == (24, 40)
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": b"Exif\0\0"}])
+def test_the_size_in_a_webp_header_is_that_of_the_image(options: dict[str, Any]) -> None:
+    data = encoded(Image.new("RGB", (40, 24)), "WEBP", **options)
+    assert webp_size(data) == (40, 24)
+    assert decode(data, limits=Limits(side=40)).size == (40, 24)
+    with pytest.raises(ImageError, match="raise Limits.side"):
+        decode(data, limits=Limits(side=39))
+    assert webp_size(b"\x89PNG" + bytes(40)) is None
+
+
+@pytest.mark.fault("I8")
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_every_nth_page_is_that_page_upright(kind: str) -> None:
+    """All of them first and only then looked at: each is an image of its own."""
+    colours = [(50 * number, 0, 255 - 50 * number) for number in range(5)]
+    pages = [Image.new("RGB", (8, 6), colour) for colour in colours]
+    data = encoded(pages[0], kind, save_all=True, append_images=pages[1:])
+    for every, kept in ((1, colours), (2, colours[::2]), (3, colours[::3]), (9, colours[:1])):
+        found = list(decode_pages(data, "pages", every))
+        assert [page.getpixel((7, 5)) for page in found] == kept
+        assert {page.size for page in found} == {(8, 6)}
+
+
 @pytest.mark.fault("I8")
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "AVIF"])
 def test_i8_the_first_frame(kind: str) -> None:
@@ -286,6 +321,14 @@ def test_i7_values_out_of_range_are_refused_not_clipped() -> None:
     for image in (one("F", 255.0), one("F", float("nan"))):
         with pytest.raises(ImageError, match="expected 0 to 1"):
             decode(image)
+
+
+def test_16_bits_are_rounded_to_8_and_not_cut() -> None:
+    """The nearest of 256 levels, each 257 of the 65,536 apart."""
+    levels = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    expected = np.rint(levels / 257).astype(np.uint8)
+    for source in (levels, levels.astype(np.int32), Image.fromarray(levels), encoded(Image.fromarray(levels), "PNG")):
+        np.testing.assert_array_equal(np.asarray(decode(source, "L")), expected)
 
 
 def test_an_upright_rgb_image_is_not_copied() -> None:

@@ -30,13 +30,17 @@ def fresh() -> int:
 
 def test_all_but_that_thread_keep_theirs() -> None:
     alone, inside = threads_alone(), []
-    meeting = threading.Barrier(3, timeout=20)
+    meeting = threading.Barrier(3)
 
     def work() -> None:
-        for _ in range(3):
-            alone()
-            meeting.wait()
-            inside.append((torch.get_num_threads(), fresh()))
+        try:
+            for _ in range(3):
+                alone()
+                meeting.wait()
+                inside.append((torch.get_num_threads(), fresh()))
+        except BaseException:
+            meeting.abort()  # the others need not wait for this one
+            raise
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for each in threads:
@@ -44,6 +48,23 @@ def test_all_but_that_thread_keep_theirs() -> None:
     for each in threads:
         each.join()
     assert inside == [(1, 3)] * 9
+    assert (torch.get_num_threads(), fresh()) == (3, 3)
+
+
+def test_one_thread_after_another_works_alone() -> None:
+    """Each by itself: what one has done already is not yet done for the next."""
+    alone, inside = threads_alone(), []
+
+    def work() -> None:
+        for _ in range(2):
+            alone()
+            inside.append(torch.get_num_threads())
+
+    for _ in range(3):
+        worker = threading.Thread(target=work)
+        worker.start()
+        worker.join()
+    assert inside == [1] * 6
     assert (torch.get_num_threads(), fresh()) == (3, 3)
 
 

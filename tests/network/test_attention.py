@@ -376,6 +376,29 @@ def test_relative_keys_shift_the_scores() -> None:
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [(0,), (5,), (6, 2)])
+@pytest.mark.parametrize("kind", ["plain", "causal", "row", "column", "relative", "sizes"])
+def test_the_rows_asked_for_are_those_of_the_whole_matrix(x: Tensor, kind: str, rows: tuple[int, ...]) -> None:
+    """And beside them the tokens come from all rows, as ever."""
+    place = Place((2, 3), 1)
+    if kind == "relative":
+        positions = Positions("relative")
+        config = ViTConfig(image_size=(8, 12), patch_size=4, width=16, heads=4, depth=1, positions=positions)
+        attention = Attention.of_block(config, 0).eval()
+        for parameter in attention.parameters():
+            nn.init.normal_(parameter, std=0.4)
+    else:
+        attention = build(causal=kind == "causal", line=kind if kind in ("row", "column") else "")
+    if kind == "sizes":
+        place = place._replace(sizes=torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7))
+    every = attention.attend(x, place=place, explicit=True)
+    some = attention.attend(x, place=place, explicit=True, rows=rows)
+    assert every.weights is not None
+    assert some.weights is not None
+    torch.testing.assert_close(some.weights, every.weights[:, :, list(rows)])
+    torch.testing.assert_close(some.output, every.output, atol=1e-5, rtol=1e-5)
+
+
 def test_the_fused_and_explicit_ways_have_the_same_gradients(x: Tensor) -> None:
     attention = build(qk_norm=True)
     x.requires_grad_(True)

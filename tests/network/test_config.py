@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.checks import shown
@@ -196,6 +196,18 @@ def test_an_image_that_does_not_divide() -> None:
     assert "image 225x224 does not divide into patches of 16x16 pixels" in message
     assert "224 x 224" in message
     assert "image 60x64" in refusal(tiny, image_size=(60, 64), stem=ConvStem((4, 8)))
+
+
+@pytest.mark.parametrize(
+    "size, fit", [((231, 233), "224 x 240"), ((1, 7), "16 x 16"), ((248, 500), "256 x 496"), ((225, 239), "224 x 240")]
+)
+def test_an_image_that_does_not_divide_is_told_the_nearest_that_does(size: tuple[int, int], fit: str) -> None:
+    assert refusal(ViTConfig, image_size=size).endswith(f"resize it, for example to {fit}")
+
+
+def test_a_network_of_more_than_1024_blocks_is_refused() -> None:
+    assert tiny(depth=1024).depth == 1024
+    assert refusal(tiny, depth=1025) == "depth: expected a whole number from 1 to 1024, got 1025"
 
 
 MLP_WIDTHS = {"width": 18, "heads": 3, "head_width": 8}
@@ -416,7 +428,6 @@ CONFIGS = st.builds(
 
 
 @pytest.mark.row("000.06")
-@settings(max_examples=60, deadline=None)
 @given(config=CONFIGS)
 def test_json_carries_every_config_unchanged(config: ViTConfig) -> None:
     text = json.dumps(config.to_dict(), allow_nan=False)

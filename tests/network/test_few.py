@@ -80,3 +80,27 @@ def test_only_training_among_few_tokens_takes_it(
         calls.clear()
         attention(x)
     assert not calls
+
+
+@pytest.mark.parametrize(
+    "dtype, queries, keys, few_enough",
+    [
+        (torch.float32, 128, 128, True),
+        (torch.float32, 129, 129, False),
+        (torch.float32, 1, 129, False),
+        (torch.float32, 129, 1, False),
+        (torch.bfloat16, 256, 256, True),
+        (torch.bfloat16, 257, 257, False),
+        (torch.float64, 2, 2, False),
+        (torch.float16, 2, 2, False),
+    ],
+)
+def test_how_many_are_few_depends_on_the_precision(
+    dtype: torch.dtype, queries: int, keys: int, few_enough: bool
+) -> None:
+    q = torch.zeros(1, 1, queries, 4, dtype=dtype, requires_grad=True)
+    k = torch.zeros(1, 1, keys, 4, dtype=dtype)
+    assert few.suits(q, k) is few_enough
+    assert not few.suits(q.detach(), k)
+    with torch.no_grad():
+        assert not few.suits(q, k)

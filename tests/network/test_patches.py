@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -37,7 +37,6 @@ def test_a_picture_of_256_has_256_patches_of_16_and_loses_nothing() -> None:
 
 
 @pytest.mark.row("004.05", "000.02")
-@settings(max_examples=40, deadline=None)
 @given(
     grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     patch=st.tuples(st.integers(1, 5), st.integers(1, 5)),

@@ -130,6 +130,34 @@ def test_the_dropout_of_the_other_hybrids() -> None:
     assert dropouts == {"r-vit-ti16": 0.0, "r26-vit-s32": 0.0, "r50-vit-l32": 0.1}
 
 
+UNSEEN = ("activation", "norm_eps", "layer_scale", "pool", "drop_path", "initialisation", "merge_per_block")
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("vit-b16", ("gelu", 1e-6, None, "cls", 0.0, "paper", 0)),
+        ("deit-b16", ("gelu", 1e-6, None, "cls", 0.1, "timm", 0)),
+        ("deit-s16-distilled", ("gelu", 1e-6, None, "cls+distillation", 0.1, "timm", 0)),
+        ("deit3-l16", ("gelu", 1e-6, 1e-6, "cls", 0.45, "timm", 0)),
+        ("dinov2-s14", ("gelu", 1e-6, 1.0, "cls", 0.0, "dinov2", 0)),
+        ("dinov2-g14", ("silu", 1e-6, 1.0, "cls", 0.0, "dinov2", 0)),
+        ("dinov3-b16", ("gelu", 1e-5, 1e-5, "cls", 0.0, "dinov2", 0)),
+        ("dinov3-splus16", ("silu", 1e-5, 1e-5, "cls", 0.0, "dinov2", 0)),
+        ("clip-b32", ("quick_gelu", 1e-5, None, "cls", 0.0, "timm", 0)),
+        ("siglip-b16", ("gelu_tanh", 1e-6, None, "map", 0.0, "paper", 0)),
+        ("mae-h14", ("gelu", 1e-6, None, "cls", 0.0, "mae", 0)),
+        ("vit-nano4-28", ("gelu", 1e-6, None, "mean", 0.0, "timm", 0)),
+    ],
+)
+def test_what_tells_families_apart_that_no_shape_shows(name: str, expected: tuple[object, ...]) -> None:
+    """Weights load into the wrong one without an error, and answer wrongly."""
+    config = preset(name)
+    assert tuple(getattr(config, field) for field in UNSEEN) == expected
+    rotary = config.rotary and (config.rotary.kind, config.rotary.theta, config.rotary.rescale)
+    assert rotary == (("dinov3", 100.0, 2.0) if name.startswith("dinov3") else None)
+
+
 @pytest.mark.row("001.01", "003.02")
 def test_a_preset_is_changed_by_replacing_fields() -> None:
     """Another project's base, large and huge have dropout 0.1 throughout: a field, not another preset."""

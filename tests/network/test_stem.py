@@ -181,6 +181,13 @@ def test_the_whole_stem_against_a_recomputation(size: tuple[int, int]) -> None:
         assert renames.gap(module(pixels).double(), x) < 1e-5
 
 
+def test_every_norm_of_a_stem_takes_its_eps() -> None:
+    stem = ResNetV2(ResNetStem((1, 1), norm_eps=0.25), channels=3)
+    norms = [module for module in stem.modules() if isinstance(module, nn.GroupNorm)]
+    assert len(norms) == 1 + 2 * 4
+    assert {(norm.eps, norm.num_groups) for norm in norms} == {(0.25, 32)}
+
+
 @pytest.mark.row("001.04")
 def test_filters_have_mean_0_and_variance_1_when_used() -> None:
     conv = StandardisedConv(24, 8, 3)

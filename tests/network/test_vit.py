@@ -15,6 +15,7 @@ import vitrail
 from vitrail.errors import InputError
 from vitrail.network import Features, Positions, Rotary, ViT, ViTConfig, patchify, unpatchify
 from vitrail.network.encoder import Tape
+from vitrail.network.modes import evaluating
 from vitrail.network.patches import PatchEmbed
 
 NONE = Positions("none")
@@ -127,6 +128,33 @@ def test_head_masks_of_both_shapes(pixels: Tensor) -> None:
     mask = torch.ones(2, 4)
     mask[1, 1] = 0
     torch.testing.assert_close(model(pixels, head_mask=mask), silent(pixels), atol=1e-6, rtol=1e-5)
+
+
+def test_a_mask_names_heads_by_their_original_numbers(pixels: Tensor) -> None:
+    """Of a pruned network, too: the numbers of heads that are gone mask nothing."""
+    model = build()
+    pruned = vitrail.prune_heads(model, {0: [0], 1: [1, 2]})
+    mask = torch.tensor([[9.0, 0.5, 1.0, 0.0], [0.25, 9.0, 9.0, 2.0]])
+    as_if = mask.clone()
+    as_if[0, 0] = as_if[1, 1] = as_if[1, 2] = 0  # a head that is gone is a silenced one
+    torch.testing.assert_close(pruned(pixels, head_mask=mask), model(pixels, head_mask=as_if), atol=1e-5, rtol=1e-5)
+
+
+def test_modes_are_as_before_also_after_an_error() -> None:
+    model = build(dropout=0.5).train()
+    model.encoder.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+
+    def fail() -> None:
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [module.training for module in model.modules()] == before
+    with evaluating(model, [model.head]):  # those alone that are named
+        assert [module for module in model.modules() if module.training != before.pop(0)] == [model.head]
 
 
 @pytest.mark.row("000.10")
