@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from vitrail.data import Dataset, read_data
+from vitrail.data.idx import check_size
 from vitrail.errors import InputError
 
 Array = np.ndarray[Any, Any]
@@ -223,6 +224,26 @@ def test_headers_that_lie(tmp_path: Path, data: bytes, wrong: str) -> None:
         archive.writestr("labels.npy", header((2,)) + b"\0\1")
     with pytest.raises(InputError, match=wrong):
         read_data(tmp_path / "x.npz")
+
+
+def test_arrays_with_headers_of_the_second_kind(tmp_path: Path) -> None:
+    """numpy writes them where a header is long, and the third kind where a name in it is not ASCII."""
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name, array, version in (("images", PICTURES, (2, 0)), ("labels", NUMBERS, (3, 0))):
+            file = io.BytesIO()
+            np.lib.format.write_array(file, array, version)
+            archive.writestr(f"{name}.npy", file.getvalue())
+    data = read_data(tmp_path / "x.npz")
+    assert np.array_equal(data.images, PICTURES)
+    assert labels(data) == [(str(each),) for each in NUMBERS]
+
+
+def test_how_much_a_file_may_unpack_to() -> None:
+    """16 MiB, or a hundred times what it weighs; and never more than 8 GiB."""
+    for weight, most in ((0, 16 << 20), (1000, (16 << 20) + 100_000), (1 << 40, 8 << 30)):
+        check_size("x", weight, most)
+        with pytest.raises(InputError, match=f"x: {weight:,} bytes that claim to unpack to {most + 1:,}: refused"):
+            check_size("x", weight, most + 1)
 
 
 def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path: Path) -> None:

@@ -159,6 +159,15 @@ def test_crops_of_pictures_of_few_pixels_keep_at_least_one() -> None:
     assert run(noise(9, 3, 2, 3), Augment(crop=(0.001, 1.0), rand_ops=3, erase=1.0, shift=5)).shape == (9, 3, 2, 3)
 
 
+def test_boxes_reach_every_edge() -> None:
+    """The lowest chance is the first place, the highest the last one: no row or column is ever left out."""
+    middle, last = np.full(2, 0.5), 1 - 2.0**-53
+    places = boxes(
+        np.stack([[0.25, 0.5, 0.0, 0.0], [0.25, *middle, last], [0.25, 0.5, last, 0.5]]), (0, 1), 4 / 3, 8, 12
+    )
+    assert places.tolist() == [[0, 0, 4, 6], [2, 6, 4, 6], [4, 3, 4, 6]]
+
+
 def test_views_of_another_size_need_a_crop() -> None:
     with pytest.raises(InputError, match=r"images of 20x20 for a network of 16x16: set Augment\(crop=...\)"):
         augmented(noise(2, 1, 20, 20), (16, 16), Augment(flip=True), seed=0, epoch=0, rows=np.arange(2))
@@ -217,10 +226,26 @@ def test_erased_rectangles_are_of_the_mean_colour() -> None:
     assert 2.5 < max(shapes) < 3.6
 
 
+def test_options_take_their_turn_in_the_order_told() -> None:
+    """Cropped, moved, RandAugmented, then erased: each option is given what the one before it made."""
+    images, rows = noise(30, 3, 20, 20), np.arange(30)
+    about = {"seed": 1, "epoch": 0, "rows": rows}
+    turns = [
+        Augment(crop=(0.3, 0.8)),
+        Augment(shift=2, flip=True),
+        Augment(rand_ops=2),
+        Augment(erase=0.8),
+    ]
+    expected = images
+    for how in turns:
+        expected = augmented(expected, (16, 16), how, **about)  # type: ignore[arg-type]
+    together = Augment(crop=(0.3, 0.8), shift=2, flip=True, rand_ops=2, erase=0.8)
+    assert torch.equal(augmented(images, (16, 16), together, **about), expected)  # type: ignore[arg-type]
+
+
 # ---- recipes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("QU.1")
 def test_deits_augmentation_is_one_augment() -> None:
     """DeiT: crops of 8 to 100 %, flips, RandAugment 9 twice, a quarter erased, mixup 0.8 and cutmix 1.0."""
     how = Augment(crop=(0.08, 1.0), flip=True, rand_ops=2, rand_magnitude=9.0, erase=0.25, mixup=0.8, cutmix=1.0)

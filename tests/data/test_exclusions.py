@@ -38,8 +38,9 @@ def test_a_column_exclude_decides(tmp_path: Path) -> None:
     rows = "".join(f'"{name}",{answer}\n' for name, answer in zip(NAMES, answers, strict=True))
     kept, count = exclude(dataset(tmp_path), write(tmp_path, f"path,Exclude\n{rows}"))
     assert (count, [each.name for each in kept.samples]) == (2, list(NAMES[:3]))
-    same, none = exclude(dataset(tmp_path), write(tmp_path, "path,exclude\nnever.jpg,no\n"))
-    assert (none, same.samples) == (0, dataset(tmp_path).samples)
+    for answer in ("no", "n", "N", "false", "FALSE", " no ", "0", " "):
+        same, none = exclude(dataset(tmp_path), write(tmp_path, f"path,exclude\ncat/1.jpg,{answer}\nnever.jpg,no\n"))
+        assert (none, same.samples) == (0, dataset(tmp_path).samples), answer
 
 
 def test_paths_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +71,14 @@ def test_pictures_in_arrays_go_by_name(tmp_path: Path) -> None:
 def test_what_cannot_be_excluded(tmp_path: Path, text: str, wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
         exclude(dataset(tmp_path), write(tmp_path, text))
+
+
+def test_images_without_labels_are_never_all_excluded(tmp_path: Path) -> None:
+    data = Dataset("photos", (Sample("1", ()), Sample("2", ())), np.zeros((2, 4, 4), np.uint8), (), "several")
+    kept, count = exclude(data, write(tmp_path, "path\n2\n"))
+    assert ([each.name for each in kept.samples], count) == (["1"], 1)
+    with pytest.raises(InputError, match="leaves photos without any picture: exclude fewer"):
+        exclude(data, write(tmp_path, "path\n1\n2\n"))
 
 
 def test_a_list_that_is_not_there(tmp_path: Path) -> None:

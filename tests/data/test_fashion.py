@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from importlib import resources
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from vitrail.data.fashion import FOLDER, NAMES
 from vitrail.data.npz import read_npz
 from vitrail.errors import InputError
 
+OFFICIAL = (  # as Zalando's own page numbers them
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
 SHIPPED = Path(str(resources.files("vitrail"))) / "data"
 
 
@@ -37,7 +42,9 @@ def test_the_built_in_set() -> None:
     assert (images.shape, images.dtype) == ((7000, 28, 28), np.uint8)
     assert np.bincount(data.part("train").targets()).tolist() == [600] * 10
     assert np.bincount(data.part("test").targets()).tolist() == [100] * 10
-    assert [each.labels[0] for each in data.samples[:4]] == ["Ankle boot", "T-shirt/top", "T-shirt/top", "Dress"]
+    names = [each.labels[0] for each in data.samples[:24]]
+    first = [9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9, 1, 0, 6, 4, 3, 1, 4, 8]  # as everyone knows them
+    assert names == [OFFICIAL[number] for number in first]
     assert len({each.name for each in data.samples}) == 7000
     assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "4743a14d4f707c07"
 
@@ -78,6 +85,21 @@ def test_the_whole_set(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert np.bincount(data.targets()).tolist() == [1000] * 10
     part = read_data("vitrail:fashion").part("test")
     assert np.array_equal(np.asarray(data.images)[:500], np.asarray(part.images)[:500])
+
+
+def test_the_whole_set_is_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three images under its file names, and their numbers by name."""
+    images = np.arange(3 * 28 * 28, dtype=np.uint64).astype(np.uint8).reshape(3, 28, 28)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(
+        struct.pack(">4B3I", 0, 0, 8, 3, *images.shape) + images.tobytes()
+    )
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 3) + bytes([9, 0, 6]))
+    monkeypatch.setenv("VITRAIL_FASHION", str(tmp_path))
+    data = read_data("vitrail:fashion-full")
+    assert (data.source, data.splits) == ("vitrail:fashion-full", ("test",))
+    assert [each.labels for each in data.samples] == [("Ankle boot",), ("T-shirt/top",), ("Shirt",)]
+    assert data.classes == tuple(sorted(OFFICIAL))
+    assert np.array_equal(data.images, images)
 
 
 def test_a_whole_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

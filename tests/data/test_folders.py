@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,15 @@ def test_given_classes_are_matched_by_name(tmp_path: Path) -> None:
     assert given.targets().tolist() == [2, 0, 1]
 
 
+def test_targets_follow_the_classes_asked_for(tmp_path: Path) -> None:
+    data = read_data(touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/2.jpg"))
+    assert data.targets(["b", "z", "a"]).tolist() == [2, 0, 0]
+    with pytest.raises(InputError, match=r"a/1\.jpg: class 'a' is unknown"):
+        data.targets(["b", "z"])
+    marks = replace(data, task="several").targets(["b", "z", "a"])
+    assert marks.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
+
+
 def test_other_classes_than_given_are_an_error_with_a_diff(tmp_path: Path) -> None:
     touch(tmp_path, "roses/1.jpg", "daisy/1.jpg")
     with pytest.raises(
@@ -166,11 +176,12 @@ def test_one_picture_of_a_class_is_enough_and_one_class_is_not(tmp_path: Path) -
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/1.jpg", "a/.1.jpg", "b/.DS_Store", ".cache/x/1.jpg", "__MACOSX/a/1.jpg", "stray.png")
     touch(tmp_path, "a/notes.TXT", "a/more.txt", "b/Thumbs.db", "b/LICENSE", "a/.ipynb_checkpoints/1.jpg")
+    touch(tmp_path, "a/@eaDir/1.jpg", "@eaDir/1.jpg")
     data = read_data(tmp_path)
     assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
     assert data.left_out == {
         "hidden files": 2,
-        "hidden folders": 3,
+        "hidden folders": 5,
         "not pictures (.txt)": 2,
         "not pictures (.db)": 1,
         "not pictures (no suffix)": 1,

@@ -17,6 +17,10 @@ def test_a_seed_is_a_picture() -> None:
     assert first[1:] == second[1:]
     assert not np.array_equal(np.asarray(first.image), np.asarray(other.image))
     assert (first.image.mode, first.image.size) == ("RGB", (96, 96))
+    # Those that the built-in network was trained on.
+    assert [window(seed).label for seed in range(4)] == [6, 2, 0, 3]
+    assert window(0).box == pytest.approx((23.4551, 32.2611, 62.5784, 71.3844), abs=1e-4)
+    assert window(1).box == pytest.approx((21.0988, 46.4889, 68.5203, 93.9104), abs=1e-4)
 
 
 def test_the_same_window_at_every_size() -> None:

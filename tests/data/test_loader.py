@@ -192,8 +192,24 @@ def test_torch_uses_one_thread_in_each_and_the_caller_keeps_its_own(
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_the_threads_end_with_the_iterator(views: Views, threads: int) -> None:
-    feed = load(views, plan(), threads=threads)
+def test_the_threads_end_with_the_iterator(views: Views, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    all_asked = threading.Event()
+    get = Views.get
+
+    def patient(self: Views, rows: Any) -> Any:
+        """A thread that is done at once would be given the next step too, and no second one would start."""
+        if threads:
+            all_asked.wait()
+        return get(self, rows)
+
+    def telling() -> Iterator[Planned]:
+        for number, step in enumerate(plan()):
+            if number == threads:
+                all_asked.set()
+            yield step
+
+    monkeypatch.setattr(Views, "get", patient)
+    feed = load(views, telling(), threads=threads)
     assert loader_threads() == []  # nothing runs before the first batch is asked for
     next(feed)
     assert len(loader_threads()) == threads
@@ -230,7 +246,7 @@ def test_an_iterator_left_open_does_not_hold_up_the_end_of_the_program(tmp_path:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=600, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "-1.0\n", "")
 

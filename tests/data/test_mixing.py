@@ -103,6 +103,15 @@ def test_cut_boxes_lie_anywhere() -> None:
     assert often[5:15, 7:23].mean() > often.mean()
 
 
+def test_cut_boxes_have_the_area_that_was_drawn() -> None:
+    """A box takes a uniform share of the area, less what the border cuts off: 0.321 is left of it in the mean."""
+    replaced = 1 - np.array(shares(Augment(cutmix=1.0), 1500))
+    side = np.sqrt(np.linspace(0, 1, 10_001))  # of a box, as a share of the image's
+    expected = ((side - side**2 / 4) ** 2).mean()  # its centre is anywhere
+    assert replaced.mean() == pytest.approx(expected, abs=0.02)
+    assert replaced.max() > 0.85
+
+
 def test_nothing_asked_nothing_changed() -> None:
     pixels, targets = batch_of(3)
     got = mixed(pixels, targets, Augment(flip=True), seed=0, epoch=0, step=0)

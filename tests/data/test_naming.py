@@ -44,6 +44,7 @@ def test_labels_have_one_spelling() -> None:
     assert as_label("cafe\N{COMBINING ACUTE ACCENT}", "x") == "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
     family = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN} & <b>"
     assert as_label(family, "x") == family
+    assert as_label("x" * 500, "x") == "x" * 500
 
 
 @pytest.mark.fault("T22")

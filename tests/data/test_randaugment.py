@@ -149,6 +149,15 @@ def test_operations_follow_one_another() -> None:
     assert not torch.equal(rand_augmented(images, 8.0, chances[:, ::-1]), expected)
 
 
+def test_every_operation_has_its_share_of_the_chances() -> None:
+    """From its first chance to its last: a fourteenth each, in the order of the list."""
+    images = smooth(1, 3)
+    for number, name in enumerate(OPERATIONS):
+        alone = images if name == "identity" else operated(images, name, strengths(name, 9.0, np.ones(1)))
+        for chance in ((number + 1e-9) / 14, (number + 1 - 1e-9) / 14):
+            assert torch.equal(rand_augmented(images, 9.0, np.array([[[chance, 0.9]]])), alone), name
+
+
 def test_operations_on_values_leave_other_numbers_alone() -> None:
     """Bands of floats have no 255 to turn round at; geometry is for all."""
     images = smooth(2, 4).float() * 37.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vitrail.data import read_data
@@ -14,7 +15,7 @@ from vitrail.errors import InputError
 @pytest.mark.parametrize("source", [None, 3, b"x", "", "a\0b"])
 def test_no_name_at_all(source: object) -> None:
     with pytest.raises(
-        InputError, match="data: expected a folder of class folders, a table .*, or vitrail:fashion, got"
+        InputError, match="data: expected a folder of class folders or of CIFAR, a table .*, or vitrail:fashion, got"
     ):
         read_data(source)  # type: ignore[arg-type]
 
@@ -56,3 +57,14 @@ def test_a_pattern_is_for_folders(tmp_path: Path) -> None:
     for source in (tmp_path / "x.csv", "vitrail:fashion"):
         with pytest.raises(InputError, match="a pattern reads labels from the names of files in a folder, which this"):
             read_data(source, pattern="(?P<label>.*)")
+
+
+def test_suffixes_in_capitals_will_do(tmp_path: Path) -> None:
+    """As cameras and Windows write them."""
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).touch()
+    (tmp_path / "LABELS.CSV").write_text("path,label\na.jpg,cat\nb.jpg,dog\n")
+    assert read_data(tmp_path / "LABELS.CSV").classes == ("cat", "dog")
+    np.savez(tmp_path / "x.npz", images=np.zeros((2, 4, 4), np.uint8), labels=[0, 1])
+    (tmp_path / "x.npz").rename(tmp_path / "X.NPZ")
+    assert read_data(tmp_path / "X.NPZ").classes == ("0", "1")

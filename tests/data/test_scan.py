@@ -86,6 +86,15 @@ def test_bad_files_are_named_skipped_and_counted(photos: Path) -> None:
     assert found.dataset.classes == ("a", "b")
 
 
+def test_a_second_scan_adds_to_what_the_first_left_out(photos: Path) -> None:
+    spoil(photos)
+    first = scan(read_data(photos))
+    (photos / "a/6.png").write_bytes(b"x")
+    second = scan(first.dataset)
+    assert [name for name, _ in second.bad] == ["a/6.png"]
+    assert second.dataset.left_out == {"unreadable pictures": 6}
+
+
 @pytest.mark.fault("T16")
 def test_bad_files_stop_it_by_policy(photos: Path) -> None:
     spoil(photos)

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +54,9 @@ def test_a_second_run_decodes_nothing(pictures: Dataset, tmp_path: Path) -> None
     expected = _shelved(pictures, tmp_path / "cache").get(range(37))
     for path in pictures.images[1:]:  # the first says what all look like
         Path(path).unlink()
-    assert _shelved(pictures, tmp_path / "cache").get(range(37)).equal(expected)
+    told: list[int] = []
+    assert _shelved(pictures, tmp_path / "cache", done=told.append).get(range(37)).equal(expected)
+    assert sum(told) == 37  # they are done, though nothing was to do
 
 
 def test_other_pictures_or_another_look_get_a_shelf_of_their_own(pictures: Dataset, tmp_path: Path) -> None:
@@ -123,15 +124,68 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest
 def test_what_a_killed_process_left_goes_away(pictures: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (folder / f"views-1.{ended.pid}.tmp").write_bytes(b"half")
+    (folder / f"views-1.{2**22 + 1}.tmp").write_bytes(b"half")  # Linux counts processes up to 2**22
     (folder / f"views-2.{os.getppid()}.tmp").write_bytes(b"being written")
     (folder / "views-notes.txt.tmp").write_bytes(b"not ours")
     _shelved(pictures, folder)
     left = {path.name for path in folder.iterdir()}
     assert {f"views-2.{os.getppid()}.tmp", "views-notes.txt.tmp"} <= left
     assert len(left) == 3
+
+
+def test_what_another_user_is_writing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may not be signalled is alive."""
+    writing = tmp_path / "views-1.4242.tmp"
+    writing.write_bytes(b"being written")
+
+    def kill(process: int, signal: int) -> None:
+        assert (process, signal) == (4242, 0)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "kill", kill)
+    make_shelf(tmp_path / "views-2.npy", (1, 1, 2, 2), np.dtype(np.uint8), [np.zeros((1, 1, 2, 2), np.uint8)])
+    assert writing.read_bytes() == b"being written"
+
+
+def test_a_shelf_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may not leave a name with nothing behind it."""
+    path = tmp_path / "views-1.npy"
+    steps: list[str] = []
+    sync, move = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        assert os.fstat(number).st_size == 128 + 24 + 4 * 2  # all of it has been handed to the system
+        steps.append("synced")
+        sync(number)
+
+    def moved(old: Path, new: Path) -> None:
+        steps.append("named")
+        move(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", moved)
+    make_shelf(path, (2, 3, 2, 2), np.dtype(np.uint8), [np.zeros((2, 3, 2, 2), np.uint8)])
+    assert steps == ["synced", "named"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_gigabyte_of_the_disk_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    views = np.zeros((2, 3, 2, 2), np.uint8)
+    made = {"path": tmp_path / "views-1.npy", "shape": views.shape, "dtype": views.dtype, "parts": [views]}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 23))
+    with pytest.raises(InputError, match="where 1.1 GB are free"):
+        make_shelf(**made)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 24))
+    assert make_shelf(**made).shape == (2, 3, 2, 2)
+
+
+def test_a_shelf_of_another_shape_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "views-1.npy"
+    make_shelf(path, (2, 3, 2, 2), np.dtype(np.uint8), [np.zeros((2, 3, 2, 2), np.uint8)])
+    assert open_shelf(path, (2, 3, 2, 2)) is not None
+    for shape in ((1, 3, 2, 2), (2, 2, 2, 3), (2, 12)):
+        assert open_shelf(path, shape) is None
 
 
 def test_numpy_reads_it_too(tmp_path: Path) -> None:

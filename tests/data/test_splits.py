@@ -61,6 +61,11 @@ def test_shares_hold_within_one_for_every_size(val: float, test: float) -> None:
         assert (tested > 0) == (wanted[1] and size >= 2 + wanted[0])
 
 
+def test_shares_are_rounded_to_the_nearest() -> None:
+    found = counts(split(of_sizes(a=13, b=18, c=15), val=0.2, test=0.1).dataset)
+    assert found == {"a": [9, 3, 1], "b": [12, 4, 2], "c": [10, 3, 2]}  # 2.6 and 1.3, 3.6 and 1.8, 3 and 1.5: halves up
+
+
 def test_large_shares_leave_one_picture_in_train() -> None:
     found = counts(split(of_sizes(a=3, b=4, c=40), val=0.9, test=0.05).dataset)
     assert found == {"a": [1, 1, 1], "b": [1, 2, 1], "c": [2, 36, 2]}

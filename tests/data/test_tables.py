@@ -156,9 +156,10 @@ def test_pipes_and_links_that_lead_out_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_that_train_does_not_have_is_an_error(tmp_path: Path) -> None:
-    text = "path,label,split\na.jpg,cat,train\nb.jpg,dog,train\nc.jpg,dogs,test\nd.jpg,cat,test\n"
-    with pytest.raises(InputError, match=r"test has classes that train does not: unknown to train: 'dogs' \(did you m"):
-        read_data(table(tmp_path, text))
+    for split in ("val", "test"):
+        text = f"path,label,split\na.jpg,cat,train\nb.jpg,dog,train\nc.jpg,dogs,{split}\nd.jpg,cat,{split}\n"
+        with pytest.raises(InputError, match=f"{split} has classes that train does not: unknown to train: 'dogs' .did"):
+            read_data(table(tmp_path, text))
     text = "path,label,split\na.jpg,cat,train\nb.jpg,dog,train\nd.jpg,cat,test\n"
     assert read_data(table(tmp_path, text)).part("test").targets().tolist() == [0]  # a table need not have all
 

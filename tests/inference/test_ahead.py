@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from vitrail.inference.ahead import Ahead
+from vitrail.inference import ahead as ahead_module
+from vitrail.inference.ahead import PATIENCE, Ahead
+
+MOMENT = 0.2  # seconds: what must not happen is given so long to happen; however slow the machine, no test needs less
 
 
 def reading() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("vitrail-reading")]
 
 
-def slow_when_even(number: int) -> int:
-    time.sleep(0.002 * (number % 2 == 0))
+def squared(number: int) -> int:
     return number * number
+
+
+class Overtaking:
+    """Reads numbers, each pair of them the wrong way round: an even one is done only once the next one is."""
+
+    def __init__(self, count: int) -> None:
+        self.done = [threading.Event() for _ in range(count)]
+
+    def __call__(self, number: int) -> int:
+        if number % 2 == 0 and number + 1 < len(self.done):
+            self.done[number + 1].wait()
+        self.done[number].set()
+        return number * number
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 7, 40])
 def test_in_order_whoever_is_done_first(threads: int, count: int) -> None:
     found: list[int] = []
-    with Ahead(range(count), slow_when_even, threads, 6) as ahead:
+    read: Callable[[int], int] = squared if threads == 1 else Overtaking(count)
+    with Ahead(range(count), read, threads, 6) as ahead:
         while part := ahead.take(3):
             found += part
             ahead.used(len(part))
@@ -33,35 +50,94 @@ def test_in_order_whoever_is_done_first(threads: int, count: int) -> None:
     assert reading() == []
 
 
-def test_no_more_is_drawn_than_there_is_room() -> None:
+class Waiters:
+    """A semaphore that tells when all threads wait for room: then nothing moves until some is made."""
+
+    def __init__(self, room: int, threads: int) -> None:
+        self._change = threading.Condition()
+        self._room, self._threads, self._waiting = room, threads, 0
+
+    def acquire(self) -> bool:
+        with self._change:
+            self._waiting += 1
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._room > 0)
+            self._waiting -= 1
+            self._room -= 1
+        return True
+
+    def release(self, count: int) -> None:
+        with self._change:
+            self._room += count
+            self._change.notify_all()
+
+    def wait_until_all_wait(self) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._room == 0 and self._waiting == self._threads)
+
+
+def test_no_more_is_drawn_than_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all readers wait for room, all that there was room for has been drawn, and nothing more."""
     drawn: list[int] = []
+    rooms: list[Waiters] = []
+
+    def semaphore(room: int) -> Waiters:
+        rooms.append(Waiters(room, threads=4))
+        return rooms[-1]
 
     def items() -> Iterator[int]:
         for number in range(1000):
             drawn.append(number)
             yield number
 
-    with Ahead(items(), slow_when_even, 4, 8) as ahead:
+    monkeypatch.setattr(ahead_module, "threading", SimpleNamespace(**vars(threading) | {"Semaphore": semaphore}))
+    with Ahead(items(), squared, 4, 8) as ahead:
+        [room] = rooms
         for used in range(0, 100, 4):
-            time.sleep(0.01)  # time enough to run far ahead
-            assert len(drawn) <= used + 8
+            room.wait_until_all_wait()
+            assert len(drawn) == used + 8
             assert ahead.take(4) == [number * number for number in range(used, used + 4)]
-            assert len(drawn) <= used + 8
+            assert len(drawn) == used + 8
             ahead.used(4)
+        room.wait_until_all_wait()
+        assert len(drawn) == 108
     assert reading() == []
-    assert len(drawn) <= 108
+    assert len(drawn) == 108
 
 
 def test_items_are_drawn_by_one_thread_at_a_time() -> None:
-    """A generator that is entered twice at once raises ValueError."""
+    """Else a generator raises ValueError, and a file gives half of one item to each."""
+    second, drawn = threading.Event(), threading.Event()
+    inside = 0
 
-    def items() -> Iterator[int]:
-        for number in range(60):
-            time.sleep(0.001)
-            yield number
+    class Items:
+        """Gives a second thread a moment to come in while the first is still drawing."""
 
-    with Ahead(items(), int, 4, 60) as ahead:
+        def __init__(self) -> None:
+            self.number = -1
+
+        def __iter__(self) -> Items:
+            return self
+
+        def __next__(self) -> int:
+            nonlocal inside
+            inside += 1
+            if inside > 1:
+                second.set()
+            elif self.number < 0:
+                second.wait(MOMENT)
+            self.number += 1
+            inside -= 1
+            drawn.set()
+            if self.number >= 60:
+                raise StopIteration
+            return self.number
+
+    with Ahead(Items(), int, 4, 60) as ahead:
+        drawn.wait()
+        assert not second.is_set()
         assert ahead.take(60) == list(range(60))
+    assert not second.is_set()
 
 
 def test_an_error_of_reading_comes_in_its_place() -> None:
@@ -80,7 +156,7 @@ def test_an_error_of_drawing_comes_in_its_place() -> None:
         yield from range(5)
         raise OSError("unplugged")
 
-    with Ahead(items(), slow_when_even, 3, 20) as ahead:
+    with Ahead(items(), squared, 3, 20) as ahead:
         assert ahead.take(8) == [0, 1, 4, 9, 16]
         with pytest.raises(OSError, match="unplugged"):
             ahead.take(8)
@@ -88,9 +164,56 @@ def test_an_error_of_drawing_comes_in_its_place() -> None:
 
 
 def test_leaving_early_ends_the_threads() -> None:
-    ahead = Ahead(iter(int, 1), slow_when_even, 3, 8)  # zeros without end
+    ahead = Ahead(iter(int, 1), squared, 3, 8)  # zeros without end
     assert ahead.take(2) == [0, 0]
     assert len(reading()) == 3
     ahead.close()
     assert reading() == []
     ahead.close()
+
+
+def test_closing_waits_for_an_item_that_is_being_read() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def read(number: int) -> int:
+        begun.set()
+        end.wait()
+        return number
+
+    ahead = Ahead(range(9), read, 1, 4)
+    begun.wait()
+    closing = threading.Thread(target=ahead.close)
+    closing.start()
+    closing.join(MOMENT)
+    assert closing.is_alive()
+    end.set()
+    closing.join()
+    assert reading() == []
+
+
+def test_the_end_of_a_process_waits_for_readers_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A camera that gives nothing more must not hold it up; a stream that was closed is forgotten."""
+    at_the_end: list[tuple[Any, ...]] = []
+
+    def forget(close: Any) -> None:
+        at_the_end[:] = [each for each in at_the_end if each[0] != close]
+
+    handlers = SimpleNamespace(register=lambda *given: at_the_end.append(given), unregister=forget)
+    monkeypatch.setattr(ahead_module, "atexit", handlers)
+    begun, end = threading.Event(), threading.Event()
+
+    def stuck(number: int) -> int:
+        begun.set()
+        end.wait()
+        return number
+
+    ahead = Ahead(range(9), stuck, 1, 4)
+    begun.wait()
+    assert at_the_end == [(ahead.close, PATIENCE)]
+    assert 1 <= PATIENCE <= 60
+    ahead.close(0.0)  # as at the end of a process, but at once
+    assert len(reading()) == 1
+    end.set()
+    ahead.close()
+    assert reading() == []
+    assert at_the_end == []

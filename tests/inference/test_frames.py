@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
@@ -113,7 +115,7 @@ def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
         def film(write: Any = write, seen: threading.Event = seen, one: bytes = one, two: bytes = two) -> None:
             with write() as file:
                 file.write(one)
-                assert seen.wait(10)
+                assert seen.wait(600)
                 file.write(two)
 
         camera = threading.Thread(target=film)
@@ -126,6 +128,17 @@ def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
         camera.join()
         if not named:
             source.close()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "JPEG"])
+def test_a_pipe_may_give_a_byte_at_a_time(kind: str) -> None:
+    """What it holds is told by its first bytes, however many of them come at once."""
+    data = mjpeg() if kind == "JPEG" else encoded(kind)
+    file = io.BytesIO(data)
+    found = list(frames(SimpleNamespace(read=lambda size: file.read(min(size, 1)))))
+    assert len(found) == 5
+    for image, colour in zip(found, COLOURS, strict=True):
+        assert np.abs(middle(image) - colour).max() <= 3
 
 
 @pytest.mark.parametrize(
@@ -268,7 +281,8 @@ def fake_av(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
                     width=image.width, height=image.height, rotation=state.rotation, to_image=lambda image=image: image
                 )
 
-    def opening(source: Any, format: str | None = None) -> Container:
+    def opening(source: Any, mode: str = "r", format: str | None = None) -> Container:
+        assert mode == "r"
         state.opened.append((source if isinstance(source, str) else "file", format))
         if not isinstance(source, str):
             while piece := source.read(7):
@@ -349,24 +363,107 @@ def test_without_pyav_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, clip: 
         list(frames(clip))
 
 
-def test_a_real_video(tmp_path: Path) -> None:
-    av = pytest.importorskip("av", reason="PyAV, the extra `video`, is not installed")
-    with av.open(tmp_path / "clip.mp4", "w") as made:
-        stream = made.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
-        for image in pictures((160, 96)):
-            for packet in stream.encode(av.VideoFrame.from_image(image)):
-                made.mux(packet)
-        for packet in stream.encode():
-            made.mux(packet)
-    data = (tmp_path / "clip.mp4").read_bytes()
-    for source in (tmp_path / "clip.mp4", data, io.BytesIO(data)):
-        found = list(frames(source))
-        assert [each.size for each in found] == [(160, 96)] * 5
-        for image, colour in zip(found, COLOURS, strict=True):
-            assert np.abs(middle(image) - colour).max() <= 40
+# ---- PyAV itself -------------------------------------------------------------------------------------------------
+
+SHOWN = [COLOURS[number % 5] for number in (0, 1, 2, 3, 4, 0, 2, 4, 1, 3, 0, 3)]  # twelve frames, no two alike in a row
+
+
+def filmed(path: Path, codec: str = "mpeg4", turned: int = 0, size: tuple[int, int] = (64, 48)) -> Path:
+    """A video of frames of one colour each; the left half of a turned one is black."""
+    with av.open(path, "w") as made:
+        stream = made.add_stream(codec, rate=10)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for number, colour in enumerate(SHOWN):
+            image = Image.new("RGB", size, colour)
+            if turned:
+                image.paste((0, 0, 0), (0, 0, size[0] // 2, size[1]))
+            frame = av.VideoFrame.from_image(image)
+            frame.pts = number
+            made.mux(stream.encode(frame))
+        made.mux(stream.encode())
+    if turned:
+        turn_in_header(path, turned)
+    return path
+
+
+def turn_in_header(path: Path, clockwise: int) -> None:
+    """Exchange the matrix of the track, as a telephone writes it that was held upright."""
+    matrices = {0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}
+
+    def packed(degrees: int) -> bytes:
+        a, b, c, d = (value << 16 for value in matrices[degrees])
+        return struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+
+    data = path.read_bytes()
+    at = data.index(packed(0), data.index(b"tkhd"))
+    path.write_bytes(data[:at] + packed(clockwise) + data[at + 36 :])
+
+
+def nearest(image: Image.Image) -> tuple[int, int, int]:
+    """The colour of those filmed that the middle of a frame is; codecs move it a little."""
+    apart = [int(np.abs(middle(image) - colour).max()) for colour in COLOURS]
+    assert min(apart) <= 40, apart
+    return COLOURS[int(np.argmin(apart))]
+
+
+@pytest.mark.row("DL.7")
+@pytest.mark.parametrize("codec, name", [("mpeg4", "clip.mp4"), ("mpeg4", "clip.avi"), ("libx264", "clip.mkv")])
+def test_a_real_video(codec: str, name: str, tmp_path: Path) -> None:
+    """Every frame in its order and colour, whichever way the file is given; or every Nth from the first on."""
+    if codec not in av.codecs_available:
+        pytest.skip(f"this PyAV has no {codec}")
+    path = filmed(tmp_path / name, codec)
+    data = path.read_bytes()
+    with open(path, "rb") as file:
+        for source in (path, str(path), data, io.BytesIO(data), file):
+            found = list(frames(source))
+            assert [(each.mode, each.size) for each in found] == [("RGB", (64, 48))] * 12
+            assert [nearest(each) for each in found] == SHOWN
+    for every in (2, 3, 5, 11, 12, 99):
+        assert [nearest(each) for each in frames(path, every=every)] == SHOWN[::every]
+
+
+@pytest.mark.parametrize("clockwise", [90, 180, 270])
+def test_a_real_video_that_lies_on_its_side_is_turned_upright(clockwise: int, tmp_path: Path) -> None:
+    """Its left half is black: turned clockwise by 90 degrees, as the file asks, its upper half."""
+    found = list(frames(filmed(tmp_path / "clip.mp4", turned=clockwise)))
+    assert len(found) == 12
+    assert found[0].size == ((64, 48) if clockwise == 180 else (48, 64))
+    values = np.asarray(found[0]).astype(int)
+    dark = {90: values[:20], 180: values[:, 44:], 270: values[44:]}[clockwise]
+    bright = {90: values[44:], 180: values[:, :20], 270: values[:20]}[clockwise]
+    assert dark.max() <= 40
+    assert np.abs(bright - SHOWN[0]).max() <= 60
+
+
+def test_real_videos_that_cannot_be_used(tmp_path: Path) -> None:
+    path = filmed(tmp_path / "clip.mp4")
+    data = path.read_bytes()
     with pytest.raises(ImageError, match="not a video that can be read"):
         list(frames(data[: len(data) // 4]))
+    with pytest.raises(ImageError, match="not a video that can be read"):
+        list(frames(b"no video at all, but long enough to be looked at"))
+    with pytest.raises(ImageError, match="clip.mp4, frame 0: refused, 64x48 is over the limit of 3,000"):
+        list(frames(path, limits=Limits(pixels=3000)))
+    with av.open(tmp_path / "sound.wav", "w") as made:
+        stream = made.add_stream("pcm_s16le", rate=8000)
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        silence.sample_rate = 8000
+        made.mux(stream.encode(silence))
+        made.mux(stream.encode())
+    with pytest.raises(ImageError, match="sound.wav: holds no video"):
+        list(frames(tmp_path / "sound.wav"))
+
+
+def test_a_real_video_may_be_left_early(tmp_path: Path) -> None:
+    path = filmed(tmp_path / "clip.mp4")
+    found = frames(path)
+    assert nearest(next(found)) == SHOWN[0]
+    found.close()
+    with pytest.raises(StopIteration):
+        next(found)
+    assert len(list(frames(path))) == 12
 
 
 # ---- which paths move --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from vitrail.about import About, Described
 from vitrail.errors import CheckpointError, ImageError, InputError
 from vitrail.images import Preprocess
 from vitrail.inference import Named, embed, predict, predictions
+from vitrail.inference import passes as passes_module
 from vitrail.inference.passes import passes
 
 Array = np.ndarray[Any, Any]
@@ -81,6 +83,43 @@ def test_pictures_of_other_ranges_go_as_pixels() -> None:
     assert [each.dtype for each in deep.given] == [np.float32]
 
 
+def test_whole_images_go_one_by_one() -> None:
+    """A runtime that resizes by itself is given each image as large as it is."""
+
+    class Whole(ByteColours):
+        takes_whole = True
+
+    dice = np.random.default_rng(0)
+    images = [dice.integers(0, 256, (height, width, 3), np.uint8) for height, width in ((20, 30), (41, 17), (20, 30))]
+    runtime = Whole(scaled_decoding=True)
+    predict(runtime, images, batch=4)
+    assert len(runtime.given) == 3
+    for values, image in zip(runtime.given, images, strict=True):
+        assert np.array_equal(values, image[None])
+    grey = Whole(channels=1)
+    predict(grey, [images[0]])
+    assert np.array_equal(grey.given[0], np.asarray(Image.fromarray(images[0]).convert("L"))[None, :, :, None])
+
+
+def test_a_runtime_resizes_in_its_own_way_only_under_scaled_decoding() -> None:
+    """Which asks for speed; all else has the bits that every runtime sees."""
+    asked: list[int] = []
+
+    class Own(ByteColours):
+        def resample(self, *given: Any) -> Any:
+            asked.append(len(given))
+            raise RuntimeError("its own way")
+
+    image = np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8)
+    plain, scaled = Own(), Own(scaled_decoding=True)
+    predict(plain, [image])
+    assert asked == []
+    assert np.array_equal(plain.given[0][0], plain.preprocess.bytes(image))
+    with pytest.raises(RuntimeError, match="its own way"):
+        predict(scaled, [image])
+    assert len(asked) == 1
+
+
 # ---- streams -----------------------------------------------------------------------------------------------------
 
 
@@ -104,20 +143,53 @@ def test_a_stream_is_never_drawn_further_than_two_batches(batch: int, threads: i
     assert reading() == []
 
 
-def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
-    def held(count: int) -> int:
-        picture = np.zeros((64, 64, 3), np.uint8)
-        runtime = ByteColours(size=64)
-        runtime.given = Forgetful()
-        tracemalloc.start()
-        for _ in predictions(runtime, (picture for _ in range(count)), batch=4):
-            pass
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
+@pytest.mark.parametrize("cores, ahead", [(8, 4), (2, 0)])
+def test_the_next_batch_is_read_while_the_network_works(
+    cores: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cores to spare, all of the next batch and nothing more; where readers fill the machine, they take turns."""
+    monkeypatch.setattr(passes_module, "_cores", lambda: cores)
+    drawn = threading.Semaphore(0)
+    count = 0
 
-    held(20)  # whatever is allocated once
-    assert held(400) < 1.5 * held(40)
+    def images() -> Iterator[Array]:
+        nonlocal count
+        for shade in shades(40):
+            count += 1
+            drawn.release()
+            yield shade
+
+    seen: list[int] = []
+
+    class Waiting(Colours):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            for _ in range(4 + ahead if not seen else 4):  # what there is room for comes without fail ...
+                drawn.acquire()
+            assert not drawn.acquire(timeout=0.1)  # ... and no more
+            seen.append(count)
+            return super().run(pixels)
+
+    found = predictions(Waiting(), images(), batch=4, threads=2)
+    assert [next(found).path for _ in range(12)] == [f"image {number}" for number in range(12)]
+    assert seen == [4 + ahead, 8 + ahead, 12 + ahead]
+    found.close()
+    assert reading() == []
+
+
+def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
+    """Two batches of four, and what the network makes of one: far from all 400, however fast they are read."""
+    picture = np.zeros((64, 64, 3), np.uint8)
+    runtime = ByteColours(size=64)
+    runtime.given = Forgetful()
+    list(predictions(runtime, [picture] * 20, batch=4))  # whatever is allocated once
+    tracemalloc.start()
+    try:
+        for _ in predictions(runtime, (picture for _ in range(400)), batch=4):
+            pass
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 100 * picture.nbytes  # measured: 33
 
 
 class Forgetful(list[Array]):
@@ -233,4 +305,9 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
         predictions(Colours(), [picture], batch=0)
     with pytest.raises(CheckpointError, match="no exported file"):
         predictions("model.onnx", [picture])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="got the path 'model.safetensors': use vitrail.load"):
+        predictions("model.safetensors", [picture])  # type: ignore[arg-type]
+    for half in (SimpleNamespace(run=print), SimpleNamespace(preprocess=Preprocess(), classes=("a",)), 5, None):
+        with pytest.raises(InputError, match="expected a checkpoint or another runtime, got .*: see vitrail.load"):
+            predictions(half, [picture])  # type: ignore[arg-type]
     assert reading() == []

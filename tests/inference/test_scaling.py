@@ -11,8 +11,10 @@ import pytest
 from PIL import Image
 
 import vitrail
+from vitrail.about import About, Described
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
+from vitrail.images import Preprocess
 from vitrail.inference import ScalingEffect, predict, scaling_effect
 
 
@@ -32,7 +34,8 @@ def photos(fixtures: Path) -> list[bytes]:
         file = io.BytesIO()
         large.save(file, "JPEG", quality=90)
         found.append(file.getvalue())
-    hands = sorted((fixtures / "sign_language_digits" / "7").iterdir(), key=lambda path: path.stat().st_size)[-3:]
+    folder = fixtures / "sign_language_digits" / "7"
+    hands = sorted(folder.iterdir(), key=lambda path: (path.stat().st_size, path.name))[-3:]
     return [*found, *(path.read_bytes() for path in hands)]
 
 
@@ -59,3 +62,35 @@ def test_pictures_that_nothing_is_done_to_do_not_count(real: Checkpoint, photos:
     for wrong in ([], "a.jpg"):
         with pytest.raises(InputError):
             scaling_effect(real, wrong)  # type: ignore[arg-type]
+
+
+class Steps(Described):
+    """A stand-in network whose logits depend on whether the full image was seen, and are `apart` if it was not."""
+
+    def __init__(self, full: np.ndarray, apart: float) -> None:
+        self.about = About(Preprocess(size=32), ("smooth", "sharp"))
+        self.full, self.apart = full, apart
+        self.given: list[int] = []
+
+    def run(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.given.append(len(pixels))
+        same = np.array([np.array_equal(each, self.full) for each in pixels])
+        logits = np.where(same[:, None], [0.0, 1.0], [self.apart, 0.0]).astype(np.float32)  # (B, 2)
+        return logits, logits
+
+
+def test_near_ties_are_settled_before_they_are_compared() -> None:
+    """Two of three images are scaled: as far apart as 0.2 they are decided in full, at 0.5 they stay as they are."""
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((400, 400), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    images = [file.getvalue(), np.zeros((20, 20, 3), np.uint8), file.getvalue()]
+    full = Preprocess(size=32)(file.getvalue())
+    near, clear = Steps(full, 0.2), Steps(full, 0.5)
+    assert scaling_effect(near, images, batch=2) == ScalingEffect(3, 2, 1.0, 0.0, 2)
+    assert near.given == [1] * 6  # of each batch the scaled one: in full, scaled, and in full again
+    found = scaling_effect(clear, images, batch=3)
+    one, other = 1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(0.5))  # how likely sharp is, in full and scaled
+    assert found[:3] == (3, 2, 0.0)
+    assert found.largest_difference == pytest.approx(one - other, abs=1e-6)
+    assert (found.settled, clear.given) == (0, [2, 2])

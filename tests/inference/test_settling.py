@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,50 @@ def test_several_ties_of_a_batch_are_counted_once_and_keep_their_order(data: byt
     assert [each.logits.argmax(1).tolist() for each in found] == [[1, 1], [1, 1]]
     assert network.given == [2, 2, 3, 1]  # scaled, of each batch, then in full, of both, a batch at a time
     assert (sum(done), len(left_out)) == (5, 1)
+
+
+def test_another_file_of_the_same_size_is_another(data: bytes, tmp_path: Path) -> None:
+    """Time and size tell whether a file is still the one that was read."""
+    path = tmp_path / "latest.jpg"
+    path.write_bytes(data)
+    os.utime(path, ns=(0, 1_000_000_000))
+
+    class Exchanging(Sharpness):
+        def run(self, pixels: Array) -> tuple[Array, Array]:
+            path.write_bytes(data)
+            os.utime(path, ns=(0, 2_000_000_000))
+            return super().run(pixels)
+
+    assert predict(Exchanging(FULL(data), 0.2), [path])[0].labels[0] == "smooth"
+    assert predict(Sharpness(FULL(data), 0.2), [path])[0].labels[0] == "sharp"
+
+
+@pytest.mark.parametrize("clear, decided_by", [(1.5, "quick"), (2.5, "sure"), (1.0, "itself")])
+def test_of_two_networks_the_sure_one_decides_what_is_unclear(data: bytes, clear: float, decided_by: str) -> None:
+    """Of two classes, one is twice as likely: clear enough for the quick one, or not; at 1 there is nothing to ask."""
+
+    class Pair(Sharpness):
+        def __init__(self) -> None:
+            super().__init__(FULL(data), 0.0)
+            self.clear = clear
+            self.quick, self.sure = (Sharpness(FULL(data), 0.0) for _ in range(2))
+            for network, logits in ((self.quick, (0.0, 0.7)), (self.sure, (0.9, 0.0)), (self, (0.0, 5.0))):
+                network.run = self.saying(network, logits)  # type: ignore[method-assign]
+
+        def saying(self, network: Sharpness, logits: tuple[float, float]) -> Any:
+            def run(pixels: Array) -> tuple[Array, Array]:
+                network.given.append(len(pixels))
+                found = np.tile(np.array(logits, np.float32), (len(pixels), 1))
+                return found, found
+
+            return run
+
+    runtime = Pair()
+    [found] = predict(runtime, [data], top=1)
+    asked = {"quick": len(runtime.quick.given), "sure": len(runtime.sure.given), "itself": len(runtime.given)}
+    assert found.labels == (("smooth",) if decided_by == "sure" else ("sharp",))
+    assert asked == {
+        "quick": int(decided_by != "itself"),
+        "sure": int(decided_by == "sure"),
+        "itself": int(decided_by == "itself"),
+    }

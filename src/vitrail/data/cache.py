@@ -143,6 +143,8 @@ class Views:
         shape = (len(self), *self.shape)
         found = open_shelf(path, shape)
         if found is not None:
+            if done is not None:
+                done(len(self))
             return found
 
         def views() -> Generator[Array, None, None]:

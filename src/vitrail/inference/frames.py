@@ -153,7 +153,7 @@ def _of_video(
         raise MissingExtraError(f"{name}: videos and cameras need PyAV: pip install 'vitrail[video]'") from None
     number = -1
     try:
-        with av.open(source, format=container) as opened:
+        with av.open(source, "r", format=container) as opened:
             if not opened.streams.video:
                 raise ImageError(f"{name}: holds no video")
             video = opened.streams.video[0]
