@@ -274,6 +274,67 @@ def test_a_weak_network_says_so(root: Path) -> None:
     assert any("it hardly tells these classes apart" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("agreement, weak", [(0.7, True), (0.79, True), (0.81, False), (0.9, False)])
+def test_where_weak_begins(root: Path, monkeypatch: pytest.MonkeyPatch, agreement: float, weak: bool) -> None:
+    """Below four labels in five that the probes would have given: in the notes, and on the page."""
+    module = importlib.import_module("vitrail.evaluation.audit")
+    monkeypatch.setattr(module, "judge", lambda features, targets: Judgement([], agreement, len(targets)))
+    data = read_data(str(root))
+    few = data.select([row for row, each in enumerate(data.samples) if each.name.split("/")[-1] in ("0.png", "1.png")])
+    found = audit(few, checkpoint=tiny())
+    assert any("it hardly tells these classes apart" in note for note in found.notes) == weak
+    page = markup.read(build_page(found, few)).text
+    assert f"The probes agree with {100 * agreement:.1f} % of all labels{', which is little' if weak else '.'}" in page
+
+
+@pytest.mark.parametrize("alike, listed", [(4, 1), (5, 1), (6, 0), (8, 0)])
+def test_look_alikes_are_listed_up_to_half_of_the_images(
+    monkeypatch: pytest.MonkeyPatch, alike: int, listed: int
+) -> None:
+    """Ten images; the embeddings of so many of them are one direction."""
+    features = np.eye(10, dtype=np.float32)
+    features[:alike] = features[0]
+    module = importlib.import_module("vitrail.evaluation.audit")
+    monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
+    images = np.stack([np.asarray(photo(seed)) for seed in range(10)])
+    found = audit(array_dataset(images, *[("a", "", "")] * 10), checkpoint=tiny())
+    assert [len(each.members) for each in found.lookalikes] == [alike] * listed
+    assert any("most of the pictures look alike" in note for note in found.notes) != bool(listed)
+
+
+@pytest.mark.parametrize("cosine, alike", [(0.98, True), (0.971, True), (0.969, False), (0.955, False)])
+def test_look_alikes_of_an_audit_begin_at_their_cosine(
+    monkeypatch: pytest.MonkeyPatch, cosine: float, alike: bool
+) -> None:
+    features = np.eye(6, dtype=np.float32)
+    features[3] = [0, cosine, 0, (1 - cosine**2) ** 0.5, 0, 0]
+    module = importlib.import_module("vitrail.evaluation.audit")
+    monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
+    images = np.stack([np.asarray(photo(seed)) for seed in range(6)])
+    found = audit(array_dataset(images, *[("a", "", "")] * 6), checkpoint=tiny())
+    assert [[one.name for one in each.members] for each in found.lookalikes] == [["1", "3"]] * alike
+
+
+@pytest.mark.parametrize("share, alike", [(0.11, True), (0.14, False)])
+def test_near_duplicates_of_an_audit_end_at_three_steps(share: float, alike: bool) -> None:
+    """Tiny copies 2.7 and 3.5 steps of 255 apart, in root mean square."""
+    start, end = (np.asarray(photo(seed)).astype(float) for seed in (6, 7))
+    images = np.stack([start.astype(np.uint8), (start + share * (end - start)).astype(np.uint8)])
+    found = audit(array_dataset(images, ("a", "train", ""), ("a", "test", "")))
+    assert len(found.leaks) == alike
+    assert found.counts()["leaked_pictures"] == alike
+
+
+@pytest.mark.parametrize("upper, lower, blank", [(1, 1, True), (1, 2, True), (2, 2, False), (2, 3, False)])
+def test_blank_ends_at_a_contrast_of_two(upper: int, lower: int, blank: bool) -> None:
+    """A board whose squares are so many steps lighter and darker than the middle, in its upper and its lower half."""
+    board = np.kron(np.indices((16, 16)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2), int))
+    steps = np.repeat([upper, lower], 16)[:, None]
+    image = np.repeat((120 + steps * board)[:, :, None], 3, axis=2).astype(np.uint8)
+    found = audit(array_dataset(image[None], ("a", "", "")))
+    assert [each.name for each in found.blank] == ["0"] * blank
+
+
 def test_a_network_that_knows_the_classes_may_know_the_errors(root: Path) -> None:
     model = ViT(dataclasses.replace(PLAIN, classes=2)).eval()
     knowing = Checkpoint(model, Preprocess(size=16, crop=1.0), ("dog", "cat"))
@@ -479,6 +540,15 @@ def test_duplicates_kept_together_do_not_leak_when_split() -> None:
     assert groups[0] == groups[1] == groups[40] == groups[41] == "series"
     assert groups[2] == groups[42] == "2"
     assert {each.split for each in together.samples} == {"train", "val"}
+
+
+def test_two_given_groups_that_share_an_image_become_one() -> None:
+    """A copy of the first of ann's images is among bob's: all of both belong on one side, cy's stay by themselves."""
+    images = np.stack([np.asarray(photo(seed)) for seed in (0, 1, 0, 3, 4, 5, 6)])
+    groups = ("ann", "ann", "bob", "bob", "cy", "cy", "")
+    dataset = array_dataset(images, *(("a", "", group) for group in groups))
+    together = keep_together(dataset, audit(dataset))
+    assert [each.group for each in together.samples] == ["ann"] * 4 + ["cy"] * 2 + [""]
 
 
 def test_real_data_that_leaks(fixtures: Path) -> None:

@@ -214,6 +214,41 @@ def test_reject_cannot_be_fitted_to_few_or_hopeless_pictures() -> None:
     )
 
 
+@pytest.mark.parametrize("right, fits", [(40, False), (49, False), (50, True), (60, True)])
+def test_reject_needs_fifty_right_answers(right: int, fits: bool) -> None:
+    """As many wrong ones as a fifth of them, and less sure than they are."""
+    wrong = right // 5
+    sure = np.concatenate([np.linspace(0.8, 0.99, right), np.linspace(0.55, 0.7, wrong)])
+    targets = np.repeat([0, 1], [right, wrong])
+    found = fit_reject(np.stack([sure, 1 - sure], axis=1), targets)
+    assert (found is not None) == fits
+
+
+@pytest.mark.parametrize("wrong", [5, 9, 11, 15])
+def test_where_nearly_always_right_begins(wrong: int) -> None:
+    """Of 1,000 answers. From 0.99 on, 99 in 100 right answers pass; below, the smallest threshold that reaches 0.99."""
+    dice = np.random.default_rng(2)
+    sure = dice.permutation(np.linspace(0.6, 1, 1000))
+    targets = np.zeros(1000, int)
+    targets[np.argsort(sure)[: 3 * wrong : 3]] = 1  # among the least sure
+    found = fit_reject(np.stack([sure, 1 - sure], axis=1), targets)
+    right = targets == 0
+    assert found is not None
+    if right.mean() >= 0.99:
+        assert (sure[right] >= found).sum() == pytest.approx(0.99 * right.sum(), abs=1)
+    else:
+        lower = sure[sure < found].max()
+        assert right[sure >= found].mean() >= 0.99 > right[sure >= lower].mean()
+
+
+def test_calibration_error_has_fifteen_bins_unless_told() -> None:
+    logits, targets = drawn(200, 4, 2.0)
+    shares = probabilities(logits)
+    assert ece(shares, targets) == ece(shares, targets, 15)
+    assert len(ece(shares, targets)[1]) == 15
+    assert np.array_equal(gaps(shares, targets), gaps(shares, targets, 15))
+
+
 def test_reject_refuses_what_makes_no_sense() -> None:
     with pytest.raises(InputError, match="several labels have thresholds of their own"):
         fit_reject(np.ones((60, 2)), np.ones((60, 2)))

@@ -154,6 +154,14 @@ def test_reliability_bars_are_as_high_as_the_share_that_is_right() -> None:
     assert opacity(shapes[0][0]) < opacity(shapes[1][0])  # four answers say little
 
 
+def test_bins_of_fewer_than_ten_answers_are_faint() -> None:
+    found = read(reliability([Bin(0.1 * n, 0.1 * (n + 1), count, 0.5, 0.5) for n, count in enumerate((6, 9, 10, 15))]))
+    bars = [next(each for each in part if each.tag == "rect") for part in titled(found).values()]
+    faint, solid = opacity(bars[0]), opacity(bars[3])
+    assert faint < solid
+    assert [opacity(each) for each in bars] == [faint, faint, solid, solid]
+
+
 def test_reliability_says_its_numbers() -> None:
     words = list(titled(read(reliability(BINS))))
     assert words[1] == "40 answers between 50 % and 75 %: stated 60.0 % on average, right 75.0 %"

@@ -167,6 +167,19 @@ def test_a_picture_that_one_cannot_read_counts_for_neither(data: Dataset, tmp_pa
     assert mixed.a.skipped == (("w", "cut off"),)
 
 
+def test_a_comparison_keeps_thresholds_and_temperature_of_what_is_left() -> None:
+    """One of three images is missing from the second: the first is scored anew without it, and else as it was."""
+    logits, targets = np.array([[0.5, -0.5], [1.5, -1.0], [-1.0, 2.0]]), np.array([[0, 0], [1, 0], [0, 1]])
+    settings = {"temperature": 2.0, "thresholds": (0.6, 0.7), "resamples": 0}
+    a = evaluation_of(logits, targets, list("xyz"), CLASSES[:2], "several", **settings)
+    b = evaluation_of(logits[1:], targets[1:], list("yz"), CLASSES[:2], "several", **settings)
+    found = comparison_of(a, b).a
+    assert found.names == ("y", "z")
+    assert found.temperature == 2.0
+    assert [each.threshold for each in found.per_class] == [0.6, 0.7]
+    assert np.array_equal(found.probabilities, b.probabilities)
+
+
 def test_plain_json(data: Dataset) -> None:
     found = compare(network(1), network(2), data)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))

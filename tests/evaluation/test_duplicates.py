@@ -186,6 +186,86 @@ def test_groups_do_not_depend_on_the_pieces_they_are_found_in(monkeypatch: pytes
     assert rows_of(prints) == whole
 
 
+# ---- where nearly the same ends ----------------------------------------------------------------------------------
+
+
+def step_towards(share: float, squeeze: float = 1.0) -> Fingerprints:
+    """An image, and the same with so much of another mixed in; squeezed into fewer steps of grey around the middle."""
+    start, end = (np.asarray(photo(seed)).astype(float) for seed in (6, 7))
+    both = (start, start + share * (end - start))
+    images = [(110 * (1 - squeeze) + squeeze * each).round().astype(np.uint8) for each in both]
+    prints = prints_of([Image.fromarray(each) for each in images])
+    return prints._replace(hashes=np.zeros(2, np.uint64))  # as if the hashes never told them apart
+
+
+@pytest.mark.parametrize("share, alike", [(0.11, True), (0.12, True), (0.13, False), (0.14, False)])
+def test_tiny_copies_may_differ_by_three_steps(share: float, alike: bool) -> None:
+    """Root mean squares of 2.7 and just under 3; of just over 3 and of 3.5."""
+    prints = step_towards(share)
+    assert rows_of(prints) == [(0, 1)] * alike
+    assert matches(prints, np.array([0]), np.array([1])).tolist() == [alike]
+    assert rows_of(prints, Near(difference=2.0)) == []
+    assert rows_of(prints, Near(difference=4.5)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("share, alike", [(0.12, True), (0.15, True), (0.17, False), (0.19, False)])
+def test_tiny_copies_must_correlate(share: float, alike: bool) -> None:
+    """Faint images, a step or less apart; their correlations fall from 0.977 by way of 0.971 and 0.966 to 0.961."""
+    prints = step_towards(share, squeeze=1 / 11)
+    one, other = prints.copies.reshape(2, -1).astype(float)
+    assert (np.corrcoef(one, other)[0, 1] >= 0.97) == alike
+    assert rows_of(prints) == [(0, 1)] * alike
+    assert rows_of(prints, Near(correlation=0.98)) == []
+    assert rows_of(prints, Near(correlation=0.955)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("bits, alike", [(6, True), (7, True), (8, False), (10, False)])
+def test_hashes_may_differ_in_seven_bits(bits: int, alike: bool, parts: int) -> None:
+    """Bits in one of the four parts of the hash, or in all; the tiny copies are the same."""
+    image = np.asarray(photo(3)).copy()
+    other = image.copy()
+    other[5, 5, 0] ^= 1
+    prints = prints_of([Image.fromarray(image), Image.fromarray(other)])
+    turned = sum(1 << (16 * (place % parts) + place) for place in range(bits))
+    prints = prints._replace(hashes=np.array([0, turned], np.uint64))
+    assert rows_of(prints) == [(0, 1)] * alike
+    assert matches(prints, np.array([0]), np.array([1])).tolist() == [alike]
+
+
+@pytest.mark.parametrize(
+    "gain, alike", [(1.0, True), (1.3, True), (1.38, True), (1.6, False), (0.8, True), (0.72, True), (0.5, False)]
+)
+def test_contrast_may_change_by_less_than_half(gain: float, alike: bool) -> None:
+    """The brighter image has so many times the contrast of the darker one."""
+    image = np.asarray(photo(5)).astype(float)
+    waves = image - image.mean()
+    prints = prints_of([Image.fromarray(np.rint(each).astype(np.uint8)) for each in (110 + waves, 120 + gain * waves)])
+    assert prints.copies.min() > 4
+    assert prints.copies.max() < 251
+    assert rows_of(prints) == [(0, 1)] * alike
+
+
+@pytest.mark.parametrize("spread, shows", [(1.4, False), (1.9, False), (2.1, True), (2.9, True)])
+def test_an_image_shows_something_from_a_contrast_of_two_on(spread: float, shows: bool) -> None:
+    """Half of it lighter than the middle by so many steps, half darker: that is its standard deviation."""
+    copies = np.full((2, 16, 16, 3), 100.0)
+    share = round(256 * (spread - int(spread)))  # as many pixels go one step further
+    steps = np.full(256, int(spread))
+    steps[:share] += 1
+    copies[:] += (steps * np.where(np.arange(256) % 2, 1, -1)).reshape(16, 16, 1)
+    prints = prints_of([photo(1), photo(2)])._replace(copies=copies.astype(np.uint8), hashes=np.zeros(2, np.uint64))
+    assert contrast(prints.copies) == pytest.approx([spread] * 2, abs=0.1)
+    assert rows_of(prints) == [(0, 1)] * shows
+
+
+@pytest.mark.parametrize("cosine, alike", [(0.98, True), (0.971, True), (0.969, False), (0.955, False)])
+def test_lookalikes_begin_at_their_cosine(cosine: float, alike: bool) -> None:
+    """Embeddings at an angle of which this is the cosine, of different lengths."""
+    embeddings = np.array([[2.0, 0.0, 0.0], [5 * cosine, 5 * (1 - cosine**2) ** 0.5, 0.0], [0.0, 0.0, 1.0]])
+    assert find_lookalikes(embeddings) == [[0, 1]] * alike
+
+
 # ---- fingerprints ------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +316,16 @@ def test_low_bits_of_deep_pictures_count(tmp_path: Path) -> None:
     assert found.kinds == ("1 bands of uint16",) * 3
     assert rows_of(found) == [(0, 2)]
     assert np.asarray(shown(tmp_path / "0.png")).max() == 255  # stretched, for people
+
+
+def test_a_few_dead_pixels_do_not_darken_the_rest(tmp_path: Path) -> None:
+    """Shown are values from 1,000 to 3,000, from black to white, though four of 1,600 lie far outside."""
+    values = np.linspace(1000, 3000, 1600).reshape(40, 40).astype(np.uint16)
+    values[0, :2], values[-1, -2:] = 0, 65535
+    Image.fromarray(values).save(tmp_path / "a.png")
+    found = np.asarray(shown(tmp_path / "a.png"))[..., 0].astype(int)
+    expected = 255 * (values - 1000.0) / 2000
+    assert np.abs(found - expected)[1:-1].max() < 5  # at most a hundredth of the range is cut at each end
 
 
 @pytest.mark.parametrize("top", [1.0, 5000.0])

@@ -73,6 +73,17 @@ def test_the_bootstrap_of_a_mean_is_about_normal() -> None:
     assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 10)
 
 
+def test_a_thousand_draws_unless_told() -> None:
+    asked: list[float] = []
+
+    def count(weights: Array) -> Array:
+        asked.append(weights.sum())
+        return np.zeros(1)
+
+    bootstrap(count, 5)
+    assert asked == [5.0] * 1001  # and once the images as they are
+
+
 def test_the_same_seed_gives_the_same_interval() -> None:
     values = np.arange(30.0)
 

@@ -222,6 +222,16 @@ def test_no_picture_takes_more_than_its_share_of_the_page() -> None:
     assert len(data_uri(noise(96, 96))) < 1.5 * 96 * 96 * 3
 
 
+def test_what_does_not_fit_is_reduced_further() -> None:
+    """Noise as large as the largest that is shown would take three times its share."""
+    found = data_uri(noise(224, 224))
+    assert len(found) <= LARGEST
+    with Image.open(io.BytesIO(base64.b64decode(found.split(",")[1]))) as shown:
+        assert max(shown.size) < 224
+    with Image.open(io.BytesIO(base64.b64decode(data_uri(Image.new("RGB", (640, 480))).split(",")[1]))) as shown:
+        assert shown.size == (224, 168)
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
 def test_pictures_of_every_kind_are_shown(mode: str) -> None:
     image = Image.new(mode, (20, 20)) if mode == "I;16" else GREY.resize((20, 20)).convert(mode)

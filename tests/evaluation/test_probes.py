@@ -60,6 +60,7 @@ def standard(values: Array) -> Array:
 # ---- linear ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("4.DINO")
 @pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
 @pytest.mark.parametrize("count, width, classes", [(40, 5, 3), (200, 30, 6), (60, 80, 4)])
 def test_a_linear_probe_is_logistic_regression(l2: float, count: int, width: int, classes: int) -> None:
@@ -287,6 +288,7 @@ def test_ridge_of_several_labels_and_for_few_pictures() -> None:
 # ---- nearest neighbours ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("4.DINO")
 @pytest.mark.parametrize("temperature", [None, 0.07, 0.5])
 @pytest.mark.parametrize("k", [1, 5, 20, 500])
 def test_neighbours_by_hand(k: int, temperature: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +302,14 @@ def test_neighbours_by_hand(k: int, temperature: float | None, monkeypatch: pyte
         weights = np.ones(len(near)) if temperature is None else np.exp(cosines[near] / temperature)
         votes = np.bincount(truth[near], weights, minlength=4) / weights.sum()
         assert row == pytest.approx(votes, abs=1e-4)
+
+
+def test_neighbours_weigh_as_in_dino_unless_told() -> None:
+    """Twenty of them, and a temperature of 0.07."""
+    values, targets = clusters(60, 8, 4)
+    assert np.array_equal(
+        knn(values[:45], targets[:45], values[45:]), knn(values[:45], targets[:45], values[45:], 20, 0.07)
+    )
 
 
 def test_neighbours_of_several_labels() -> None:
@@ -344,6 +354,14 @@ def test_the_rarest_of_several_labels_decides_the_fold() -> None:
     rare = np.bincount(found[marks[:, 1] == 1], minlength=3)
     assert rare.max() - rare.min() <= 2
     assert len(stratified(np.zeros((7, 2), int), 3)) == 7, "pictures without a label too"
+
+
+def test_the_rarest_label_is_dealt_out_evenly_whatever_the_seed() -> None:
+    """Three images of 60 have it, and the commonest one too: one in each fold, for every seed."""
+    marks = np.ones((60, 2), int)
+    marks[3:, 1] = 0
+    for seed in range(12):
+        assert sorted(stratified(marks, 3, seed)[:3].tolist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("task", ["one", "several"])

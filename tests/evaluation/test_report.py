@@ -262,6 +262,14 @@ def test_without_test_pictures_the_validation_is_shown_and_named() -> None:
     assert "by which the network was chosen" not in whole().text
 
 
+def test_images_that_were_trained_on_say_so() -> None:
+    """And nothing is expected of new ones."""
+    page = read(build(full(evaluation=dataclasses.replace(made(), split="train"), validation=None)))
+    assert "The network was trained on these very pictures" in page.all("p", "bad")[0].text
+    assert "on new pictures like these" not in page.text
+    assert "The network was trained on these very pictures" not in whole().text
+
+
 def test_several_labels_have_no_confusion() -> None:
     evaluation = several()
     page = read(build(full(evaluation=evaluation, validation=None, stages=())))
@@ -387,6 +395,44 @@ def test_the_course_in_words() -> None:
     assert "so does the training loss" in course(both)[1]
     assert "went back 2 times" in course([*history(), {"event": "rollback"}, {"event": "rollback"}])[-1]
     assert course([]) == []
+
+
+@pytest.mark.parametrize("rise, rises", [(1.05, False), (1.09, False), (1.11, True), (1.2, True)])
+def test_a_validation_loss_rises_from_a_tenth_on(rise: float, rises: bool) -> None:
+    rows = [{"event": "epoch", "epoch": n, "loss": 1 / n, "val_loss": loss} for n, loss in enumerate((2, 1, rise), 1)]
+    assert [each for each in course(rows) if "lowest at epoch 2 and rises afterwards" in each] == course(rows)
+    assert len(course(rows)) == rises
+
+
+@pytest.mark.parametrize("last, falls", [(0.9, True), (0.97, True), (0.99, False), (1.0, False)])
+def test_a_validation_loss_still_falls_by_two_per_cent_an_epoch(last: float, falls: bool) -> None:
+    rows = [{"event": "epoch", "epoch": n, "loss": 1 / n, "val_loss": loss} for n, loss in enumerate((2, 1, last), 1)]
+    assert any("still falling at the end" in each for each in course(rows)) == falls
+
+
+@pytest.mark.parametrize("data, tone", [(2.0, "good"), (2.9, "good"), (3.1, "warn"), (4.5, "warn")])
+def test_waiting_for_images_matters_from_three_tenths_on(data: float, tone: str) -> None:
+    section = times([{"data_seconds": data, "compute_seconds": 10 - data}])
+    assert section is not None
+    assert len(read(section.body_html).all("p", tone)) == 1
+
+
+@pytest.mark.parametrize("most, told", [(30, False), (49, False), (50, True), (80, True)])
+def test_classes_are_uneven_from_five_times_on(most: int, told: bool) -> None:
+    page = read(build(Report(title="x", data=DataFacts("here", ("a", "b"), {"train": [10, most]}))))
+    assert ("Uneven: the largest class has" in page.text) == told
+
+
+@pytest.mark.parametrize("temperature, little", [(1.015, True), (1.03, False), (0.985, True), (0.97, False)])
+def test_a_temperature_changes_almost_nothing_within_two_per_cent(temperature: float, little: bool) -> None:
+    assert ("almost nothing" in tempered(temperature)) == little
+
+
+@pytest.mark.parametrize("p_value, better", [(0.03, True), (0.049, True), (0.051, False), (0.08, False)])
+def test_one_is_better_where_chance_would_do_it_less_than_once_in_twenty(p_value: float, better: bool) -> None:
+    page = read(comparison_page(dataclasses.replace(compared(), p_value=p_value))).text
+    assert ("A is better on pictures like these" in page) == better
+    assert ("may well be chance" in page) != better
 
 
 def test_steps_per_epoch() -> None:

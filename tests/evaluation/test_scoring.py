@@ -144,6 +144,21 @@ def test_plain_json_of_several_labels() -> None:
     assert plain["skipped"] == [{"name": "x.png", "reason": "cut off"}]
 
 
+def test_a_confidence_at_the_reject_threshold_is_answered() -> None:
+    found = evaluation_of(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([0, 0]), reject=0.5, resamples=0)
+    assert (found.answered, found.answered_top1) == (1.0, 0.5)
+
+
+def test_the_first_fifty_are_listed() -> None:
+    """Of 60 wrong answers, and of 60 pairs of classes, the worst."""
+    targets = np.arange(60)
+    logits = np.zeros((60, 60))
+    logits[targets, (targets + 1) % 60] = 1 + targets
+    found = evaluation_of(logits, targets, resamples=0)
+    assert [each.row for each in found.worst] == list(range(59, 9, -1))
+    assert len(found.most_confused) == 50
+
+
 def test_top5_of_more_than_five_classes() -> None:
     logits = -np.arange(6.0)[None].repeat(6, axis=0)
     found = evaluation_of(logits, np.arange(6), resamples=0)

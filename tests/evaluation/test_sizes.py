@@ -118,6 +118,70 @@ def test_what_is_measured() -> None:
     assert found.aspects.tolist() == pytest.approx([1.25, 1.25, 5 / 6, 1.25, 5 / 6, 0.5])
 
 
+@pytest.mark.parametrize("side, expected", [(60, 60), (62, 64), (68, 64), (92, 96)])
+def test_sides_from_sixty_four_on_go_in_steps_of_sixteen(side: int, expected: int) -> None:
+    """Below, in steps of 4."""
+    assert suggest(pictures((side, side), times=5)).size == (expected, expected)
+
+
+@pytest.mark.parametrize("long, resize", [(106, "crop"), (109, "crop"), (112, "squash"), (116, "squash")])
+def test_what_counts_as_square(long: int, resize: str) -> None:
+    """Up to 1.1 times as long as wide, whichever side is the long one."""
+    assert suggest(pictures((long, 100), times=5)).resize == resize
+    assert suggest(pictures((100, long), times=5)).resize == resize
+
+
+@pytest.mark.parametrize("others, resize", [(4, "crop"), (5, "crop"), (6, "pad"), (8, "pad")])
+def test_nearly_all_is_nineteen_of_twenty(others: int, resize: str) -> None:
+    given = pictures((100, 100), times=100 - others) + pictures((300, 100), times=others)
+    assert suggest(given).resize == resize
+
+
+@pytest.mark.parametrize("long, resize", [(130, "squash"), (138, "squash"), (143, "pad"), (160, "pad")])
+def test_how_far_shapes_may_be_squashed(long: int, resize: str) -> None:
+    """Upright and lying images, each up to 1.4 times as long as wide."""
+    assert suggest(pictures((long, 100), (100, long), times=10)).resize == resize
+
+
+@pytest.mark.parametrize("factor, resize", [(1.06, "squash"), (1.08, "squash"), (1.12, "pad"), (1.16, "pad")])
+def test_what_counts_as_one_shape(factor: float, resize: str) -> None:
+    """About twice as wide as high, half of them wider and half narrower by this factor."""
+    given = pictures((round(2000 * factor), 1000), (2000, round(1000 * factor)), times=10)
+    assert suggest(given).resize == resize
+
+
+@pytest.mark.parametrize(
+    "size, why",
+    [
+        ((390, 390), ""),
+        ((410, 410), "4.1 times larger"),
+        ((26, 26), ""),
+        ((24, 24), "4.2 times smaller"),
+        ((240, 100), ""),
+        ((260, 100), "2.6 times wider in shape"),
+        ((100, 240), ""),
+        ((100, 260), "2.6 times taller in shape"),
+    ],
+)
+def test_where_odd_begins(size: tuple[int, int], why: str) -> None:
+    """Among squares of 100 pixels: four times as large or small, two and a half times as wide or tall."""
+    found = find_odd(pictures((100, 100), times=20) + pictures(size))
+    assert [each.why for each in found] == [f"{why} than the middle picture, 100x100"] * bool(why)
+
+
+def test_a_short_side_of_sixteen_pixels_still_shows_something() -> None:
+    assert find_odd(pictures((16, 40))) == ()
+    assert len(find_odd(pictures((40, 15)))) == 1
+
+
+def test_where_sizes_spread_three_times_their_usual_spread_is_odd() -> None:
+    """Sides of half and double the middle: a usual spread of 1.4826 * log 2, and three of them are a factor of 21.8."""
+    given = pictures((200, 200), (100, 100), (400, 400), times=8)
+    for times, odd in ((20, False), (24, True)):
+        found = find_odd(given + pictures((200 * times, 200 * times)))
+        assert [each.width for each in found] == [200 * times] * odd
+
+
 def test_odd_sizes_are_named_the_oddest_first() -> None:
     given = [
         *pictures((100, 100), times=20),

@@ -111,6 +111,36 @@ def test_a_hard_class_has_a_measure_of_its_own() -> None:
     assert [each.row for each in rank(np.concatenate([easy, hard]), targets)] == [20]
 
 
+@pytest.mark.parametrize("own, doubted", [(0.07, True), (0.095, True), (0.105, False), (0.14, False)])
+def test_a_label_is_doubted_below_a_tenth_of_its_usual_probability(own: float, doubted: bool) -> None:
+    """Images of class 0 usually get 0.5, this one its share of that."""
+    rest = np.tile([0.5, 0.5], (20, 1))
+    one = (20 * 0.5 * own) / (21 - own)  # a share `own` of the mean, itself among the 21
+    sure = np.tile([0.0, 1.0], (20, 1))
+    shares = np.concatenate([rest, [[one, 1 - one]], sure])
+    found = rank(shares, np.repeat([0, 1], [21, 20]))
+    assert [each.row for each in found] == [20] * doubted
+    assert [each.score for each in found] == pytest.approx([1 - own] * doubted)
+
+
+@pytest.mark.parametrize("share, doubted", [(0.35, False), (0.48, False), (0.52, True), (0.7, True)])
+def test_another_label_is_believed_from_half_its_usual_probability_on(share: float, doubted: bool) -> None:
+    """Images of class 1 are usually sure; of a stray one it gets this share, and all other classes still less."""
+    sure = np.tile([0.0, 1.0, 0.0, 0.0, 0.0], (20, 1))
+    own = np.tile([1.0, 0.0, 0.0, 0.0, 0.0], (20, 1))
+    rest = (1 - share) / 3
+    own[0] = [0.0, share, rest, rest, rest]
+    found = rank(np.concatenate([own, sure]), np.repeat([0, 1], 20))
+    assert [(each.row, each.suggested) for each in found] == [(0, 1)] * doubted
+
+
+def test_a_class_of_as_many_images_as_folds_is_judged() -> None:
+    features, truth, _, _ = planted(each=20, classes=3)
+    for count, judged in ((4, 40), (5, 45), (6, 46)):
+        rows = np.flatnonzero((truth < 2) | (np.cumsum(truth == 2) <= count))
+        assert judge(features[rows], truth[rows]).judged == judged
+
+
 def test_classes_too_small_are_not_judged() -> None:
     """Four pictures of class 7 among many; the numbers of the others need not follow each other."""
     features, _, given, wrong = planted()

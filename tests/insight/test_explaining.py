@@ -17,6 +17,7 @@ import vitrail
 from insight.small import POOLS, build
 from vitrail.errors import InputError
 from vitrail.insight import METHODS, Likeness, Versus, explain, explain_pixels
+from vitrail.insight.explaining import _pieces
 from vitrail.network import ViT, ViTConfig
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -98,7 +99,7 @@ def test_likeness_to_another_picture(pixels: Tensor) -> None:
         (Likeness(torch.zeros(1, 16)), r"expected an embedding \(D,\)"),
         (lambda z, _: z, "one number for each of 1 pictures"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 def test_targets_that_cannot_be_are_named(picture: Image.Image, target: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
@@ -145,6 +146,46 @@ def test_an_exported_model_is_asked_by_occlusion_alone(picture: Image.Image) -> 
     assert found.target == "bee"
     assert found.scores is not None
     assert found.map.shape == (8, 12)
+
+
+@pytest.mark.parametrize(
+    "side, pieces", [(224, 14), (28, 14), (256, 16), (30, 15), (96, 12), (16, 16), (8, 8), (97, 1)]
+)
+def test_a_side_is_cut_into_about_fourteen_equal_pieces(side: int, pieces: int) -> None:
+    assert _pieces(side) == pieces
+
+
+@pytest.mark.parametrize("block, seen", [(0, False), (1, True), (2, True)])
+def test_outlying_tokens_of_the_second_half_are_crossed_out(pixels: Tensor, block: int, seen: bool) -> None:
+    """A patch that one block makes ten times as large, and the next one small again."""
+    model = build(pool="mean", final_norm="pooled")
+    layers = list(model.encoder.blocks)
+
+    def times(factor: float) -> Any:
+        def change(_: Any, __: Any, made: Any) -> Any:
+            tokens = made.tokens.clone()
+            tokens[:, 1 + 4] *= factor
+            return made._replace(tokens=tokens)
+
+        return change
+
+    layers[block].register_forward_hook(times(100.0))
+    if block + 1 < len(layers):
+        layers[block + 1].register_forward_hook(times(0.01))
+    for each in explain_pixels(model, pixels, "rollout", 1):
+        assert each.outliers is not None
+        assert bool(each.outliers[1, 1]) == seen
+    assert explain_pixels(model, pixels, "occlusion", 1)[0].outliers is None
+
+
+@pytest.mark.parametrize("task", ["one", "several"])
+def test_the_level_of_one_of_several_labels_is_its_own(pixels: Tensor, task: str) -> None:
+    """A probability as the task has it, calibrated; for several labels no other one changes it."""
+    model = build()
+    logits = model(pixels).detach() / 2.0
+    expected = logits.softmax(dim=1) if task == "one" else logits.sigmoid()
+    for row, each in enumerate(explain_pixels(model, pixels, "rollout", 3, check=False, task=task, temperature=2.0)):
+        assert each.value == pytest.approx(float(expected[row, 3]), abs=1e-6)
 
 
 def test_a_batch_is_as_each_alone(pixels: Tensor) -> None:

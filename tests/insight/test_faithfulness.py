@@ -125,6 +125,101 @@ def test_a_constant_map_is_flagged(pixels: Tensor) -> None:
     assert not found.reliable
 
 
+def swapped(*swaps: tuple[int, int]) -> np.ndarray:
+    """The numbers 0 to 15 in four rows, some pairs of them in each other's place."""
+    values = np.arange(16.0)
+    for one, other in swaps:
+        values[[one, other]] = values[[other, one]]
+    return values.reshape(4, 4)
+
+
+# Swapping numbers k apart takes 2 k² from 680 in the rank correlation of 16.
+@pytest.mark.parametrize(
+    "other, likeness, unchanged",
+    [
+        (swapped((2, 7)), 1 - 50 / 680, True),  # 0.926
+        (swapped((2, 7), (9, 11), (13, 14)), 1 - 60 / 680, True),  # 0.912
+        (swapped((2, 8), (10, 11), (13, 14)), 1 - 76 / 680, False),  # 0.888
+        (swapped((2, 9)), 1 - 98 / 680, False),  # 0.856
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_where_a_map_hardly_depends_on_the_weights(
+    other: np.ndarray, likeness: float, unchanged: bool, sign: int
+) -> None:
+    """From a rank correlation of 0.9 with the map of shuffled weights on; the same map upside down is no better."""
+    ask, aim = bright(15)
+    pixels = torch.full((1, 8, 8), -0.2)
+    pixels[0, 6:, 6:] = 1.0  # where the map is highest
+    found = judged(ask, pixels, [Candidate(Relevance(), Drawn(swapped()), sign * other)], aim, 0.5)
+    assert found.shuffled == pytest.approx(sign * likeness)
+    assert any("hardly depends on the weights" in each for each in found.warnings) == unchanged
+    worse = Candidate(Best(("rollout",)), Drawn(-swapped((0, 1))), np.random.default_rng(0).random((4, 4)))
+    chosen = judged(ask, pixels, [Candidate(Relevance(), Drawn(swapped()), sign * other), worse], aim, 0.5)
+    gains = [each.gain for each in chosen.tried.values()]
+    assert gains[0] > gains[1]
+    assert (chosen.method == worse.method.words) == unchanged
+
+
+@pytest.mark.parametrize("size, large", [(2.0, False), (2.9, False), (3.1, True), (4.5, True)])
+def test_a_token_is_outlying_from_three_times_the_median_on(size: float, large: bool) -> None:
+    """The median of the patches of its own image: in the second all are ten times as large."""
+    hidden = torch.nn.functional.normalize(torch.randn(2, 2 + 9, 4), dim=-1)
+    hidden[1] *= 10
+    hidden[:, 2 + 5] *= size
+    hidden[:, 0] *= 1000  # a prefix token is no patch
+    expected = [[large and place == 5 for place in range(9)]] * 2
+    assert outlying(hidden, 2).tolist() == expected
+
+
+@pytest.mark.parametrize("place, told", [(6, True), (9, True), (10, False), (13, False)])
+def test_a_tenth_of_a_map_catches_the_eye(place: int, told: bool) -> None:
+    """An outlying token where the map is strongest but for so many of its 100 patches."""
+    values = np.random.default_rng(0).permutation(100.0 + np.arange(100)).reshape(10, 10)
+    marks = values == 199 - place
+    ask, aim = bright(0)
+    found = judged(ask, torch.zeros(1, 8, 8), [Candidate(Relevance(), Drawn(values), None, marks)], aim, 0.5, False)
+    assert ["1 of the patches marked most (crossed out) has a token" in each for each in found.warnings] == [
+        True
+    ] * told
+
+
+def test_chance_is_the_mean_of_three_orders_that_the_seed_decides() -> None:
+    pixels = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))
+    ask, aim = bright(5)
+    values = np.arange(16.0).reshape(4, 4)
+    [found], _ = scores_of(ask, pixels, [values], aim, seed=7)
+    dice = np.random.default_rng(7)
+    orders = [dice.permutation(16) for _ in range(3)]
+    each = curves(ask, pixels, (4, 4), [*orders, centre_first((4, 4))], aim)
+    deletion = [area(one.shares, one.deletion) for one in each]
+    insertion = [area(one.shares, one.insertion) for one in each]
+    assert (found.random_deletion, found.random_insertion) == pytest.approx(
+        (sum(deletion[:3]) / 3, sum(insertion[:3]) / 3)
+    )
+    assert (found.centre_deletion, found.centre_insertion) == pytest.approx((deletion[3], insertion[3]))
+    assert found.gain == pytest.approx(
+        (found.insertion - found.deletion) - (sum(insertion[:3]) - sum(deletion[:3])) / 3
+    )
+
+
+def test_an_image_is_taken_away_in_twelve_pieces() -> None:
+    pixels = torch.rand(1, 48, 48, generator=torch.Generator().manual_seed(1))
+    ask, aim = bright(0)
+    [found] = curves(ask, pixels, (24, 24), [np.arange(576)], aim)
+    assert found.shares == pytest.approx([piece / 12 for piece in range(13)])
+
+
+def test_a_map_no_better_than_chance_says_so() -> None:
+    ask, aim = bright(15)
+    pixels = torch.full((1, 8, 8), -0.2)
+    pixels[0, 6:, 6:] = 1.0
+    for values, told in ((swapped(), False), (-swapped(), True)):
+        found = judged(ask, pixels, [Candidate(Relevance(), Drawn(values))], aim, 0.5)
+        assert any("no more than covering at random" in each for each in found.warnings) == told
+        assert found.reliable != told
+
+
 def test_best_takes_the_most_faithful_that_depends_on_the_weights(pixels: Tensor) -> None:
     model = build()
     for row, each in enumerate(explain_pixels(model, pixels, "best", 2)):
@@ -190,6 +285,11 @@ def test_steps_of_unequal_width_count_by_their_width() -> None:
     assert steps.min() == pytest.approx(1 / 16)
     assert steps.max() == pytest.approx(2 / 16)
     assert area(found.shares, [1.0 - each for each in found.shares]) == pytest.approx(0.5)
+
+
+def test_an_area_is_of_trapezoids_as_wide_as_their_steps() -> None:
+    assert area([0, 0.1, 1], [1, 1, 0]) == pytest.approx(0.1 + 0.45)
+    assert area([0, 0.75, 1], [0, 0.5, 1]) == pytest.approx(0.75 * 0.25 + 0.25 * 0.75)
 
 
 def test_an_outlier_on_a_map_of_zeros_is_not_marked() -> None:

@@ -147,6 +147,41 @@ def test_filters_are_the_principal_components() -> None:
     assert np.linalg.norm(drawn @ basis, axis=1) == pytest.approx([1, 1], abs=1e-3)
 
 
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_each_tile_is_a_component_and_not_a_filter(order: str) -> None:
+    """Of a kernel of 16 filters, all alike in one part: read back from the page, against numpy's decomposition."""
+    model = ViT(CONFIG)
+    dice = np.random.default_rng(3)
+    filters = (dice.normal(size=(16, 192)) * np.geomspace(3, 0.3, 192) + 4 * dice.normal(size=192)).astype(np.float32)
+    with torch.no_grad():
+        model.patches.projection.weight.copy_(torch.from_numpy(filters).reshape(model.patches.projection.weight.shape))
+    seen = filters.reshape(16, 3, 8, 8)[:, :: -1 if order == "BGR" else 1].reshape(16, 192).astype(np.float64)
+    components = np.linalg.svd(seen - seen.mean(axis=0), full_matrices=False)[2][:14]
+    assert components @ components.T == pytest.approx(np.eye(14), abs=1e-9)
+    page = np.asarray(patch_filters(model, cell=3, order=order), float)
+    rows, columns = np.divmod(np.arange(14), 7)
+    tiles = [
+        page[TOP + row * 30 + 1 : TOP + row * 30 + 24 : 3, LEFT + column * 30 + 1 : LEFT + column * 30 + 24 : 3]
+        for row, column in zip(rows, columns, strict=True)
+    ]
+    drawn = np.stack([tile.transpose(2, 0, 1).ravel() for tile in tiles])  # (14, C*P*P), 0 to 255
+
+    def stretched(values: np.ndarray) -> np.ndarray:
+        return 255 * (values - values.min()) / np.ptp(values)
+
+    for number, tile in enumerate(drawn):
+        gaps = [np.abs(tile - stretched(sign * components[number])).max() for sign in (1, -1)]
+        assert min(gaps) < 1.5, number
+        assert min(np.abs(tile - stretched(each)).max() for each in (*seen, *-seen)) > 20
+
+
+def test_as_many_components_as_asked_for_in_rows() -> None:
+    page = np.asarray(patch_filters(random(), count=5, columns=2, cell=3), float)
+    left = [page[TOP + row * 30 : TOP + row * 30 + 24, LEFT : LEFT + 24].std() for row in range(3)]
+    right = [page[TOP + row * 30 : TOP + row * 30 + 24, LEFT + 30 : LEFT + 54].std() for row in range(3)]
+    assert [each > 10 for each in (*left, *right)] == [True, True, True, True, True, False]
+
+
 @pytest.mark.parametrize("changes", [{"channels": 1}, {"stem": ConvStem((4, 8)), "patch_size": (2, 2)}])
 def test_filters_of_other_channels_are_drawn_in_grey(changes: dict[str, object]) -> None:
     model = ViT(dataclasses.replace(CONFIG, **changes))

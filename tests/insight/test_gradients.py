@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor
 
 import vitrail
 from insight.small import POOLS, build
-from vitrail.insight import GradCam, IntegratedGradients, Occlusion, explain_pixels
-from vitrail.insight.covering import covered
+from vitrail.insight import GradCam, IntegratedGradients, Occlusion, explain_pixels, gradients
+from vitrail.insight.covering import covered, occlusion_map
 from vitrail.insight.gradients import integrated_gradients, patch_sums
+from vitrail.insight.recording import Answer
 from vitrail.insight.targets import aim_at
 from vitrail.network import ViT
 
@@ -84,6 +86,49 @@ def test_too_few_steps_are_told(pixels: Tensor) -> None:
     [one] = explain_pixels(build(), pixels[:1], IntegratedGradients(steps=1), 3, check=False)
     assert any("still miss the difference of outputs by" in each for each in one.warnings)
     assert not one.reliable
+
+
+@pytest.mark.parametrize(
+    "errors, steps",
+    [((0.007,), 32), ((0.009,), 32), ((0.011, 0.0), 64), ((0.3, 0.02, 0.014, 0.005), 256), ((1.0,) * 5, 512)],
+)
+def test_points_are_added_until_the_sum_is_right_within_a_hundredth(
+    pixels: Tensor, monkeypatch: pytest.MonkeyPatch, errors: tuple[float, ...], steps: int
+) -> None:
+    """Each try misses the difference of outputs by its error; what is right enough needs no further one."""
+    model = build()
+    aim = aim_at(3, model(pixels[:1])[0].detach())
+    with torch.no_grad():
+        difference = float((model(pixels[:1]) - model(torch.zeros_like(pixels[:1])))[0, 3])
+    tried: list[int] = []
+
+    def integrate(*given: Any) -> Tensor:
+        tried.append(given[4])
+        return torch.full_like(pixels[0], difference * (1 + errors[len(tried) - 1]) / pixels[0].numel())
+
+    monkeypatch.setattr(gradients, "_integrate", integrate)
+    found = integrated_gradients(model, pixels[0], IntegratedGradients(), aim)
+    assert (found.steps, len(tried)) == (steps, len(errors))
+    assert found.error == pytest.approx(errors[-1], abs=1e-4)
+    tried.clear()
+    [one] = explain_pixels(model, pixels[:1], "integrated-gradients", 3, check=False)
+    assert any("still miss" in each for each in one.warnings) == (errors[-1] > 0.01)
+
+
+@pytest.mark.parametrize("side, window", [(6, 1), (7, 1), (13, 1), (14, 2), (20, 2), (21, 3)])
+def test_a_window_is_a_seventh_of_the_shorter_side_unless_told(side: int, window: int) -> None:
+    """As many windows as fit are asked about, and once the whole image."""
+    asked: list[int] = []
+
+    def ask(pixels: Tensor) -> Answer:
+        asked.append(len(pixels))
+        return Answer(pixels.mean(dim=(2, 3)), pixels.mean(dim=(2, 3)))
+
+    pixels = torch.rand(2, 2 * side, 2 * side + 4)
+    grid = (side, side + 2)
+    occlusion_map(ask, pixels, grid, Occlusion(), lambda logits, _: logits[:, 0])
+    assert sum(asked) == 1 + (side - window + 1) * (side + 2 - window + 1)
+    assert max(asked) <= 16
 
 
 def test_integrated_gradients_of_the_real_network(fixtures: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from torch import Tensor
 
 import vitrail
 from insight.small import build
+from vitrail.insight import portrait as portraits
 from vitrail.insight.cards import card, film, heads_sheet, save_film
 from vitrail.insight.explaining import explain
+from vitrail.insight.explanation import Explanation
 from vitrail.insight.measures import (
     attention_distance,
     attention_distances,
@@ -22,6 +26,7 @@ from vitrail.insight.measures import (
     principal_colours,
     token_norms,
 )
+from vitrail.insight.pages import Figure, write_page
 from vitrail.insight.pictures import heat_over, smoothed
 from vitrail.insight.plots import cells, dots, histogram, ticks
 from vitrail.insight.portrait import portrait
@@ -99,6 +104,20 @@ def test_colours_are_the_principal_components() -> None:
     torch.testing.assert_close(torch.from_numpy(principal_colours(patches)), torch.from_numpy(found))
 
 
+def test_colours_are_of_what_differs_and_their_sign_is_no_chance() -> None:
+    """What all patches share is left out; each direction points to where its numbers add up to more than nothing."""
+    dice = torch.Generator().manual_seed(1)
+    patches = torch.randn(1, 40, 6, generator=dice, dtype=torch.float64) * torch.tensor([9.0, 5, 3, 0.1, 0.1, 0.1])
+    patches += torch.tensor([0.0, 0.0, 0.0, 50.0, -20.0, 5.0])
+    flat = patches[0] - patches[0].mean(dim=0)
+    directions = torch.linalg.svd(flat, full_matrices=False)[2][:3]
+    directions = directions * directions.sum(dim=1, keepdim=True).sign()
+    found = principal_colours(patches)[0]
+    for colour, values in zip(found.T, (flat @ directions.T).T.numpy(), strict=True):
+        low, high = np.quantile(values, [0.01, 0.99])
+        np.testing.assert_allclose(colour, np.clip((values - low) / (high - low), 0, 1), atol=1e-9)
+
+
 def test_ticks_are_round_numbers() -> None:
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
@@ -119,6 +138,30 @@ def test_plots_show_their_numbers() -> None:
     colours = np.asarray(drawn)
     assert colours[84 + 20, 96 + 60].tolist() == [253, 240, 170]
     assert colours[84 + 60, 96 + 20].tolist() == [252, 251, 248]
+
+
+def columns_of(image: Image.Image, colour: tuple[int, int, int], top: int = 82) -> np.ndarray:
+    """Columns of a plot, below its title, in which a colour stands."""
+    ink = np.asarray(image).astype(int)[top:]
+    return np.unique(np.argwhere(np.abs(ink - colour).sum(axis=-1) < 3)[:, 1])
+
+
+@pytest.mark.parametrize("value", [10.0, 25.0, 40.0])
+def test_a_mark_stands_at_its_value(value: float) -> None:
+    """The axis goes from 0 to 51, over pixels 84 to 736."""
+    drawn = histogram(np.array([1.0] * 9 + [50.0]), "Title", "norm", [(value, "")])
+    assert columns_of(drawn, (200, 85, 61)).mean() == pytest.approx(84 + 652 * value / 51, abs=1)
+
+
+def test_dots_stand_higher_the_larger_they_are() -> None:
+    """A ring for each of 2 and 8, a line through their mean in the middle; nothing where there is no number."""
+    drawn = np.asarray(dots(np.array([[2.0, 8.0], [5.0, np.nan]]), "Title", "across", "up")).astype(int)
+    blue = np.argwhere(np.abs(drawn - (43, 111, 158)).sum(axis=-1) < 3)
+    first, second = blue[blue[:, 1] < 410], blue[blue[:, 1] > 410]
+    low, high = first[first[:, 0] > first[:, 0].mean()], first[first[:, 0] < first[:, 0].mean()]
+    rows = [378 - 296 * value / (8 * 1.06) for value in (2, 8, 5)]
+    found = [(each[:, 0].min() + each[:, 0].max()) / 2 for each in (low, high, second)]
+    assert found == pytest.approx(rows, abs=1.5)
 
 
 def test_a_patch_without_a_say_looks_like_those_around_it() -> None:
@@ -168,7 +211,48 @@ def test_heat_lies_inside_the_box() -> None:
     assert padded.shape == (50, 100, 3)
 
 
-@pytest.mark.row("VE.3", "001.15")
+def test_a_map_of_a_frame_is_cut_to_the_image() -> None:
+    """Bars above and below: what is hot in the middle of the frame is hot in the middle of the image."""
+    image = Image.new("RGB", (100, 50), (90, 90, 90))
+    values = np.zeros((4, 4))
+    values[2, 3] = 1.0
+    drawn = np.asarray(heat_over(image, values, (0, -25, 100, 75))).astype(int).sum(axis=-1)
+    assert np.unravel_index(drawn.argmax(), drawn.shape)[0] in range(30, 46)
+    assert drawn[37, 87] > drawn[12, 87] + 200
+    assert drawn[37, 87] > drawn[37, 12] + 200
+
+
+def test_a_crossed_out_patch_does_not_outshine_the_others() -> None:
+    """A value a hundred times the others, of a patch without a say: what it hid is seen, and a cross is on it."""
+    image = Image.new("RGB", (80, 80), (90, 90, 90))
+    values = np.array([[100.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2 + [[0.0, 0.0, 0.0, 1.0]])
+    without = values == 100
+    plain = np.asarray(heat_over(image, values, (0, 0, 80, 80))).astype(int).sum(axis=-1)
+    calm = np.asarray(heat_over(image, values, (0, 0, 80, 80), without)).astype(int).sum(axis=-1)
+    assert calm[70, 70] > plain[70, 70] + 150
+    assert plain[18, 3] > calm[18, 3] + 50  # beside the cross, which is light itself
+    assert calm[10, 10] == 3 * 252 - 5  # the cross, of paper
+
+
+def test_a_card_tells_what_is_not_to_be_relied_on() -> None:
+    image = Image.new("RGB", (30, 30), (90, 90, 90))
+    first = Explanation(np.eye(2), "rollout", "ant", 0.5, True, image=image, box=(0, 0, 30, 30))
+    doubted = replace(first, warnings=("the map is flat", "word " * 60))
+    assert card([doubted]).height - card([first]).height == 20 * (1 + 3)  # a line, and three of a long one
+
+
+def test_captions_are_only_text(tmp_path: Path) -> None:
+    image = Image.new("RGB", (4, 4))
+    write_page(tmp_path, "<b>", "<i>", [Figure("a", '<script>"', image)], "<hr>")
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("&lt;script&gt;&quot;") == 2  # on the page, and for those who cannot see it
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "<i>" not in page
+    assert "<hr>" in page
+
+
+@pytest.mark.row("VE.3")
 def test_card_heads_and_film(tmp_path: Path) -> None:
     dice = np.random.default_rng(0)
     picture = Image.fromarray(dice.integers(0, 255, (30, 90, 3), dtype=np.uint8))
@@ -183,8 +267,38 @@ def test_card_heads_and_film(tmp_path: Path) -> None:
     with Image.open(tmp_path / "film.gif") as moving:
         assert moving.n_frames == 3
         assert moving.info["loop"] == 0
+        assert moving.info["duration"] == 700  # milliseconds a frame
     grid = heads_sheet(loaded, picture, 4)
     assert grid.height > 3 * 80
+
+
+@pytest.mark.row("4.REG")
+def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 18 images the first 16, in batches of 4; means over all of them; sizes beyond three times the median."""
+    loaded = vitrail.Checkpoint(build(), vitrail.Preprocess(size=(8, 12), crop=1.0))
+    dice = np.random.default_rng(0)
+    images = [dice.integers(0, 256, (8, 12, 3), dtype=np.uint8) for _ in range(18)]
+    drawn: dict[str, Any] = {}
+
+    def keep(name: str, draw: Any) -> Any:
+        def kept(values: Any, *given: Any) -> Any:
+            drawn[name] = values, given
+            return draw(values, *given)
+
+        return kept
+
+    monkeypatch.setattr(portraits, "dots", keep("dots", dots))
+    monkeypatch.setattr(portraits, "histogram", keep("norms", histogram))
+    sizes = iter([np.r_[[2.9] * 3, [3.1] * 5, [1.0] * 16]] * 4)
+    monkeypatch.setattr(portraits, "token_norms", lambda model, pixels: (np.array([7.0] * len(pixels)), next(sizes)))
+    figures = {each.name: each for each in portraits.figures_of_pictures(loaded, images[:14], "14 images")}
+    expected = attention_distances(loaded.model, torch.from_numpy(loaded.preprocess.batch(images[:14])))
+    np.testing.assert_allclose(drawn["dots"][0], expected, rtol=1e-5)
+    assert drawn["norms"][1][2] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
+    assert f"{5 / 24:.1%} are larger than 3 times the median" in figures["norms"].caption
+    monkeypatch.undo()
+    page = portrait(loaded, tmp_path, images).page.read_text()
+    assert "Measured on 16 pictures." in page
 
 
 @pytest.mark.row("000.28", "P.9")

@@ -155,6 +155,22 @@ def test_weak_links_are_counted_between_patches() -> None:
         torch.testing.assert_close(kept, expected)
 
 
+def test_links_of_a_merged_token_are_the_mean_of_what_it_holds() -> None:
+    """A cls token and four patches, of which three become one: at once, or two and then the third."""
+    whole = Place((1, 4), 1)
+    two = Place((1, 4), 1, sizes=torch.tensor([[1.0, 2.0, 1.0, 1.0]]), sources=torch.tensor([[0, 0, 1, 2]]))
+    three = Place((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
+    step = torch.rand(1, 5, 5)
+    first, merged, last = merged_rows(step, whole, three)[0]
+    torch.testing.assert_close((first, last), (step[0, 0], step[0, 4]))
+    torch.testing.assert_close(merged, step[0, 1:4].mean(dim=0))
+    step = torch.rand(1, 4, 4)
+    first, merged, last = merged_rows(step, two, three)[0]
+    torch.testing.assert_close((first, last), (step[0, 0], step[0, 3]))
+    torch.testing.assert_close(merged, (2 * step[0, 1] + step[0, 2]) / 3)
+    assert merged_rows(step, whole, whole) is step
+
+
 def test_flow_goes_through_merged_tokens() -> None:
     model = build(merge_per_block=1)
     pixels = torch.randn(1, 3, 8, 12, generator=torch.Generator().manual_seed(1))

@@ -19,7 +19,9 @@ from vitrail.data.glass import CLASSES, window
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.inference import predict
+from vitrail.insight import tour as tours
 from vitrail.insight.tour import tour
+from vitrail.insight.tracing import Trace, Watched
 from vitrail.network import Positions, Rotary, ViT, ViTConfig
 
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=16, depth=2, heads=2, mlp_width=32, classes=8)
@@ -106,6 +108,25 @@ def test_half_precision_and_training_mode(tmp_path: Path) -> None:
     checkpoint = small()
     checkpoint.model.to(torch.bfloat16).train()
     assert len(tour(checkpoint, window(2, 64).image, tmp_path).files) >= 7
+
+
+def test_a_tour_looks_at_the_network_as_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is dropped while it looks, though the network was training; afterwards it trains on."""
+    seen: list[Trace] = []
+
+    def keep(checkpoint: Checkpoint, traced: Watched, *given: Any) -> list[Any]:
+        seen.append(traced.trace)
+        return []
+
+    monkeypatch.setattr(tours, "draw_figures", keep)
+    checkpoint = small(dropout=0.5, attention_dropout=0.5)
+    image = window(3, 64).image
+    tour(checkpoint, image, tmp_path)
+    checkpoint.model.train()
+    tour(checkpoint, image, tmp_path)
+    assert checkpoint.model.training
+    for one, other in zip(seen[0].hidden, seen[1].hidden, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_crop_shows_what_the_network_sees(tmp_path: Path) -> None:
