@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitrail import TextDecoder
 from vitrail.network import ViT, ViTConfig, preset
 from vitrail.network.vit import on_meta
 
@@ -136,6 +137,52 @@ def test_characters_learns_and_writes(capsys: pytest.CaptureFixture[str]) -> Non
     assert "step   39  loss" in printed
     assert outcome.sample in printed
     assert characters.main(few) == outcome  # the same seed, the same run
+
+
+def few_steps(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> tuple[list[float], list[float]]:
+    """The rates of some steps, and how long the gradient was at each."""
+    rates: list[float] = []
+    norms: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def watched(self: torch.optim.AdamW, *arguments: object) -> object:
+        group = self.param_groups[0]
+        rates.append(group["lr"])
+        norms.append(sum(float(each.grad.square().sum()) for each in group["params"]) ** 0.5)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", watched)
+        few = ["--steps", "12", "--block-size", "8", "--width", "16", "--depth", "1", "--seed", str(seed)]
+        example("characters").main(few)
+    return rates, norms
+
+
+def test_characters_follows_one_cycle_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, _ = few_steps(monkeypatch)
+    highest = rates.index(max(rates))
+    assert rates[highest] == pytest.approx(3e-3, rel=0.05)
+    assert 0 < highest < 6
+    assert rates == sorted(rates[: highest + 1]) + sorted(rates[highest + 1 :], reverse=True)
+    assert rates[-1] < 1e-5
+
+
+def test_characters_forgets_the_gradient_of_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, norms = few_steps(monkeypatch)
+    assert max(norms[6:]) < 2 * norms[0]  # summed up they would be several times as long
+
+
+def test_characters_begins_otherwise_with_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    characters = example("characters")
+    text = characters.invented_text(20)
+    first = [characters.train(text, 1, 8, 16, 1, seed) for seed in (0, 0, 1)]
+    assert first[0] == first[1] != first[2]
+    starts: list[Tensor] = []
+    monkeypatch.setattr(characters, "TextDecoder", lambda config: starts.append(torch.rand(3)) or TextDecoder(config))
+    for seed in (0, 1):
+        characters.train(text, 1, 8, 16, 1, seed)
+    assert not torch.equal(*starts)  # the weights, too, are drawn by the seed
+    assert characters.invented_text(20, seed=1) != text
 
 
 def test_characters_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

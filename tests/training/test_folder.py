@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vitrail.errors import CheckpointError, InputError
-from vitrail.training.folder import CONFIG, RESULT, find_run, make_folder, read_json, write_json
+from vitrail.training import folder as folders
+from vitrail.training import record
+from vitrail.training.folder import CONFIG, RESULT, find_run, make_folder, read_json, write_json, write_text
 from vitrail.training.lock import locked
 from vitrail.training.record import Record
 
@@ -137,3 +140,84 @@ def test_a_log_is_cut_back_to_what_the_state_knew(tmp_path: Path) -> None:
     assert log.rows() == [{"event": "step", "loss": 0.1}]
     with pytest.raises(CheckpointError, match=r"has \d+ bytes, expected 1,000: it was changed"):
         log.cut(1000)
+
+
+def test_what_is_written_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synced whole before it has its name, then the folder; the log, before a state says how long it is."""
+    events: list[tuple[str, str, int]] = []
+
+    def synced(number: int) -> None:
+        events.append(("fsync", Path(os.readlink(f"/proc/self/fd/{number}")).name, os.fstat(number).st_size))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(
+        folders, "sync_folder", lambda folder: events.append(("folder", folder.name, len(os.listdir(folder))))
+    )
+    write_text(tmp_path / "note.txt", "lasting!")
+    assert events == [("fsync", ".note.txt.tmp", 8), ("folder", tmp_path.name, 1)]
+    log = Record(tmp_path / "metrics.jsonl")
+    log.add(event="step")
+    events.clear()
+    log.sync()
+    assert events == [("fsync", "metrics.jsonl", log.size)]
+
+
+def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Record(tmp_path / "metrics.jsonl")
+    log.add(event="step", loss=0.1)
+    true = open
+
+    class Full:
+        """A file with room for half a line."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self.file = true(*arguments)
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.file.close()
+
+        def write(self, line: bytes) -> None:
+            self.file.write(line[: len(line) // 2])
+            self.file.flush()
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "open", Full, raising=False)
+    with pytest.raises(CheckpointError, match=r"could not write .*metrics.jsonl \(\d+ bytes needed\): No space left"):
+        log.add(event="step", loss=0.2)
+    assert log.rows() == [{"event": "step", "loss": 0.1}]
+
+
+def test_times_are_those_of_the_last_time_an_epoch_was_trained(tmp_path: Path) -> None:
+    path = tmp_path / "times.jsonl"
+    assert record.times_of(path) == []
+    rows = [
+        '{"epoch": 2, "data_seconds": 1.0}',
+        '{"epoch": 1, "data_seconds": 2.0}',
+        '{"epoch": 2, "data_seconds": 3.0}',
+    ]
+    path.write_text("\n".join([*rows, '{"epoch": 3, "da']))
+    assert record.times_of(path) == [{"epoch": 1, "data_seconds": 2.0}, {"epoch": 2, "data_seconds": 3.0}]
+
+
+def test_old_runs_are_moved_aside_one_beside_the_other(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        folder = started(tmp_path / "mine", finished=True)
+        (folder / "number").write_text(str(number))
+        find_run(tmp_path, "photos", name="mine", fresh=True, differences=equal)
+    assert [(tmp_path / f"mine.old-{number}" / "number").read_text() for number in (1, 2, 3)] == ["1", "2", "3"]
+
+
+def test_of_several_unfinished_runs_the_newest_goes_on(tmp_path: Path) -> None:
+    for number in (2, 9, 10):
+        started(tmp_path / f"photos-{number}")
+    assert find_run(tmp_path, "photos", differences=equal) == (tmp_path / "photos-10", True)
+
+
+def test_a_finished_run_is_taken_as_it_is_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = started(tmp_path / "mine", finished=True)
+    assert find_run(tmp_path, "photos", name="mine", finished=True, differences=equal) == (folder, True)
+    with pytest.raises(InputError, match="started with something else"):
+        find_run(tmp_path, "photos", name="mine", finished=True, differences=other)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from vitrail.training.loop import Job, Part, Watch, class_weights, fit, logits_o
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
 from vitrail.training.state import read_newest
+from vitrail.training.stopping import SIGNALS, Stop
 
 PLAIN = Recipe(batch=8, lr=1e-3, warmup=0.0, clip=0.0, weight_decay=0.0)
 
@@ -111,6 +113,41 @@ def test_a_signal_saves_at_that_step_and_the_rest_is_the_same(tmp_path: Path, st
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def test_a_signal_saves_at_that_step_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop._Loop, "is_time", lambda self: False)
+    with pytest.raises(vitrail.VitrailError, match="stopped at step 4"):
+        fit(stopped_at(tiny.job(tmp_path, 20, PLAIN), 4))
+    state = read_newest(tmp_path / "state", lambda text: pytest.fail(text))
+    assert state is not None
+    assert state.facts["step"] == 4
+
+
+def test_the_first_signal_is_the_one_that_is_told() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.number == signal.SIGINT
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_saving_takes_no_more_than_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second with every step, and by three with every state."""
+    now, saved = [0.0], []
+
+    def written(folder: Path, state: Any) -> None:
+        now[0] += 3
+        saved.append(state.facts["step"])
+
+    def tick(step: int, steps: int, loss: float) -> None:
+        now[0] += 1
+
+    monkeypatch.setattr(loop, "write_state", written)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    fit(tiny.job(tmp_path, 70, PLAIN, save_seconds=1.0, save_share=0.1, watch=Watch(step=tick)))
+    assert saved == [0, 30, 60, 70]
+
+
 @pytest.mark.fault("T4")
 def test_a_second_signal_while_saving_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitrail.training import state as saving
@@ -135,7 +172,6 @@ def test_a_second_signal_while_saving_harms_nothing(tmp_path: Path, monkeypatch:
     assert log_of(parted) == log_of(whole)
 
 
-@pytest.mark.row("001.14")
 def test_a_batch_in_pieces_is_the_same_step(tmp_path: Path) -> None:
     recipe = replace(PLAIN, batch=16, optimiser="sgd", lr=0.1, augment=Augment(flip=True, shift=1))
     config = replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0)  # batch norm and dropout see the pieces
@@ -149,6 +185,72 @@ def test_a_batch_in_pieces_is_the_same_step(tmp_path: Path) -> None:
     assert max(gaps) < 2e-6
     losses = [[row["loss"] for row in rows(tmp_path / name, "step")] for name in ("1", "4")]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def plain_batch(job: Job) -> Any:
+    """The first batch of a job."""
+    return next(iter(loop._Loop(job).batches()))
+
+
+def gradients_of(job: Job, batch: Any) -> tuple[float, float, dict[str, Tensor]]:
+    """Loss, norm before clipping, and every gradient of one batch."""
+    job.model.zero_grad(set_to_none=True)
+    loss, norm = loop.gradients(job.model, batch, job.plan, None)
+    return loss, norm, {name: each.grad.clone() for name, each in job.model.named_parameters() if each.grad is not None}
+
+
+def calm_job(folder: Path, recipe: Recipe) -> Job:
+    """A job whose network sees no batch statistics and draws no numbers."""
+    config = replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0, initialisation="timm")
+    torch.manual_seed(5)
+    return tiny.job(folder, 6, recipe, model=ViT(config))
+
+
+def test_pieces_of_uneven_sizes_count_by_their_images(tmp_path: Path) -> None:
+    job = calm_job(tmp_path, PLAIN)
+    batch = plain_batch(job)
+    loss, norm, whole = gradients_of(job, batch)
+    for pieces in (3, 5, 8):  # of 8 images: 3, 3 and 2; three of 2 and two of 1; one each
+        parted = replace(job, plan=replace(job.plan, recipe=replace(PLAIN, pieces=pieces)))
+        other_loss, other_norm, found = gradients_of(parted, batch)
+        assert (other_loss, other_norm) == pytest.approx((loss, norm), rel=1e-5)
+        for name, value in whole.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_clipped_to_the_norm_that_the_recipe_says(tmp_path: Path) -> None:
+    job = calm_job(tmp_path, PLAIN)
+    batch = plain_batch(job)
+    _, norm, free = gradients_of(job, batch)
+    assert norm == pytest.approx(math.sqrt(sum(float(each.square().sum()) for each in free.values())), rel=1e-5)
+    for clip in (norm / 10, norm * 10):
+        clipped = replace(job, plan=replace(job.plan, recipe=replace(PLAIN, clip=clip)))
+        _, before, found = gradients_of(clipped, batch)
+        assert before == pytest.approx(norm, rel=1e-6)  # what is told, and watched for NaN
+        for name, value in free.items():
+            torch.testing.assert_close(found[name], value * min(1.0, clip / norm), rtol=1e-3, atol=1e-9)
+
+
+def test_the_loss_sees_smoothed_labels(tmp_path: Path) -> None:
+    batch = plain_batch(tiny.job(tmp_path, 6, replace(PLAIN, smoothing=0.3)))
+    assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
+    assert torch.equal(batch.targets.argmax(1), plain_batch(tiny.job(tmp_path, 6, PLAIN)).targets.argmax(1))
+
+
+def test_every_step_drops_other_values_whatever_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    true = loop.gradients
+
+    def watched(*arguments: Any) -> tuple[float, float]:
+        seeds.append(torch.initial_seed())
+        return true(*arguments)
+
+    monkeypatch.setattr(loop, "gradients", watched)
+    for number, seed in enumerate((3, 3, 4)):
+        job = tiny.job(tmp_path / str(number), 6)
+        fit(replace(job, plan=replace(job.plan, seed=seed)))
+    assert seeds[:6] == seeds[6:12]
+    assert len(set(seeds[6:])) == 12
 
 
 def test_checkpointing_and_bf16_train_too(tmp_path: Path) -> None:
@@ -196,6 +298,39 @@ def test_patience_stops_early(tmp_path: Path) -> None:
     assert at.step < 600
     assert at.waited == 3
     assert len(rows(tmp_path, "epoch")) == at.best_epoch + 3
+
+
+def scored(monkeypatch: pytest.MonkeyPatch, *scores: tuple[float, float]) -> None:
+    """Validations that find these scores and losses, one after the other."""
+    left = iter(scores)
+    monkeypatch.setattr(loop, "validate", lambda *arguments: loop.Scores(*next(left)))
+
+
+def test_of_two_equal_scores_the_lower_loss_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored(monkeypatch, (0.5, 2.0), (0.5, 1.0), (0.5, 1.5), (0.4, 0.1))
+    at = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (at.best, at.best_epoch, at.waited) == ([0.5, 1.0], 2, 2)
+    assert [row["best"] for row in rows(tmp_path, "epoch")] == [True, True, False, False]
+
+
+def test_a_rollback_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 12)  # it goes back to the end of the second epoch
+    scored(monkeypatch, (0.1, 1.0), (0.2, 1.0), (0.9, 1.0), (0.3, 1.0), (0.4, 1.0))
+    poisoned(monkeypatch, lambda call: call == 21)
+    at = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (at.rollbacks, at.best, at.best_epoch) == (1, [0.9, 1.0], 3)
+    assert vitrail.load(tmp_path / "best.safetensors").provenance.metrics["val_score"] == 0.9
+
+
+def test_validation_neither_drops_values_nor_learns(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 6)
+    assert job.val is not None
+    model = job.model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = [loop.validate(model, job.val, job.plan) for _ in range(2)]
+    assert model.training
+    assert equal(model.state_dict(), before)
+    assert found == [loop.validate(model.eval(), job.val, job.plan)] * 2
 
 
 def test_validation_sees_the_pixels_that_predict_sees(tmp_path: Path) -> None:
@@ -308,6 +443,45 @@ def test_nan_again_and_again_gives_up_and_keeps_the_good_state(tmp_path: Path, m
     state = read_newest(tmp_path / "state", lambda text: pytest.fail(text))
     assert state is not None
     assert all(bool(each.isfinite().all()) for name, each in state.tensors.items() if each.is_floating_point())
+
+
+@pytest.mark.parametrize("where", ["model", "running", "optimiser", "average"])
+def test_what_is_no_number_is_never_written_into_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
+    learn = loop._Loop.learn
+    spoilt: list[int] = []
+
+    def spoiling(self: Any, batch: Any) -> None:
+        learn(self, batch)
+        if self.at.step == 9 and not spoilt:  # after the step, so that its loss and gradient were numbers
+            spoilt.append(self.at.step)
+            tensors = {
+                "model": self.model.head.classify.weight.data,
+                "running": self.model.state_dict()["stem.1.running_var"],
+                "optimiser": next(iter(self.optimiser.state_tensors().values())),
+                "average": self.average.tensors()["head.classify.weight"],
+            }
+            tensors[where].fill_(math.nan)
+
+    monkeypatch.setattr(loop._Loop, "learn", spoiling)
+    monkeypatch.setattr(loop._Loop, "is_time", lambda self: True)
+    written: list[bool] = []
+    true = loop.write_state
+
+    def write(folder: Path, state: Any) -> int:
+        numbers = [each for each in state.tensors.values() if each.is_floating_point()]
+        written.append(all(bool(each.isfinite().all()) for each in numbers))
+        return true(folder, state)
+
+    monkeypatch.setattr(loop, "write_state", write)
+    at = fit(tiny.job(tmp_path, 18))
+    assert spoilt == [9]
+    assert all(written)
+    assert (at.rollbacks, at.step) == (1, 18)
+    assert "after step 9" in rows(tmp_path, "rollback")[0]["why"]
+    assert all(bool(each.isfinite().all()) for each in weights_of(tmp_path).values())
 
 
 def test_a_kill_between_a_rollback_and_the_next_save_changes_nothing(

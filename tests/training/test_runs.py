@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,14 +24,21 @@ from vitrail.data import read_data
 from vitrail.data.augment import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
+from vitrail.evaluation.calibration import fit_temperature
 from vitrail.evaluation.known import data_for, data_for_both
+from vitrail.inference import probabilities
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import Options, Recipe, Run, Watch, repeated, train
+from vitrail.training import Options, Recipe, Run, Watch, finish, repeat, repeated, runs, speed, train
 from vitrail.training import state as saving
-from vitrail.training.choose import bands_of, small_network
+from vitrail.training.choose import bands_of, choose, small_network
 from vitrail.training.lock import locked
-from vitrail.training.speed import suggested
+from vitrail.training.loop import fit, logits_of
+from vitrail.training.plan import Plan, plan_differences
+from vitrail.training.prepare import prepare
+from vitrail.training.probing import features_of
+from vitrail.training.repeat import Repeated
+from vitrail.training.speed import Speed, Tried, measure_speed, overfits, steps_for, suggested
 from vitrail.training.trial import trial
 
 QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
@@ -45,6 +55,14 @@ def draw(folder: Path, count: int = 20, side: int = 16) -> Path:
             pixels[:, :, number] += 120
             Image.fromarray(pixels).save(folder / name / f"{row}.png")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly() -> Iterator[None]:
+    """Intervals from a few resamples: a thousand take longer than so short a training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finish, "evaluation_of", partial(finish.evaluation_of, resamples=20))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -258,12 +276,96 @@ def test_a_repeated_run_is_the_same_bits(finished: Run, tmp_path: Path) -> None:
         repeated(tmp_path, tmp_path)
 
 
-def test_minutes_are_measured_once_and_recorded(photos: Path, tmp_path: Path) -> None:
-    interrupted(photos, tmp_path, 2, name="timed", minutes=0.01)
+def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Repeated, Any]:
+    """The run in a folder repeated, where the second time ends as `second` did; with what was asked for."""
+    asked: list[Any] = []
+
+    def run_again(data: Any, options: Options) -> Run:
+        asked.append((data, options))
+        return second
+
+    monkeypatch.setattr(repeat, "run", run_again)
+    return repeated(first), asked[0]
+
+
+def spoil_weights(path: Path) -> None:
+    """One weight of a checkpoint by the least that it can change."""
+    loaded = vitrail.load(path)
+    weight = loaded.model.head.classify.weight.data
+    weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
+    vitrail.save(loaded, path)
+
+
+def spoil_text(old: str, new: str, path: Path) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    "name, spoil, said",
+    [
+        ("best.safetensors", spoil_weights, ["the weights in best.safetensors differ"]),
+        ("last.safetensors", spoil_weights, ["the weights in last.safetensors differ"]),
+        ("metrics.jsonl", partial(spoil_text, '"step": 3,', '"step": 4,'), ["metrics.jsonl differs"]),
+        ("data.json", partial(spoil_text, "blue/0.png", "blue/o.png"), ["data.json differs"]),
+        ("config.json", partial(spoil_text, '"lr": 0.003,', '"lr": 0.004,'), ["recipe.lr: 0.004 before, 0.003 now"]),
+        ("config.json", partial(spoil_text, '"steps": 20,', '"steps": 21,'), ["steps: 21 before, 20 now"]),
+        ("report.html", partial(spoil_text, "</html>", "</html> "), []),  # it says when it was made
+    ],
+)
+def test_a_repeated_run_names_what_is_not_the_same(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, spoil: Any, said: list[str]
+) -> None:
+    first = tmp_path / "photos-1"
+    shutil.copytree(finished.folder, first)
+    assert against(first, finished, monkeypatch)[0] == (finished, True, ())
+    spoil(first / name)
+    found, _ = against(first, finished, monkeypatch)
+    assert found.differences == tuple(said)
+    assert found.same == (not said)
+
+
+def test_a_repeated_run_is_asked_for_as_the_first_was(
+    finished: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (data, options) = against(finished.folder, finished, monkeypatch)
+    assert (data, options.recipe, options.model, options.seed) == (str(photos), QUICK, NETWORK, 0)
+    assert (options.out, options.name, options.fresh, options.check) == (finished.folder.parent, "", True, False)
+    assert options.steps is None
+    timed = tmp_path / "photos-1"
+    shutil.copytree(finished.folder, timed)
+    spoil_text('"minutes": null', '"minutes": 2.5', timed / "config.json")
+    found, (_, options) = against(timed, finished, monkeypatch)
+    assert options.steps == 20  # as many as were measured, not measured again
+    assert found.same
+    given = tmp_path / "given"
+    shutil.copytree(finished.folder, given)
+    spoil_text('"origin": ""', '"origin": "in memory"', given / "config.json")
+    with pytest.raises(InputError, match="given as an object: its file is not known"):
+        repeated(given)
+
+
+def test_a_timed_run_goes_on_with_the_steps_it_was_given(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "measure_speed", lambda job: Speed(step=0.125, validation=0.0))
+    interrupted(photos, tmp_path, 2, name="timed", minutes=0.0125)
     plan = json.loads((tmp_path / "timed" / "config.json").read_text())["plan"]
-    assert plan["minutes"] == 0.01
-    again = run(photos, tmp_path, name="timed", minutes=0.01, report=False)
-    assert again.steps == plan["steps"] > 2
+    assert (plan["minutes"], plan["steps"]) == (0.0125, 6)
+    monkeypatch.setattr(runs, "measure_speed", lambda job: pytest.fail("measured again"))
+    again = run(photos, tmp_path, name="timed", minutes=0.0125, report=False)
+    assert again.resumed
+    assert again.steps == 6
+
+
+def test_minutes_are_measured_and_recorded(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a quarter of a second whenever it is looked at: once a step, twice a validation."""
+    clock = itertools.count(step=0.25)
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    found = run(photos, tmp_path, minutes=0.0525, report=False)
+    assert (found.plan.minutes, found.plan.steps, found.plan.per_epoch) == (0.0525, 10, 5)  # 3.15 s, 0.3 a step
+    assert found.plan.recipe.epochs == 2.0
     with pytest.raises(InputError, match="epochs or minutes, not both"):
         run(photos, tmp_path, minutes=1.0, epochs=1)
 
@@ -335,10 +437,73 @@ def test_bands_and_range_are_kept(tmp_path: Path, kind: str) -> None:
     assert found.evaluation.scores["top1"].value == 1.0
 
 
+def test_a_test_part_that_is_given_is_the_only_one() -> None:
+    data = tiny.pictures()  # with train and val
+    prepared = prepare(data, val=0.3, test=0.3)
+    assert [each.split for each in prepared.dataset.samples] == [each.split for each in data.samples]
+
+
+def test_the_mean_and_deviation_are_those_of_the_training_images(finished: Run, photos: Path) -> None:
+    manifest = Manifest.from_json((finished.folder / "data.json").read_text())
+    names = [each.name for each in manifest.entries if each.split == "train"]
+    pixels = np.stack([np.asarray(Image.open(photos / name)) for name in names]) / 255  # (n, 16, 16, 3)
+    assert finished.plan.preprocess.mean == pytest.approx(pixels.mean((0, 1, 2)).tolist(), abs=1e-4)
+    assert finished.plan.preprocess.std == pytest.approx(pixels.std((0, 1, 2)).tolist(), abs=1e-4)
+
+
+def test_another_seed_starts_from_other_weights(photos: Path) -> None:
+    prepared = prepare(photos)
+    found = [choose(prepared.dataset, prepared.entries, QUICK, model=NETWORK, seed=seed).model for seed in (0, 0, 1)]
+    weights = [model.encoder.blocks[0].mlp.up.weight for model in found]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_recipe_and_a_plan_come_back_from_json(finished: Run) -> None:
+    augment = Augment(crop=(0.25, 0.75), shift=2, flip=True, rand_ops=1, erase=0.125, mixup=0.5)
+    recipe = replace(QUICK, augment=augment, dropout=0.25, optimiser="sgd", schedule="linear")
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    plan = replace(finished.plan, recipe=recipe)
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_where_two_plans_differ_is_named_in_full() -> None:
+    old = {"steps": 9, "size": [8, 8], "recipe": {"lr": 0.1, "augment": {"flip": True}}, "old": 1}
+    new = {"steps": 9, "size": (8, 8), "recipe": {"lr": 0.1, "augment": {"flip": False}}, "new": 2}
+    assert plan_differences(old, old) == []
+    assert plan_differences(old, new) == [
+        "recipe.augment.flip: True before, False now",
+        "old: 1 before, None now",
+        "new: None before, 2 now",
+    ]
+
+
+def test_the_best_is_judged_not_the_last(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 12)
+    at = fit(job)
+    kept = vitrail.load(tmp_path / "best.safetensors")
+    assert job.val is not None
+    expected = logits_of(kept.model, job.val, job.plan)
+    torch.nn.init.normal_(kept.model.head.classify.weight)
+    vitrail.save(kept, tmp_path / "last.safetensors")  # of another mind
+    found = finish.judge(job, at, tiny.pictures(), None)
+    assert at.best is not None
+    assert found.evaluation.split == "val"
+    assert found.evaluation.scores["top1"].value == at.best[0]
+    assert np.allclose(found.evaluation.logits, expected)
+    best = vitrail.load(tmp_path / "best.safetensors")
+    assert np.array_equal(logits_of(best.model, job.val, job.plan), expected)
+    assert best.temperature is not None
+    assert best.temperature == pytest.approx(fit_temperature(found.evaluation.logits, job.val.targets, "one"), rel=1e-4)
+    known = probabilities(found.evaluation.logits, "one", best.temperature)
+    assert np.allclose(found.evaluation.probabilities, known)
+    assert not np.allclose(known, probabilities(found.evaluation.logits, "one", None))
+
+
 # ---- starting from a checkpoint ----------------------------------------------------------------------------------
 
 
-@pytest.mark.row("004.10", "004.11")
+@pytest.mark.row("004.10")
 def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path: Path) -> None:
     own = tmp_path / "two"
     for name in ("2 red", "blue"):
@@ -372,6 +537,21 @@ def test_a_kill_before_the_first_state_keeps_the_probe(
     assert again.resumed
     for name in ("metrics.jsonl", "last.safetensors"):
         assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_a_start_is_shown_images_of_the_size_asked_for(photos: Path, finished: Run) -> None:
+    prepared = prepare(photos)
+    chosen = choose(prepared.dataset, prepared.entries, QUICK, start=finished.best, size=(32, 24))
+    assert chosen.preprocess.size == chosen.model.config.image_size == (32, 24)
+    same = choose(prepared.dataset, prepared.entries, QUICK, start=finished.best)
+    assert same.preprocess.size == same.model.config.image_size == (16, 16)
+
+
+def test_features_are_those_of_a_network_in_use(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 1)
+    found = [features_of(job.model.train(mode), job.train, job.plan.preprocess) for mode in (True, False)]
+    assert found[0].shape == (48, 16)
+    assert np.array_equal(*found)
 
 
 def test_a_start_with_two_tokens_for_its_head(photos: Path, tmp_path: Path) -> None:
@@ -434,6 +614,55 @@ def test_trials_go_through_the_network_as_the_run_would(
     recipe = replace(QUICK, pieces=4, precision="bf16")
     trial(photos, Options(model=NETWORK, recipe=recipe, out=tmp_path), search=True)
     assert set(seen) == {(2, True)}
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_trials_recompute_blocks_as_the_run_would(tmp_path: Path, wanted: bool) -> None:
+    job = tiny.job(tmp_path, 1, replace(QUICK, checkpointing=wanted))
+    assert speed._copy(job).encoder.checkpointing is wanted
+    assert not job.model.encoder.checkpointing  # a trial leaves the network itself alone
+
+
+def test_steps_that_fit_count_the_validation() -> None:
+    assert steps_for(1.0, Speed(step=0.5, validation=0.0), 10) == 120
+    assert steps_for(1.0, Speed(step=0.5, validation=5.0), 10) == 60  # half a second a step more
+    with pytest.raises(InputError, match="not enough for one step of 90.0 s"):
+        steps_for(1.0, Speed(step=90.0, validation=0.0), 10)
+
+
+def test_a_step_is_timed_by_the_median_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of its own: each step takes as long as it is told, and the run's network stays as it was."""
+    now, took = [0.0], iter([50.0, 1.0, 2.0, 9.0, 2.0])
+    learn = speed._learn
+
+    def slow(*arguments: Any) -> float:
+        now[0] += next(took)
+        return learn(*arguments)
+
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(speed, "_learn", slow)
+    monkeypatch.setattr(speed, "TRIAL_SECONDS", 63.5)
+    job = tiny.job(tmp_path, 1)
+    before = {name: value.clone() for name, value in job.model.state_dict().items()}
+    assert measure_speed(job) == Speed(step=2.0, validation=0.0)
+    assert next(took, None) is None  # five steps: until the time is over
+    assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())
+
+
+@pytest.mark.parametrize("lr, learns", [(3e-3, True), (1e-9, False)])
+def test_one_batch_is_learned_by_heart_or_not(tmp_path: Path, lr: float, learns: bool) -> None:
+    config = replace(tiny.CONFIG, dropout=0.0, drop_path=0.0)
+    torch.manual_seed(2)
+    job = tiny.job(tmp_path, 1, Recipe(batch=16, lr=lr, smoothing=0.3, augment=Augment(mixup=1.0)), model=ViT(config))
+    assert overfits(job) is learns
+
+
+def test_the_rate_suggested_is_where_the_loss_falls_fastest() -> None:
+    losses = [3.0, 3.0, 2.9, 2.8, 2.0, 1.2, 1.1, 1.0, 1.4, 2.5]
+    tried = [Tried(10.0 ** (place - 6), loss) for place, loss in enumerate(losses)]
+    assert suggested(tried) == 1e-2  # in the middle of 2.8, 2.0, 1.2
+    with pytest.raises(InputError, match="not a number from the first steps on"):
+        suggested(tried[:2])
 
 
 def test_no_rate_suits_a_network_of_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.training import state as saving
-from vitrail.training.state import State, clean, read_epoch, read_newest, read_state, write_state
+from vitrail.training.state import State, clean, forget_later, read_epoch, read_newest, read_state, write_state
 
 
 def made(step: int, rollbacks: int = 0, epoch_end: bool = False) -> State:
@@ -200,3 +201,59 @@ def test_what_does_not_read_back_is_an_error(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CheckpointError, match="its checksum is wrong"):
         write_state(tmp_path, made(2))
     assert (tmp_path / "r000-s000000001.state").exists()
+
+
+def test_a_state_lasts_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power may fail at any moment: all of the file is synced before it has its name, and then the folder."""
+    events: list[tuple[str, str, int]] = []
+    fsync, replace, sync = os.fsync, os.replace, saving.sync_folder
+
+    def synced(number: int) -> None:
+        events.append(("fsync", Path(os.readlink(f"/proc/self/fd/{number}")).name, os.fstat(number).st_size))
+        fsync(number)
+
+    def renamed(old: Path, new: Path) -> None:
+        events.append(("rename", Path(new).name, Path(old).stat().st_size))
+        replace(old, new)
+
+    def folder_synced(folder: Path) -> None:
+        events.append(("folder", folder.name, len(list(folder.glob("r*.state")))))
+        with monkeypatch.context() as inner:
+            inner.setattr(os, "fsync", fsync)
+            sync(folder)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(saving, "sync_folder", folder_synced)
+    size = write_state(tmp_path, made(2))
+    name = "r000-s000000002.state"
+    assert events == [("fsync", f".{name}.tmp", size), ("rename", name, size), ("folder", tmp_path.name, 1)]
+
+
+def test_what_a_rollback_undoes_is_forgotten_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (4, 8, 12):
+        write_state(tmp_path, made(step, epoch_end=True))
+    write_state(tmp_path, made(4, rollbacks=1, epoch_end=True))
+    folders: list[Path] = []
+    monkeypatch.setattr(saving, "sync_folder", folders.append)
+    forget_later(tmp_path, 1, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["r001-s000000004-epoch.state"]
+    assert folders == [tmp_path]
+
+
+def test_the_newest_of_two_states_of_one_step_is_the_end_of_the_epoch(tmp_path: Path) -> None:
+    write_state(tmp_path, made(5, epoch_end=True))
+    (tmp_path / "r000-s000000005.state").write_bytes((tmp_path / "r000-s000000005-epoch.state").read_bytes()[:-1])
+    found = read_newest(tmp_path, silent)  # the damaged one is older, and not looked at
+    assert found is not None
+    assert found.facts["step"] == 5
+
+
+def test_a_state_of_another_format_is_passed_over(tmp_path: Path) -> None:
+    """With a checksum that is right: only its mark tells."""
+    write_state(tmp_path, made(1))
+    path = tmp_path / "r000-s000000001.state"
+    body = path.read_bytes()[: -saving.DIGEST].replace(saving.MARK, b"VITRAIL STATE 9\n", 1)
+    path.write_bytes(body + hashlib.sha256(body).digest())
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_state(path)
