@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ import vitrail
 from network import renames
 from vitrail import cli
 from vitrail.checkpoint import Checkpoint, Provenance
+from vitrail.cli import terminal, touring
+from vitrail.errors import StoppedError
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
 from vitrail.network.presets import PRESETS
@@ -108,7 +111,7 @@ def folder(tmp_path: Path) -> Path:
 
 def process(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "vitrail", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False, **more)
+    return subprocess.run(command, capture_output=True, timeout=600, check=False, **more)
 
 
 # ---- models and inspect ------------------------------------------------------------------------------------------
@@ -461,6 +464,21 @@ def test_demo_on_a_picture_of_ones_own(vit: Line, tmp_path: Path, folder: Path) 
     assert f"cannot write to {folder / '1.png'}" in vit.mistake("demo", "--out", folder / "1.png")
 
 
+def test_a_demo_that_was_stopped_goes_on_and_a_finished_one_starts_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(touring, "train_watched", lambda data, options: asked.append((data, options)))
+    touring._train(tmp_path, 3.0)
+    (tmp_path / "fashion").mkdir()
+    touring._train(tmp_path, 3.0)  # stopped: there is no result
+    (tmp_path / "fashion" / "result.json").touch()
+    touring._train(tmp_path, 3.0)
+    assert [(data, each.name, each.fresh) for data, each in asked] == [
+        ("vitrail:fashion", "fashion", fresh) for fresh in (False, False, True)
+    ]
+
+
 def test_the_built_in_network_knows_its_windows() -> None:
     from vitrail.data.glass import CLASSES, window
 
@@ -513,13 +531,31 @@ def test_an_interrupt_is_130(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None
     assert vit("doctor").code == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_run_ends_with_the_code_of_its_signal(
+    vit: Line, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def stop() -> None:
+        raise StoppedError("stopped at step 3", number)
+
+    monkeypatch.setattr("vitrail.doctor.examine", stop)
+    said = vit("doctor")
+    assert (said.code, said.out, said.err) == (128 + number, "", "vitrail: stopped at step 3\n")
+
+
+def test_sizes_in_units_of_a_thousand() -> None:
+    sizes = (999, 1000, 1_024, 1_500_000, 2e9, 3e12, 4e15)
+    told = ["999 bytes", "1 KB", "1.024 KB", "1.5 MB", "2 GB", "3 TB", "4000 TB"]
+    assert [terminal.size_of(each) for each in sizes] == told
+
+
 def test_a_reader_that_leaves_early(file: Path, folder: Path) -> None:
     """`vitrail inspect … | head -0`: silent, and no failure."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "vitrail", "inspect", str(file)]
     with os.fdopen(write, "wb") as pipe:
-        run = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, timeout=120, check=False)
+        run = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, timeout=600, check=False)
     assert (run.returncode, run.stderr) == (0, b"")
 
 

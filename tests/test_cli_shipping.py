@@ -11,6 +11,7 @@ from PIL import Image
 
 import vitrail
 from shipping import small
+from shipping.conftest import operators_read_once  # noqa: F401  (a fixture)
 from test_cli import Line, vit  # noqa: F401  (a fixture)
 
 
@@ -70,3 +71,11 @@ def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:  # noqa: F811
     assert "no exported file" in vit.mistake("predict", folder / "none.onnx", folder / "a.png")
     (folder / "bad.onnx").write_bytes(b"x" * 200)
     assert "no checksum at its end" in vit.mistake("embed", folder / "bad.onnx", folder / "a.png", "--json")
+
+
+def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> None:  # noqa: F811
+    vitrail.shipping.save_packed(vitrail.shipping.Packed(made := small.checkpoint()), made, folder / "fast.safetensors")
+    for name, how in (("none.onnx", "exported"), ("fast.safetensors", "packed")):
+        for words in (("--set", "heads=4"), ("--leave-out", "head"), ("--runtime", "eager")):
+            said = vit.mistake("predict", folder / name, folder / "a.png", *words)
+            assert f"{folder / name} is {how}: it is as it is, so --set, --leave-out and --runtime" in said

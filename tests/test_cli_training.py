@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +18,11 @@ import pytest
 import torch
 from PIL import Image
 
+import vitrail
 from vitrail import cli
 from vitrail.checkpoint import Checkpoint, save
+from vitrail.cli import judging, learning
+from vitrail.evaluation import Score
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
 
@@ -194,11 +199,67 @@ def test_a_signal_ends_with_its_code_and_leaves_the_state_of_that_step(
     log = tmp_path / "run" / "metrics.jsonl"
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None and not (log.exists() and log.stat().st_size):
-            pass  # until the first steps are logged
+            time.sleep(0.01)  # until the first steps are logged
         run.send_signal(number)
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=600)
     assert run.returncode == code, said
     stopped = re.search(r"stopped at step (\d+) of \d+; everything is saved, and the same command goes on", said)
     assert stopped is not None, said
     newest = max((tmp_path / "run" / "state").glob("r*.state"))
     assert int(newest.name[6:15]) == int(stopped[1])
+
+
+# ---- what is told, by fixed numbers -------------------------------------------------------------------------------
+
+
+def run_of(score: float = 0.5, seed: int = 0) -> Any:
+    """A finished run, as the verbs see it."""
+    about = {"steps": 1, "seconds": 1.0, "resumed": False, "best": Path("best"), "folder": Path(f"run-{seed}")}
+    evaluation = SimpleNamespace(scores={"top1": Score(score, 0.0, 1.0)}, split="test")
+    return SimpleNamespace(
+        evaluation=evaluation, stages=(), plan=SimpleNamespace(seed=seed), to_dict=lambda: {"seed": seed}, **about
+    )
+
+
+def test_seeds_say_their_mean_and_sample_deviation(vit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {3: 0.5, 4: 0.6, 5: 0.9}
+    monkeypatch.setattr(vitrail.training, "run", lambda data, options: run_of(scores[options.seed], options.seed))
+    found = vit("train", "photos", "--seed", "3", "--seeds", "3", "--json").json
+    assert found["runs"] == [{"seed": 3}, {"seed": 4}, {"seed": 5}]
+    assert found["mean"] == pytest.approx(2.0 / 3)
+    assert found["spread"] == pytest.approx(np.std([0.5, 0.6, 0.9], ddof=1))
+    said = vit("train", "photos", "--seed", "3", "--seeds", "3").out
+    assert said.endswith("top1: 66.67 % on average over 3 seeds, standard deviation 20.82\n")
+
+
+def test_a_rerun_that_differs_says_so(vit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for same, differences, words in (
+        (True, (), "the same bits as old"),
+        (False, ("loss", "weights"), "NOT the same as old: loss; weights"),
+    ):
+        repeated = SimpleNamespace(same=same, differences=differences, run=run_of())
+        monkeypatch.setattr(vitrail.training, "repeated", lambda run, to, watch, repeated=repeated: repeated)
+        assert vit("rerun", "old").out.splitlines()[-1] == words
+        told = vit("rerun", "old", "--json").json
+        assert (told["same"], told["differences"]) == (same, list(differences))
+
+
+@pytest.mark.parametrize("epoch, waited, told", [(1, 0.31, True), (1, 0.29, False), (3, 0.31, True), (4, 0.31, False)])
+def test_an_epoch_that_waits_for_images_says_what_to_do(
+    epoch: int, waited: float, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"epoch": epoch, "loss": 1.0, "val_score": 0.5, "seconds": {"compute": 1 - waited, "data": waited}}
+    with learning._watching() as watch:
+        watch.epoch(row)
+    said = capsys.readouterr().err
+    assert f"epoch {epoch}: loss 1.000, validation 50.0 %; {1 - waited:.1f} s computing" in said
+    assert ("31 % of the time goes into waiting for pictures: try --cache FOLDER" in said) == told
+
+
+def test_the_weakest_classes_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [SimpleNamespace(name=f"c{n}", count=n, precision=0.5, recall=0.5, f1=n / 10) for n in (3, 1, 6, 4, 2, 5)]
+    judging.show_scores(SimpleNamespace(scores={"top1": Score(0.5, 0.4, 0.6)}, per_class=rows, skipped=("a",)))
+    said = capsys.readouterr()
+    assert [line.split()[0] for line in said.out.splitlines()[3:]] == ["c1", "c2", "c3", "c4", "c5"]
+    assert "0.5000" in said.out
+    assert "1 pictures could not be read" in said.err

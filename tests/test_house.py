@@ -235,7 +235,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that knows the package and nothing of this one."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120", "NO_COLOR": "1"}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
 def loaded_by(statement: str) -> set[str]:

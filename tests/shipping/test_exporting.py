@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.images import Preprocess
+from vitrail.inference import torch_file
 from vitrail.inference.exported import Exported, multiplies_bf16, open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
 from vitrail.shipping import ExportReport, checking, exporting
@@ -74,6 +76,35 @@ def test_the_graph_of_any_size_gives_the_networks_own_numbers(name: str) -> None
         pixels = random_pixels(batch, height, width)
         logits, embedding, _ = graph(torch.from_numpy(pixels))
         agree([logits, embedding], checkpoint.run(pixels))
+
+
+def test_offsets_are_left_out_on_the_whole_grid_alone() -> None:
+    """A table is resampled with its offset as soon as one side is another."""
+    checkpoint = small.checkpoint(positions=DINO)
+    graph = build_graph(checkpoint, dynamic_size=True, entrance=None).graph
+    for height, width in ((32, 32), (32, 48), (48, 32)):
+        pixels = random_pixels(1, height, width)
+        agree(graph(torch.from_numpy(pixels))[:2], checkpoint.run(pixels))
+
+
+def test_relative_keys_of_any_grid_are_the_networks_own() -> None:
+    checkpoint = small.checkpoint(positions=Positions("relative"), pool="mean", cls_token=False)
+    graph = build_graph(checkpoint, dynamic_size=True, entrance=None).graph
+    for height, width in ((32, 32), (24, 56), (64, 8)):
+        pixels = random_pixels(2, height, width)
+        agree(graph(torch.from_numpy(pixels))[:2], checkpoint.run(pixels))
+
+
+def test_the_graph_gives_probabilities_as_the_checkpoint_does() -> None:
+    one = small.checkpoint()
+    several = replace(one, task="several", temperature=None, reject=None, thresholds=(0.5,) * 5)
+    pixels = torch.randn(3, 3, 32, 32)
+    for checkpoint, expected in (
+        (one, lambda logits: (logits / 1.7).softmax(dim=1)),
+        (several, lambda logits: logits.sigmoid()),
+    ):
+        logits, _, probs = build_graph(checkpoint, dynamic_size=False, entrance=None).graph(pixels)
+        torch.testing.assert_close(probs, expected(logits), rtol=0, atol=1e-6)
 
 
 @pytest.mark.row("4.TRT")
@@ -263,6 +294,27 @@ def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:
         logits, embedding, _ = module(torch.from_numpy(pixels))
         agree([logits.detach().numpy(), embedding.detach().numpy()], checkpoint.run(pixels))
         agree(open_exported(tmp_path / "a.pt2").run(pixels), checkpoint.run(pixels))
+
+
+def test_a_torch_file_names_nothing_of_this_machine(tmp_path: Path) -> None:
+    vitrail.export(small.checkpoint(), tmp_path / "a.pt2", dynamic_size=True)
+    with zipfile.ZipFile(tmp_path / "a.pt2") as archive:
+        graph = json.loads(archive.read(torch_file.FOLDER + torch_file.GRAPH))
+        assert archive.read(torch_file.FOLDER + torch_file.EXAMPLES) == b""
+    assert graph["guards_code"] == []  # of the size it was traced at, which are many
+    assert {json.dumps(node["metadata"]) for node in graph["graph_module"]["graph"]["nodes"]} == {"{}"}
+    assert ".py" not in json.dumps(graph)
+
+
+def test_notes_of_an_onnx_file_take_the_place_of_older_ones(tmp_path: Path) -> None:
+    vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
+    for source, out, score in (("a", "b", 0.25), ("b", "c", 0.75)):
+        add_measurements(tmp_path / f"{source}.onnx", tmp_path / f"{out}.onnx", {"top1": score})
+        assert open_exported(tmp_path / f"{out}.onnx").contents.measurements == {"top1": score}
+    first, second = (onnx.load(tmp_path / name) for name in ("b.onnx", "c.onnx"))
+    assert [each.key for each in second.metadata_props] == [each.key for each in first.metadata_props]
+    assert second.graph == first.graph
+    assert (tmp_path / "c.onnx").stat().st_size == (tmp_path / "b.onnx").stat().st_size
 
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,14 @@ def test_queries_may_come_scaled() -> None:
     assert torch.equal(gathering.gather_flat(q / 4, k, v, None, True), gathering.gather_flat(q, k, v))
 
 
+def test_scaled_queries_with_a_bias_are_scaled_once() -> None:
+    q, k, v = torch.randn(3, 4, 29, 16).unbind(0)
+    bias = torch.randn(4, 29, 29)
+    found = gathering.gather_flat(q / 4, k, v, bias, True)
+    torch.testing.assert_close(found, gathering.gather_flat(q, k, v, bias), rtol=0, atol=1e-6)
+    assert not torch.allclose(found, gathering.gather_flat(q / 4, k, v, bias), atol=0.01)
+
+
 def test_one_query_gathers_from_all() -> None:
     q, k, v = torch.randn(3, 2, 3, 40, 16).bfloat16().unbind(0)
     found = gather(q[:, :, :1], k, v)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,20 +13,31 @@ import torch
 import vitrail
 from shipping.packs import checkpoint, labelled
 from vitrail.errors import CheckpointError, ConfigError, InputError
+from vitrail.evaluation import Score
 from vitrail.shipping import bench, benching, exporting, open_packed, open_runtime, optimising, optimize
-from vitrail.shipping.benching import KINDS
+from vitrail.shipping.benching import KINDS, Alone
+from vitrail.shipping.judging import Judged
 from vitrail.shipping.limits import limits
+from vitrail.shipping.optimising import Way
 from vitrail.shipping.packed import Packed
 from vitrail.shipping.plots import save_plot
-from vitrail.shipping.timing import interleaved, latencies
+
+SECONDS = {"eager": 2.0, "fp32": 1.0, "bf16": 1.5, "int8": 0.5}  # of a way, by who answers or how exactly
+
+
+def fixed_times(calls: Any, rounds: int = 5) -> dict[Any, float]:
+    """Every way answers once; how long it took is fixed, and longer where tokens are merged."""
+    for call in calls.values():
+        call()
+    return {way: SECONDS.get(way.runtime, SECONDS[way.precision]) + bool(str(way.merging)) / 8 for way in calls}
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few shares are tried, and timed once on few pictures: what is asserted of rates holds for any number of them."""
+    """One share is tried, and few images timed, in fixed times."""
     monkeypatch.setattr(optimising, "TIMED", 4)
-    monkeypatch.setattr(optimising, "SHARES", optimising.SHARES[::3])
-    monkeypatch.setattr(optimising, "interleaved", lambda calls, rounds: interleaved(calls, 1, 0.0))
+    monkeypatch.setattr(optimising, "SHARES", optimising.SHARES[2:3])
+    monkeypatch.setattr(optimising, "interleaved", fixed_times)
 
 
 @pytest.mark.usefixtures("few")
@@ -42,18 +54,142 @@ def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path
     tried = {str(each.way) for each in found.tried}
     assert {"eager fp32", "packed fp32", "packed int8"} <= tried
     assert any("merged in blocks from" in each for each in tried)
-    assert found.eager.way.runtime == "eager"
-    assert found.speed == pytest.approx(found.best.rate / found.eager.rate)
+    assert str(found.best.way) == "packed int8"
+    assert (found.best.rate, found.eager.rate, found.speed) == (4 / 0.5, 4 / 2.0, 4.0)
+    assert found.eager[1:3] == found.best[1:3]
     assert found.reported.pictures == 20
     assert found.out == tmp_path / "fast.safetensors"
-    if found.best.way.runtime == "packed":
-        opened = open_packed(found.out)
-        assert opened.measurements["best"]["pictures_per_second"] == found.best.rate
-        assert opened.model.config.merge_per_block == found.best.way.merging.count
+    opened = open_packed(found.out)
+    assert opened.precision == "int8"
+    assert opened.measurements["best"]["pictures_per_second"] == found.best.rate
+    assert opened.model.config.merge_per_block == 0
     save_plot(found, tmp_path / "plots" / "found.png")
     assert (tmp_path / "plots" / "found.png").stat().st_size > 10_000
     with pytest.raises(InputError, match=r"expected FILE\.png"):
         save_plot(found, tmp_path / "found.txt")
+
+
+class Contest:
+    """A search among ways that are there already, by fixed times and losses: what it takes, and what it reports."""
+
+    WAYS: ClassVar = {Way("eager", "fp32"): 0.0, Way("packed", "fp32"): 0.5, Way("packed", "int8"): 3.0}
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = checkpoint()
+        self.data = labelled(self.made, 90, train=30, val=40, test=20)
+        self.asked: list[tuple[int, int, int]] = []  # batch, threads, ways
+        self.written: list[Way] = []
+        monkeypatch.setattr(optimising, "_candidates", lambda *given: self.candidates())
+        monkeypatch.setattr(optimising, "interleaved", fixed_times)
+        monkeypatch.setattr(optimising, "passes", self.passes)
+        monkeypatch.setattr(optimising, "_write", lambda winner, made: self.written.append(winner.way))
+
+    def candidates(self) -> list[Any]:
+        lost = {way: Judged(Score(0.9, 0.8, 1.0), Score(each, 0.0, 9.0), 0.95, 40) for way, each in self.WAYS.items()}
+        return [optimising._Candidate(way, self.made, self.made, each) for way, each in lost.items()]
+
+    def passes(self, runtime: Any, images: Any, *, batch: int, threads: int, skip: Any, settled: bool) -> list[Any]:
+        assert settled
+        self.asked.append((batch, threads, len(images)))
+        return []
+
+    def __call__(self, max_drop: float, **options: Any) -> Any:
+        return optimize(self.made, self.data, Path("out"), max_drop=max_drop, **options)
+
+
+def test_what_is_over_the_budget_never_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = Contest(monkeypatch)
+    for budget, winner, speed in ((3.0, "packed int8", 4.0), (2.9, "packed fp32", 2.0), (0.4, "eager fp32", 1.0)):
+        found = contest(budget, batches=(4,))
+        assert (str(found.best.way), found.speed) == (winner, speed)
+        within = {str(each.way): each.within for each in found.tried}
+        assert within == {str(way): lost <= budget for way, lost in contest.WAYS.items()}
+        assert str(contest.written[-1]) == winner
+        assert found.reported.pictures == 20  # test images, which chose nothing
+        assert found.words == "calibrated on train, chosen by val pictures, reported on test"
+
+
+def test_every_batch_is_timed_and_for_latency_one_image_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = Contest(monkeypatch)
+    monkeypatch.setattr(optimising.torch, "get_num_threads", lambda: 2)
+    found = contest(5.0, batches=(2, 8))
+    rows = {(each.batch, each.threads) for each in found.tried}
+    assert rows == {(2, 1), (2, 2), (8, 1), (8, 2)}
+    assert {each[:2] for each in contest.asked} == rows
+    assert {each[2] for each in contest.asked} == {40}  # images that choose, at most TIMED of them
+    assert contest.asked[0][:2] == (8, 2)  # the largest batch decides who goes on
+    found = contest(5.0, batches=(2, 8), goal="latency")
+    assert {each.batch for each in found.tried} == {1}
+
+
+def test_eager_is_timed_as_the_winner_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = Contest(monkeypatch)
+
+    def by_batch(calls: Any, rounds: int) -> dict[Any, float]:
+        """Eager is slower in small batches, others are faster."""
+        took = fixed_times(calls)
+        batch = contest.asked[-1][0]
+        return {way: each * (8 / batch if way.runtime == "eager" else batch / 8) for way, each in took.items()}
+
+    monkeypatch.setattr(optimising, "interleaved", by_batch)
+    found = contest(5.0, batches=(2, 8))
+    assert (found.best.batch, found.eager.batch, found.eager.threads) == (2, 2, found.best.threads)
+    assert found.speed == pytest.approx(8.0 / 0.125)
+    assert found.to_dict()["speed"] == found.speed
+
+
+def test_the_plot_shows_what_was_lost_below_and_rings_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, place, dpi: drawn.append((self, place)))
+    save_plot(Contest(monkeypatch)(1.0, batches=(4,)), tmp_path / "new" / "plot.svg")
+    [(figure, place)] = drawn
+    assert place == tmp_path / "new" / "plot.svg"
+    assert place.parent.is_dir()
+    [axes] = figure.axes
+    points = [tuple(each.get_offsets()[0]) for each in axes.collections]
+    assert points == [(80.0, -3.0), (40.0, -0.5), (20.0, 0.0), (40.0, -0.5)]  # the last rings the best
+    assert axes.collections[-1].get_sizes()[0] > axes.collections[0].get_sizes()[0]
+    assert axes.get_title() == "packed fp32: 2.00 times the checkpoint as it is"
+    assert [each.get_text() for each in axes.texts] == ["packed int8", "packed fp32", "eager fp32"]
+
+
+def test_only_the_fastest_within_the_budget_are_timed_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = Contest(monkeypatch)
+    monkeypatch.setattr(optimising, "FINALISTS", 1)
+    found = contest(1.0, batches=(2, 8))
+    assert {str(each.way) for each in found.tried if each.batch == 8} == {str(way) for way in contest.WAYS}
+    assert {str(each.way) for each in found.tried if each.batch == 2} == {"eager fp32", "packed fp32"}
+
+
+@pytest.mark.parametrize(
+    "name, way, expected",
+    [
+        ("fast", Way("packed", "int8"), "fast.safetensors"),
+        ("fast.onnx", Way("packed", "int8"), "fast.safetensors"),
+        ("fast.v2", Way("onnx", "fp32"), "fast.v2.onnx"),
+        ("fast.safetensors", Way("openvino", "bf16"), "fast.xml"),
+        ("fast", Way("eager", "fp32"), "fast.safetensors"),
+    ],
+)
+def test_a_file_is_called_after_what_won(name: str, way: Way, expected: str) -> None:
+    assert optimising._name(Path("there") / name, way) == Path("there") / expected
+
+
+def test_as_many_tokens_are_merged_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that loses a point for each token merged in a block."""
+    made = checkpoint(depth=3)
+    asked: list[int] = []
+
+    def judge(merged: Any) -> Any:
+        asked.append(merged.model.config.merge_per_block)
+        return SimpleNamespace(drop=Score(float(asked[-1]), 0.0, 0.0))
+
+    found = optimising.merged_most(made, judge, 3.0)  # type: ignore[arg-type]
+    assert {each.count for each in found} == {3}
+    assert max(asked) <= 2 * int(0.95 * 16)
+    assert optimising.merged_most(made, judge, 0.9) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("few")
@@ -66,6 +202,7 @@ def test_a_budget_that_only_the_network_itself_keeps(tmp_path: Path) -> None:
     assert found.reported.drop.value <= 0.0
 
 
+@pytest.mark.usefixtures("few")
 def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
     made = checkpoint()
     with pytest.raises(ConfigError, match="goal 'speed' is unknown"):
@@ -149,23 +286,27 @@ def test_a_candidate_that_fails_does_not_end_the_search(tmp_path: Path, monkeypa
 
 @pytest.mark.row("P.13")
 def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "limits", lambda: limits(1, (256, 96, 128)))  # the whole one takes seconds
+    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # the true ones take seconds
+    monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: {each: 0.02 * len(each) for each in calls})
+    monkeypatch.setattr(
+        benching, "_alone", lambda path: Alone(1.5, 500 if path.name == "int8.safetensors" else 900, 40)
+    )
     found = bench(checkpoint(), batches=(1, 3), sizes=(32, 64), runtimes=("packed int8",), rounds=1)
     keys = [(each.runtime, each.size, each.batch) for each in found.rows]
     assert keys == [
         (runtime, (side, side), batch) for side in (32, 64) for batch in (1, 3) for runtime in ("eager", "packed int8")
     ]
     for each in found.rows:
+        assert each.milliseconds == pytest.approx(20 * len(each.runtime))
         assert each.pictures_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
-        assert each.start_seconds > 0
-        assert each.memory_bytes is not None
-        assert 50e6 < each.memory_bytes < 5e9
-        assert each.largest_batch is None or 1 < each.largest_batch < 10**9
+        assert (each.start_seconds, each.largest_batch) == (1.5, 40)
+        assert each.memory_bytes == (900 if each.runtime == "eager" else 500)  # of a file of its own
         assert each.of_limit is not None
         assert each.of_limit > 0
     assert {each.ratio for each in found.rows if each.runtime == "eager"} == {1.0}
+    assert [each.ratio for each in found.rows if each.runtime != "eager"] == pytest.approx([5 / 11] * 4)
     assert all(0 < each.difference < 0.5 for each in found.rows if each.runtime == "packed int8")
-    assert found.limits["fp32"] > 0
+    assert found.limits["fp32"] == 100.0
     assert found.to_dict()["rows"][0]["runtime"] == "eager"
     with pytest.raises(InputError, match="no runtime 'packed fp16'"):
         bench(checkpoint(), runtimes=("packed fp16",))
@@ -176,15 +317,6 @@ def test_the_limit_is_the_faster_of_plain_and_packed() -> None:
     found = limits(rounds=1, shape=(64, 32, 48))
     assert set(found) - {"bf16"} == {"fp32", "int8"}
     assert all(rate > 0 for rate in found.values())
-
-
-def test_timing_takes_turns() -> None:
-    order: list[str] = []
-    took = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, least=0.0)
-    assert set(took) == {"a", "b"}
-    assert order.count("a") == order.count("b") == 2 + 3 * 2
-    found = latencies({"eager": checkpoint()}, batch=2, rounds=1)
-    assert found["eager"] > 0
 
 
 def test_runtimes_by_name(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from vitrail.errors import InputError
 from vitrail.inference import Exported
 from vitrail.inference.contents import Contents
 from vitrail.network.encoder import Block
-from vitrail.shipping.calibration import calibrate, sensitivity
+from vitrail.shipping import quantising
+from vitrail.shipping.calibration import calibrate, sensitivity, watched
 from vitrail.shipping.judging import Judge, deal, self_labelled
 from vitrail.shipping.packed import Packed
 from vitrail.shipping.packing import Plan
@@ -30,6 +31,12 @@ from vitrail.shipping.quantising import fewest, pixels_of, quantise
 from vitrail.shipping.smoothing import smooth
 
 FRAGILE = "encoder.blocks.1.mlp.down"
+
+
+@pytest.fixture(autouse=True)
+def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No clock is asked: the network takes 6 ms, what was made of it 1.5."""
+    monkeypatch.setattr(quantising, "latencies", lambda runtimes, batch: {"before": 6.0 * batch, "after": 1.5 * batch})
 
 
 def fragile() -> Checkpoint:
@@ -89,6 +96,19 @@ def test_ranges_are_those_of_what_layers_receive() -> None:
     assert ranges["encoder.blocks.2.mlp.up"] == (float(values.min()), float(values.max()))
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_calibration_leaves_the_network_as_it_was(pooled: bool) -> None:
+    model = network().train()
+    model.pooled_only = pooled
+    calibrate(model, [torch.randn(2, 3, 32, 32)])
+    assert (model.pooled_only, model.training) == (pooled, True)
+    assert not any(each._forward_pre_hooks for each in model.modules())
+    with pytest.raises(InputError, match="expected"), watched(model, lambda name, values: None):
+        raise InputError("expected")
+    assert (model.pooled_only, model.training) == (pooled, True)  # after an error, too
+    assert not any(each._forward_pre_hooks for each in model.modules())
+
+
 def test_the_fragile_layer_is_found_and_kept() -> None:
     made = fragile()
     data = labelled(made, 160, train=60, val=60, test=40)
@@ -106,6 +126,7 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     assert found.after.judged.agreement == pytest.approx(found.after.judged.accuracy.value)
     assert found.words == "calibrated on train, chosen by val pictures, reported on test"
     plain = found.to_dict()
+    assert (plain["before"]["milliseconds"], plain["after"]["milliseconds"], plain["speed"]) == (6.0, 1.5, 4.0)
     assert plain["int8_layers"] == 12 - len(found.kept)
     assert plain["before"]["weight_bytes"] > 1.5 * plain["after"]["weight_bytes"]
 

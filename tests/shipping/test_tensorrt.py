@@ -15,7 +15,7 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference.contents import Contents
 from vitrail.shipping import onnx as to_onnx
 from vitrail.shipping import tensorrt
-from vitrail.shipping.exporting import export, prepare, trace
+from vitrail.shipping.exporting import add_measurements, export, prepare, trace
 from vitrail.shipping.qdq import quantised
 from vitrail.shipping.tensorrt import Builder, Wish, command_for, engine_for, engine_name
 
@@ -114,6 +114,17 @@ def test_an_engine_is_built_once_and_anew_when_stale(source: Path, files: dict[s
     source.write_bytes(files["float32"])
     os.utime(source, ns=(1, 1))
     assert engine_for(source, precision="fp32", builder=stand_in.builder).built
+
+
+def test_an_engine_of_another_file_under_the_same_name_is_not_believed(source: Path, tmp_path: Path) -> None:
+    """Other bytes, of the same size for all that is known, and older than the engine."""
+    stand_in = StandIn()
+    first = engine_for(source, precision="fp32", builder=stand_in.builder)
+    add_measurements(source, tmp_path / "other.onnx", {"top1": 0.5})
+    os.replace(tmp_path / "other.onnx", source)
+    os.utime(source, ns=(1, 1))
+    assert engine_for(source, precision="fp32", builder=stand_in.builder) == (first.path, True)
+    assert engine_for(source, precision="fp32", builder=stand_in.builder) == (first.path, False)
 
 
 def test_half_an_engine_never_remains(source: Path, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""The benchmarks run, and compare what they say they compare."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from vitrail.network import ViT, ViTConfig
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.mark.row("003.19")
+def test_batch_norm_is_timed_beside_layer_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ViT] = []
+    ran: list[str] = []
+
+    def create(name: str, **changes: Any) -> ViT:
+        config = ViTConfig(
+            image_size=224, patch_size=56, width=16, depth=1, heads=2, mlp_width=16, classes=3, **changes
+        )
+        made.append(ViT(config))
+        made[-1].register_forward_hook(lambda model, *_: ran.append(model.config.norm))
+        return made[-1]
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", ["network.py"])
+    module = runpy.run_path(str(BENCHMARKS / "network.py"))
+    monkeypatch.setattr(vitrail, "create", create)
+    (row,) = module["norm_kinds"](2)
+    assert row["what"] == "S batch 8: batch norm / layer norm"
+    assert row["ratio"] > 0
+    kinds = [
+        {type(each) for each in model.modules() if isinstance(each, nn.LayerNorm | nn.BatchNorm1d)} for model in made
+    ]
+    assert kinds[0] == {nn.LayerNorm}
+    assert all(issubclass(kind, nn.BatchNorm1d) for kind in kinds[1])
+    assert min(ran.count("layer"), ran.count("batch")) >= 2
+    assert not torch.is_inference_mode_enabled()
