@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -38,6 +39,7 @@ from vitrail.training import train
 from vitrail.training.loop import fit
 
 STEPS = 600
+EVERY_STEP = {"save_seconds": 0.0, "save_share": math.inf}  # a state after each: their number is no matter of time
 POINTS = (
     *("before-write", "mid-write", "written", "synced", "renamed", "verified", "pruning"),
     *("before-best", "after-best", "before-last", "after-last"),
@@ -113,7 +115,7 @@ def kills(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
 
 
 def points(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
-    """SIGKILL at every named point of a save: at its first, second, ... n-th occurrence in a training."""
+    """SIGKILL at every named point of a save, after every step: at its first, second, ... n-th occurrence."""
     expected = reference(root, steps)
     killed = wrong = 0
     for point in POINTS:
@@ -130,7 +132,7 @@ def points(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
                         os.kill(os.getpid(), signal.SIGKILL)
 
                 saving.reached = reached
-                fit(job(folder, steps))
+                fit(job(folder, steps, **EVERY_STEP))
 
             killed += ended(child(work)) == -signal.SIGKILL
             code = ended(child(lambda folder=folder: fit(job(folder, steps)) and None))
