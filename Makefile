@@ -3,18 +3,23 @@ PYTHONS ?= python3.11 python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
 DEMO_EXTRAS := train,figures,onnx
+# A process a core, a file at a time, the long ones first (tests/conftest.py).
+SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench capabilities wheel wheel-demo clean
+.PHONY: help demo test test-quick lint types bench capabilities wheel wheel-demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.demo-installed  ## set up, then the whole tour: pictures, a training, its report, all in demo/
 	$(BIN)/vitrail demo
 
-test: $(VENV)/.dev-installed  ## set up, then run the tests; names the 20 slowest
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev-installed  ## set up, then run the tests on all cores; names the 20 slowest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+test-quick: $(VENV)/.dev-installed  ## the tests that take no long time: while you work
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow"
 
 lint: $(VENV)/.dev-installed  ## ruff: rules and format
 	$(BIN)/ruff check .

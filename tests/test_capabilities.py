@@ -100,4 +100,4 @@ def test_check_finds_an_old_page_and_an_unknown_row(tmp_path: Path) -> None:
 def check(root: Path) -> subprocess.CompletedProcess[str]:
     script = ROOT / "tools" / "capabilities.py"
     command = [sys.executable, str(script), "--check", "--root", str(root)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

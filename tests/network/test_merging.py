@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import vitrail
+from shipping.conftest import operators_read_once  # noqa: F401  (a fixture)
 from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
 from vitrail.network import Attention, Positions, Rotary, ViT, ViTConfig, with_merging
