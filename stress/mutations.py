@@ -14,6 +14,7 @@ the last line is `N caught, M survived`. Exits 0 where every fault was caught.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import queue
 import random
@@ -28,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "stress" / "faults"
@@ -117,7 +119,7 @@ def copies(count: int) -> Iterator[list[Path]]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """A process that imports the copy, writes no bytecode that could outlive a fault, and finds the fixtures."""
+    """Of a process that imports the copy, writes no bytecode that could outlive a fault, and finds the fixtures."""
     fixtures = os.environ.get("VITRAIL_FIXTURES") or str(ROOT.parent / "shared" / "fixtures")
     return os.environ | {
         "PYTHONPATH": str(tree / "src"),
@@ -127,56 +129,100 @@ def environment(tree: Path) -> dict[str, str]:
     }
 
 
-def imports_copy(tree: Path) -> bool:
-    """Whether a process started for a copy imports that copy, and not an installed package."""
-    asked = subprocess.run(
-        [sys.executable, "-c", "import vitrail; print(vitrail.__file__)"],
-        cwd=tree,
-        env=environment(tree),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return Path(asked.stdout.strip()).is_relative_to(tree)
+# Starting Python and torch anew for every fault would take most of the time: a process imports what never changes, and
+# each run of the tests is a fork of it. vitrail itself is imported in the fork alone.
+SERVER = """
+import json, os, signal, sys, time
+import numpy, PIL.Image, pytest, safetensors.torch, torch, torch.utils.checkpoint
+
+for line in sys.stdin:
+    log, seconds, flags = json.loads(line)
+    number = os.fork()
+    if number == 0:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream in (1, 2):
+            os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+        if "vitrail" in sys.modules:
+            os._exit(99)
+        code = int(pytest.main(flags))
+        import vitrail
+        inside = os.path.realpath(vitrail.__file__).startswith(os.path.realpath(os.getcwd()))
+        sys.stdout.flush()
+        os._exit(code if inside else 98)
+    ends = time.monotonic() + seconds
+    while not (found := os.waitpid(number, os.WNOHANG))[0]:
+        if time.monotonic() > ends:
+            os.killpg(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+            break
+        time.sleep(0.02)
+    print(os.waitstatus_to_exitcode(found[1]) if found[0] else "late", flush=True)
+"""
 
 
-def pytest(tree: Path, tests: Sequence[str], *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [*command, "--durations=0", "--durations-min=1e9", *flags, *tests],
-        cwd=tree,
-        env=environment(tree),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS if "-x" in flags else None,
-    )
+class Ran(NamedTuple):
+    """A run of pytest: its exit code, None if it did not end in time, and what it printed."""
+
+    code: int | None
+    text: str
 
 
-def try_fault(fault: Fault, tree: Path) -> Outcome:
-    """Put one fault into a copy, run its tests, and take it out again."""
-    path, started = tree / fault.file, time.monotonic()
-    original = path.read_bytes() if path.is_file() else b""
+class Copy:
+    """A copy of the tree, and a process that runs tests in it."""
 
-    def outcome(verdict: str, detail: str) -> Outcome:
-        return Outcome(fault, verdict, detail, time.monotonic() - started)
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        self.server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            cwd=tree,
+            env=environment(tree),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    try:
-        changed = fault.applied(original.decode())
-    except (ValueError, SyntaxError) as error:
-        return outcome("BROKEN", str(error))
-    path.write_text(changed, "utf-8")
-    try:
-        ran = pytest(tree, fault.tests, "-x")
-    except subprocess.TimeoutExpired:
-        return outcome("caught", f"no end within {SECONDS} s")
-    finally:
-        path.write_bytes(original)
-    if ran.returncode == FAILED:
-        return outcome("caught", first_failure(ran.stdout))
-    if ran.returncode == 0:
-        return outcome("SURVIVED", f"{len(fault.tests)} tests passed: {' '.join(fault.tests)}")
-    last = (ran.stdout + ran.stderr).strip().splitlines()
-    return outcome("BROKEN", f"pytest exited {ran.returncode}: {last[-1] if last else 'no output'}")
+    def pytest(self, tests: Sequence[str], *flags: str, seconds: float = 1e9) -> Ran:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        log = self.tree.parent / "log.txt"
+        log.write_text("")
+        command = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--durations=0", "--durations-min=1e9"]
+        self.server.stdin.write(json.dumps([str(log), seconds, [*command, *flags, *tests]]) + "\n")
+        self.server.stdin.flush()
+        answer = self.server.stdout.readline().strip()
+        return Ran(None if answer == "late" else int(answer), log.read_text(errors="replace"))
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait()
+
+    def try_fault(self, fault: Fault) -> Outcome:
+        """Put one fault in, run its tests, and take it out again."""
+        path, started = self.tree / fault.file, time.monotonic()
+        original = path.read_bytes() if path.is_file() else b""
+
+        def outcome(verdict: str, detail: str) -> Outcome:
+            return Outcome(fault, verdict, detail, time.monotonic() - started)
+
+        try:
+            changed = fault.applied(original.decode())
+        except (ValueError, SyntaxError) as error:
+            return outcome("BROKEN", str(error))
+        path.write_text(changed, "utf-8")
+        try:
+            ran = self.pytest(fault.tests, "-x", seconds=SECONDS)
+        finally:
+            path.write_bytes(original)
+        if ran.code is None:
+            return outcome("caught", f"no end within {SECONDS} s")
+        if ran.code == FAILED:
+            return outcome("caught", first_failure(ran.text))
+        if ran.code == 0:
+            return outcome("SURVIVED", f"these passed: {' '.join(fault.tests)}")
+        last = ran.text.strip().splitlines()
+        return outcome("BROKEN", f"pytest exited {ran.code}: {last[-1] if last else 'no output'}")
 
 
 def first_failure(text: str) -> str:
@@ -187,14 +233,18 @@ def first_failure(text: str) -> str:
     return "a test failed"
 
 
-def sound(faults: Sequence[Fault], tree: Path) -> bool:
-    """Whether all tests named pass in a copy without a fault; what does not is printed."""
-    tests = sorted({test for fault in faults for test in fault.tests})
-    print(f"{len(faults)} faults; first their {len(tests)} tests, without a fault ...", flush=True)
-    ran = pytest(tree, tests)
-    if ran.returncode != 0:
-        print(ran.stdout[-4000:], ran.stderr[-2000:], sep="\n")
-    return ran.returncode == 0
+def sound(copy: Copy, tests: Sequence[str]) -> bool:
+    """Whether tests pass in a copy without a fault; what does not is printed."""
+    ran = copy.pytest(tests) if tests else Ran(0, "")
+    if ran.code != 0:
+        print(ran.text[-4000:])
+    return ran.code == 0
+
+
+def by_file(tests: Sequence[str], parts: int) -> list[list[str]]:
+    """Tests dealt out, those of a file together."""
+    files = sorted({test.partition("::")[0] for test in tests})
+    return [[test for test in tests if test.partition("::")[0] in files[part::parts]] for part in range(parts)]
 
 
 def main() -> int:
@@ -212,28 +262,32 @@ def main() -> int:
         return 0
     if arguments.sample is not None:
         print(f"seed {arguments.seed}")
+    tests = sorted({test for fault in faults for test in fault.tests})
+    print(f"{len(faults)} faults; first their {len(tests)} tests, without a fault ...", flush=True)
     outcomes: list[Outcome] = []
     with copies(max(1, arguments.jobs)) as trees, ThreadPoolExecutor(len(trees)) as pool:
-        if not imports_copy(trees[0]):
-            print("vitrail is imported from elsewhere than the copy: nothing would be shown")
-            return 2
-        if not sound(faults, trees[0]):
-            print("these tests must pass before a fault can be shown")
-            return 2
-        free: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        for tree in trees:
-            free.put(tree)
+        open_copies = [Copy(tree) for tree in trees]
+        free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for copy in open_copies:
+            free.put(copy)
 
         def one(fault: Fault) -> Outcome:
-            tree = free.get()
+            copy = free.get()
             try:
-                return try_fault(fault, tree)
+                return copy.try_fault(fault)
             finally:
-                free.put(tree)
+                free.put(copy)
 
-        for outcome in pool.map(one, faults):
-            print(outcome, flush=True)
-            outcomes.append(outcome)
+        try:
+            if not all(pool.map(sound, open_copies, by_file(tests, len(open_copies)))):
+                print("these tests must pass before a fault can be shown")
+                return 2
+            for outcome in pool.map(one, faults):
+                print(outcome, flush=True)
+                outcomes.append(outcome)
+        finally:
+            for copy in open_copies:
+                copy.close()
     verdicts = [outcome.verdict for outcome in outcomes]
     if "BROKEN" in verdicts:
         print(f"{verdicts.count('BROKEN')} broken: they no longer fit the code")

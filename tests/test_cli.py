@@ -138,6 +138,7 @@ def test_models_as_a_table(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 presets" in said.out
 
 
+@pytest.mark.row("003.13")
 def test_inspect_a_preset(vit: Line) -> None:
     seen = vit("inspect", "vit-ti16", "--json").json
     assert seen["parameters"] == 5_717_416
@@ -186,6 +187,7 @@ def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:
 # ---- predict and embed -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("DL.7")
 @pytest.mark.fault("I12")
 def test_predict_gives_what_python_gives(vit: Line, file: Path, folder: Path) -> None:
     (folder / "3 broken.png").unlink()

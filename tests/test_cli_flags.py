@@ -620,6 +620,7 @@ def test_what_stands_before_the_flags_arrives(verb: str, stage: Stage) -> None:
     assert {name: seen.get(name) for name in ARGUMENTS[verb]} == ARGUMENTS[verb]
 
 
+@pytest.mark.row("EVA.1")
 @pytest.mark.parametrize("verb, name", FLAGS, ids=[" ".join(each) for each in FLAGS])
 def test_a_flag_arrives_and_changes_nothing_else(verb: str, name: str, stage: Stage) -> None:
     flag = FLAGS[verb, name]

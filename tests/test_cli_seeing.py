@@ -30,6 +30,7 @@ def test_explain_writes_pictures_and_says_what_they_are_worth(
             assert drawn.size == (50, 40)
 
 
+@pytest.mark.row("VE.3")
 def test_explain_as_json(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
     found = vit("explain", file, folder / "2.png", "--json", "--target", "[dog]", "--out", tmp_path).json
     [row] = found["explained"]
@@ -54,6 +55,7 @@ def test_options_versus_heads_and_film(vit: Line, file: Path, folder: Path, tmp_
     assert query.code == 0
 
 
+@pytest.mark.row("VE.3")
 def test_pictures_of_one_name_do_not_overwrite_each_other(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     Image.new("RGB", (30, 30), (9, 90, 9)).save(tmp_path / "other" / "1.jpg")
@@ -128,6 +130,7 @@ def test_mistakes_of_prune(vit: Line, tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.row("000.28", "P.9", "P.8")
 def test_inspect_draws_figures(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
     said = vit(
         "inspect", file, "--figures", tmp_path / "out", "--images", folder / "1.png", "--images", folder / "2.png"

@@ -79,3 +79,21 @@ def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> No
         for words in (("--set", "heads=4"), ("--leave-out", "head"), ("--runtime", "eager")):
             said = vit.mistake("predict", folder / name, folder / "a.png", *words)
             assert f"{folder / name} is {how}: it is as it is, so --set, --leave-out and --runtime" in said
+
+
+@pytest.mark.row("DL.7")
+def test_a_video_through_an_exported_file_gives_what_the_network_says(vit: Line, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    clip = tmp_path / "clip.mjpeg"
+    dice = np.random.default_rng(4)
+    with open(clip, "wb") as stream:
+        for _ in range(3):
+            Image.fromarray(dice.integers(0, 256, (40, 50, 3), np.uint8)).save(stream, "JPEG")
+    vit("export", folder / "a.safetensors", tmp_path / "video.onnx")
+    one, other = (
+        vit("predict", file, clip, "--json").json["predictions"]
+        for file in (folder / "a.safetensors", tmp_path / "video.onnx")
+    )
+    assert [row["path"] for row in one] == [f"{clip}#{number}" for number in range(3)]
+    for ours, theirs in zip(one, other, strict=True):
+        assert (ours["path"], ours["labels"]) == (theirs["path"], theirs["labels"])
+        np.testing.assert_allclose(ours["probabilities"], theirs["probabilities"], atol=1e-5)

@@ -155,6 +155,13 @@ def test_the_page_teaches_views_and_contiguous_memory(paper: dict[str, Any]) -> 
     assert turned.data_ptr() == table.data_ptr() != copied.data_ptr()
 
 
+@pytest.mark.row("004.15")
+def test_the_page_says_what_convolutions_assume_and_attention_does_not() -> None:
+    text = " ".join((ROOT / "docs" / "network.md").read_text("utf-8").split())
+    assert "A convolution assumes that near pixels belong together" in text
+    assert "attention assumes neither" in text
+
+
 @pytest.mark.row("002.09")
 def test_the_page_walks_through_a_grid_of_14_by_14(paper: dict[str, Any]) -> None:
     assert [shape for _, shape in paper["walk"][:3]] == [(1, 3, 224, 224), (1, 196, 768), (1, 197, 768)]

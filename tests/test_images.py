@@ -299,6 +299,7 @@ def test_the_box_is_the_part_of_the_image_that_the_network_sees() -> None:
     assert Preprocess(size=100, resize="squash", crop=0.5).box(400, 800) == (200.0, 100.0, 600.0, 300.0)
 
 
+@pytest.mark.row("000.25")
 def test_files_and_bytes_give_the_same_pixels(tmp_path: Path) -> None:
     file = io.BytesIO()
     noise(40, 60).save(file, "PNG")

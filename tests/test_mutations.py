@@ -62,22 +62,26 @@ def test_faults_are_spread_over_all_rooms(mutations: ModuleType) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A project of one function and one test."""
+    """A project of two functions and one test."""
+    tmp_path = tmp_path / "tree"
+    (tmp_path / "src").mkdir(parents=True)
+    (tmp_path / "src" / "vitrail.py").write_text("")  # what is tried must be the copy's own
     (tmp_path / "sums.py").write_text("def add(a, b):\n    return a + b\n\n\ndef double(a):\n    return 2 * a\n")
     (tmp_path / "test_sums.py").write_text("from sums import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n")
     return tmp_path
 
 
-def test_caught_survived_and_broken(mutations: ModuleType, tree: Path) -> None:
+def test_caught_survived_and_broken(mutations: ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (tree / "sums.py").read_text()
+    copy = mutations.Copy(tree)
     fault = mutations.Fault(
         name="sums/minus", file="sums.py", line="a + b", becomes="a - b", tests=("test_sums.py::test_add",)
     )
-    found = mutations.try_fault(fault, tree)
+    found = copy.try_fault(fault)
     assert (found.verdict, found.detail) == ("caught", "test_sums.py::test_add")
     assert (tree / "sums.py").read_text() == before  # taken out again
     unseen = replace(fault, line="2 * a", becomes="3 * a")
-    assert mutations.try_fault(unseen, tree).verdict == "SURVIVED"
+    assert copy.try_fault(unseen).verdict == "SURVIVED"
     for changes in (
         {"line": "return", "becomes": "yield"},  # stands twice
         {"becomes": "a +"},  # no Python
@@ -86,11 +90,23 @@ def test_caught_survived_and_broken(mutations: ModuleType, tree: Path) -> None:
         {"file": "gone.py"},
         {"line": "def add", "becomes": "def subtract"},  # the test cannot even be collected
     ):
-        assert mutations.try_fault(replace(fault, **changes), tree).verdict == "BROKEN", changes
+        assert copy.try_fault(replace(fault, **changes)).verdict == "BROKEN", changes
+    monkeypatch.setattr(mutations, "SECONDS", 1)
+    endless = copy.try_fault(replace(fault, becomes="max(0 for _ in iter(int, 1))"))
+    assert (endless.verdict, endless.detail) == ("caught", "no end within 1 s")
+    monkeypatch.undo()
+    (tree / "src" / "vitrail.py").unlink()  # an installed one would be imported, and nothing shown
+    assert copy.try_fault(fault).verdict == "BROKEN"
+    copy.close()
     assert (tree / "sums.py").read_text() == before
 
 
-def test_names_and_samples(mutations: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tests_of_a_file_stay_together(mutations: ModuleType) -> None:
+    parts = mutations.by_file(["a.py::x", "a.py::y", "b.py", "c.py::z"], 2)
+    assert parts == [["a.py::x", "a.py::y", "c.py::z"], ["b.py"]]
+
+
+def test_names_and_samples(mutations: ModuleType) -> None:
     values: dict[str, Any] = {"file": "a.py", "line": "a", "becomes": "b", "tests": ("t",)}
     faults = [mutations.Fault(name=f"{room}/{number}", **values) for room in "ab" for number in range(10)]
     names = [fault.name for fault in mutations.chosen(faults, ["a/1", "b/2"], None, 0)]

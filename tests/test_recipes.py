@@ -21,6 +21,7 @@ from torch import Tensor
 
 import vitrail
 from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.cost import estimate
 from vitrail.network.vit import ViT
 from vitrail.training import RECIPES as PRESETS
 from vitrail.training import finish, runs
@@ -183,7 +184,7 @@ def test_shapes_changes_one_thing_at_a_time(
     for row, each in zip(rows, trained, strict=True):
         count = sum(parameter.numel() for parameter in ViT(each.config).parameters())
         assert row["name"] == f"{row['line']} ({count / 1000:.0f} k)"
-    assert len({row["at"] for row in rows}) == 9  # what each costs
+        assert row["at"] == pytest.approx(estimate(each.config).multiply_adds / 1e6)
 
 
 @pytest.mark.row("003.18")
@@ -252,6 +253,7 @@ def test_a_share_is_of_every_class_and_never_of_the_test(more: Path, recipes: Im
         assert {name: labels.count(name) for name in data.classes} == dict.fromkeys(data.classes, count)
 
 
+@pytest.mark.row("P.16")
 def test_a_variant_is_scored_once_a_seed_without_validation(
     few: Path, recipes: Imported, trained: list[Trained], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,3 +368,11 @@ def test_from_scratch_and_fine_tuned(
         assert said.startswith("k-NN")
         assert "linear probe" in said
         assert f"few-{place}" in said
+
+
+@pytest.mark.row("P.16")
+@pytest.mark.parametrize("name", ["positions", "pool"])
+def test_a_study_has_three_seeds_unless_told_and_says_that_its_data_is_small(name: str, recipes: Imported) -> None:
+    recipes.patch.setattr(sys, "argv", [f"{name}.py"])
+    assert recipes.get("study").options("a study").seeds == 3
+    assert "small-data numbers" in (recipes.get(name).__doc__ or "")

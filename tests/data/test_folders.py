@@ -54,7 +54,7 @@ def test_numbers_are_classes_in_their_own_order(tmp_path: Path) -> None:
     assert data.targets().tolist() == list(range(12))
 
 
-@pytest.mark.row("P.14")
+@pytest.mark.row("P.14", "003.17")
 def test_split_folders(tmp_path: Path) -> None:
     touch(tmp_path, "Train/b/1.jpg", "Train/a/1.jpg", "Train/a/2.jpg", "validation/a/3.jpg", "validation/b/deep/4.jpg")
     data = read_data(touch(tmp_path, "test/a/5.jpg", "test/b/6.jpg", "readme.txt", "test/stray.jpg"))

@@ -56,6 +56,7 @@ def pictures(shelf: Path) -> list[Path]:
 # ---- the same answers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("DL.7")
 @pytest.mark.parametrize("name", ["a.onnx", "a.xml"])
 def test_verbs_take_the_path_of_an_exported_file(name: str, shelf: Path, source: Checkpoint) -> None:
     path = shelf / name

@@ -316,6 +316,7 @@ def test_videos_through_pyav(fake_av: SimpleNamespace, clip: Path) -> None:
     assert fake_av.closed == 3
 
 
+@pytest.mark.row("DL.7")
 def test_a_camera_goes_to_pyav(fake_av: SimpleNamespace) -> None:
     """Any device stands for one here; it is never opened."""
     assert len(list(frames("/dev/null"))) == 5

@@ -234,6 +234,7 @@ def test_classes_below_their_threshold_are_not_named() -> None:
     assert named(reject=0.6) == ["", "", ""]
 
 
+@pytest.mark.row("004.13")
 def test_embed_gives_what_the_head_receives(small: Checkpoint, photos: list[Path]) -> None:
     found = vitrail.embed(small, photos[:5], batch=5)
     pixels = torch.from_numpy(small.preprocess.batch(photos[:5]))

@@ -38,6 +38,7 @@ def pixels() -> Tensor:
     return torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(8))
 
 
+@pytest.mark.row("000.29")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", POOLS)
 def test_every_method_for_every_pool(picture: Image.Image, method: str, kind: str) -> None:

@@ -44,6 +44,7 @@ def random(**changes: object) -> ViT:
     return model
 
 
+@pytest.mark.row("000.28")
 @pytest.mark.parametrize("grid", [(5, 5), (3, 7)])
 def test_each_tile_of_the_similarity_peaks_at_its_own_patch(grid: tuple[int, int]) -> None:
     """Read back from the picture: of tile i, cell i is the brightest."""
@@ -129,6 +130,7 @@ def test_heads_keep_their_numbers_when_others_are_cut() -> None:
     assert empty == [False, True, False, True, False]
 
 
+@pytest.mark.row("P.9")
 def test_filters_are_the_principal_components() -> None:
     """A kernel made of two patterns has these two as its first components, up to sign."""
     model = ViT(dataclasses.replace(CONFIG, image_size=(32, 48)))
@@ -147,6 +149,7 @@ def test_filters_are_the_principal_components() -> None:
     assert np.linalg.norm(drawn @ basis, axis=1) == pytest.approx([1, 1], abs=1e-3)
 
 
+@pytest.mark.row("P.9")
 @pytest.mark.parametrize("order", ["RGB", "BGR"])
 def test_each_tile_is_a_component_and_not_a_filter(order: str) -> None:
     """Of a kernel of 16 filters, all alike in one part: read back from the page, against numpy's decomposition."""

@@ -202,6 +202,7 @@ def test_a_box_with_a_margin_by_the_picture_itself() -> None:
     assert np.asarray(preprocess.view(image))[3:-3, 3:-3].max() == 0
 
 
+@pytest.mark.row("VE.3")
 def test_heat_lies_inside_the_box() -> None:
     image = Image.new("RGB", (100, 50), (90, 90, 90))
     drawn = np.asarray(heat_over(image, np.array([[0.0, 1.0], [0.0, 0.0]]), (25, 0, 75, 50))).astype(int)
@@ -272,7 +273,7 @@ def test_card_heads_and_film(tmp_path: Path) -> None:
     assert grid.height > 3 * 80
 
 
-@pytest.mark.row("4.REG")
+@pytest.mark.row("4.REG", "P.8")
 def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 18 images the first 16, in batches of 4; means over all of them; sizes beyond three times the median."""
     loaded = vitrail.Checkpoint(build(), vitrail.Preprocess(size=(8, 12), crop=1.0))

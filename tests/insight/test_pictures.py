@@ -67,6 +67,7 @@ def test_enlarged_keeps_places() -> None:
     assert np.unravel_index(smooth.argmax(), smooth.shape)[0] >= 20
 
 
+@pytest.mark.row("001.15")
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize("colour", [(0, 0, 0), (90, 120, 60), (255, 255, 255)])
 def test_an_overlay_is_bright_where_the_map_is_high(smooth: bool, colour: tuple[int, int, int]) -> None:

@@ -62,7 +62,7 @@ def rolled(fused: list[Array], start: Array) -> Array:
     return start @ product
 
 
-@pytest.mark.row("VE.1", "000.29")
+@pytest.mark.row("VE.1", "000.29", "4.REG")
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize("fusion, discard", [("mean", 0.0), ("max", 0.0), ("min", 0.5), ("mean", 0.9), ("max", 0.7)])
 def test_rollout_is_the_product_of_all_blocks(pixels: Tensor, kind: str, fusion: str, discard: float) -> None:
@@ -129,6 +129,7 @@ def test_relevance_is_added_up_block_by_block(pixels: Tensor, kind: str) -> None
         np.testing.assert_allclose(found.ravel(), expected[prefix:], atol=1e-6)
 
 
+@pytest.mark.row("VE.2")
 def test_the_map_changes_with_the_class(pixels: Tensor) -> None:
     model = build()
     for method in ("gradient-rollout", "relevance", "grad-cam"):
@@ -137,6 +138,7 @@ def test_the_map_changes_with_the_class(pixels: Tensor) -> None:
     np.testing.assert_array_equal(maps(model, pixels, "rollout", 0)[0], maps(model, pixels, "rollout", 1)[0])
 
 
+@pytest.mark.row("001.15")
 @pytest.mark.parametrize("method", [Rollout("max", 0.0), Rollout("mean", 0.5), GradientRollout(0.0)])
 def test_e44_rows_are_made_to_sum_to_one(pixels: Tensor, method: Any) -> None:
     """Dividing by the sums laid along the wrong side gives another map: the trap that the fixed version avoids."""

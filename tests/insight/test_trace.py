@@ -172,6 +172,7 @@ def test_unknown_blocks_are_named(pixels: Tensor, block: Any) -> None:
     assert str(caught.value) == f"blocks: expected a whole number from -3 to 2, got {block!r}"
 
 
+@pytest.mark.row("001.06")
 def test_only_the_blocks_asked_for_leave_the_fused_kernel(pixels: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(depth=4)
     fused: list[int] = []
@@ -189,6 +190,9 @@ def test_only_the_blocks_asked_for_leave_the_fused_kernel(pixels: Tensor, monkey
     fused.clear()
     trace(model, pixels, attention=False)
     assert len(fused) == 4
+    fused.clear()
+    model(pixels)
+    assert len(fused) == 4  # a plain call stays on it
 
 
 @pytest.mark.row("000.11")

@@ -63,7 +63,7 @@ def x() -> Tensor:
     return torch.randn(2, 7, 16)
 
 
-@pytest.mark.row("000.08", "000.09", "002.03", "003.03")
+@pytest.mark.row("000.08", "000.09", "002.03", "003.03", "004.08")
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("heads, head_width", [(4, 4), (1, 16), (4, 32), (3, 5)])
 def test_one_fused_projection_equals_three(x: Tensor, bias: str, heads: int, head_width: int) -> None:
@@ -231,7 +231,7 @@ def test_a_list_of_heads_equals_the_fused_one(x: Tensor) -> None:
     torch.testing.assert_close(attention(x), listed, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.row("000.09", "003.06")
+@pytest.mark.row("000.09", "003.06", "002.03")
 def test_attention_dropout_only_while_training() -> None:
     attention = build(attention_dropout=0.5)
     x = torch.randn(1, 7, 16)

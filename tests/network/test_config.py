@@ -320,6 +320,7 @@ def test_parts_are_checked_too(kind: type, changes: dict[str, Any], words: str) 
     assert words in refusal(kind, **changes)
 
 
+@pytest.mark.row("003.01")
 @pytest.mark.parametrize(
     "plain, words",
     [

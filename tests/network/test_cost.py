@@ -84,6 +84,7 @@ def test_attention_memory_grows_with_the_fourth_power_of_the_side() -> None:
     assert large.parameters == small.parameters
 
 
+@pytest.mark.row("003.15")
 def test_an_estimate_is_of_the_network_as_built() -> None:
     """Nothing is allocated, and the number of parameters is that of the real one."""
     config = preset("vit-nano4-28", registers=2, qk_norm=True, layer_scale=0.1)

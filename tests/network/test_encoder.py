@@ -67,6 +67,7 @@ def by_formula(x: Tensor, activation: str) -> Tensor:
     return x.clamp(min=0) if activation == "relu" else x / (1 + torch.exp(-x))
 
 
+@pytest.mark.row("000.16", "003.09")
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_their_formulas(activation: str) -> None:
     """Each by its name: the known traps E19 (one hard-coded) and E48 (two forms of GELU)."""
@@ -114,6 +115,19 @@ def test_a_block_is_equations_2_and_3(x: Tensor, eps: float) -> None:
     assert each.norm1.eps == each.norm2.eps == eps
     post = layer_norm(x + each.attention(x), each.norm1, eps)  # the other order gives other numbers
     assert (post - after).abs().max() > 0.1
+
+
+@pytest.mark.row("P.5")
+@pytest.mark.parametrize("index, axis", [(0, "row"), (1, "column")])
+def test_an_axial_block_attends_along_its_line_and_then_has_its_mlp(x: Tensor, index: int, axis: str) -> None:
+    each: Any = shaken(Block(tiny(axial=True), index=index))
+    assert each.attention.line == axis
+    after = each.attention(layer_norm(x, each.norm1), place=HERE) + x
+    expected = each.mlp(layer_norm(after, each.norm2)) + after
+    torch.testing.assert_close(each(x, HERE).tokens, expected, atol=1e-5, rtol=1e-5)
+    everywhere = shaken(Block(tiny(), index=index))
+    everywhere.load_state_dict(each.state_dict())
+    assert (each(x, HERE).tokens - everywhere(x, HERE).tokens).abs().max() > 1e-3
 
 
 @pytest.mark.row("000.16", "000.14")
@@ -177,11 +191,24 @@ def loss_and_gradients(model: ViT, pixels: Tensor) -> tuple[Tensor, list[Tensor]
 def test_checkpointing_changes_memory_not_results(pixels: Tensor, noise: float, changes: dict[str, Any]) -> None:
     noises = {"dropout": noise, "attention_dropout": noise, "drop_path": noise}
     model = shaken(ViT(tiny(**noises, **changes))).train()
-    loss, gradients = loss_and_gradients(model, pixels)
+    kept: list[int] = []
+
+    def keep(value: Tensor) -> Tensor:
+        kept[-1] += value.numel()
+        return value
+
+    kept.append(0)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        loss, gradients = loss_and_gradients(model, pixels)
     runs = []
     model.encoder.blocks[1].register_forward_pre_hook(lambda *_: runs.append(1))
     model.encoder.checkpointing = True
     again, others = loss_and_gradients(model, pixels)
+    kept.append(0)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        model(pixels)
+    assert kept[1] < kept[0] / 2
+    del runs[2:]
     assert len(runs) == 2  # forwards, and once more on the way back
     assert torch.equal(loss, again)
     for one, other in zip(gradients, others, strict=True):
@@ -205,7 +232,7 @@ def test_the_encoder_is_its_blocks_in_order(pixels: Tensor) -> None:
     torch.testing.assert_close(model.encode(pixels).tokens, x)
 
 
-@pytest.mark.row("003.06", "002.05", "003.09")
+@pytest.mark.row("003.06", "002.05", "003.09", "000.16")
 def test_dropout_stands_where_the_paper_puts_it(pixels: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """After positions, on attention's weights, after its projection, and after both layers of the MLP."""
     model = shaken(ViT(tiny(dropout=0.25, attention_dropout=0.5, depth=1))).train()
@@ -230,7 +257,7 @@ def test_dropout_stands_where_the_paper_puts_it(pixels: Tensor, monkeypatch: pyt
     ]
 
 
-@pytest.mark.row("003.06", "003.09")
+@pytest.mark.row("003.06", "003.09", "000.16")
 def test_each_dropout_of_the_mlp_acts(x: Tensor) -> None:
     mlp = shaken(Mlp(16, 4000, dropout=0.5))
     with torch.no_grad():

@@ -36,7 +36,7 @@ def pixels() -> Tensor:
     return torch.randn(3, 3, 8, 12)
 
 
-@pytest.mark.row("000.20")
+@pytest.mark.row("000.20", "000.24")
 def test_embed_encode_norm_pool_head(pixels: Tensor) -> None:
     model = build()
     tokens = model.encode(pixels).tokens
@@ -310,6 +310,7 @@ def softmax_pool(pool: AttentionPool, tokens: Tensor, bias: Tensor | None = None
     return x[:, 0], weights.mean(dim=1)[:, 0]
 
 
+@pytest.mark.row("003.14")
 def test_map_is_a_probe_that_attends_then_an_mlp(pixels: Tensor) -> None:
     """It looks at patches alone: prefix tokens have no weight."""
     model = build(pool="map", registers=1)

@@ -96,6 +96,7 @@ def test_vit_for_classification(transformers: ModuleType) -> None:
     assert_equal_both_ways(ours, theirs, (ours, lambda pixels: theirs(pixels, interpolate_pos_encoding=True).logits))
 
 
+@pytest.mark.row("002.05")
 @pytest.mark.parametrize("act, activation", [("gelu_new", "gelu_tanh"), ("relu", "relu"), ("silu", "silu")])
 def test_other_activations_and_no_qkv_bias(transformers: ModuleType, act: str, activation: str) -> None:
     config = transformers.ViTConfig(**THEIRS, num_labels=10, hidden_act=act, qkv_bias=False, layer_norm_eps=1e-6)

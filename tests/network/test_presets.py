@@ -90,7 +90,7 @@ def test_other_forms_of_the_base_network() -> None:
     assert counts == [86_540_008, 304_252_904, 631_922_920]
 
 
-@pytest.mark.row("001.01")
+@pytest.mark.row("001.01", "003.02")
 @pytest.mark.parametrize(
     "name, patch, width, mlp_width, heads, depth, dropout",
     [
@@ -194,6 +194,7 @@ def test_the_number_in_a_name_is_the_patch() -> None:
             assert digits.endswith(str(config.patch_size[0])), name
 
 
+@pytest.mark.row("000.06")
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_builds_and_travels_through_json(name: str) -> None:
     config = PRESETS[name]

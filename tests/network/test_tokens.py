@@ -36,7 +36,7 @@ def patches() -> Tensor:
     return torch.randn(3, 6, 16)
 
 
-@pytest.mark.row("000.05", "004.06", "004.07")
+@pytest.mark.row("000.05", "004.06", "004.07", "002.02")
 def test_cls_first_then_patches_each_with_its_position(patches: Tensor) -> None:
     """The same as `nn.Embedding` tables looked up with 0, 1, 2…: a parameter is a table."""
     tokens = build()
@@ -54,7 +54,7 @@ def test_cls_first_then_patches_each_with_its_position(patches: Tensor) -> None:
     assert tokens.cls.shape == (1, 16)
 
 
-@pytest.mark.row("000.05", "002.09")
+@pytest.mark.row("000.05", "002.09", "002.01")
 def test_the_walk_of_b16() -> None:
     """[1, 3, 224, 224] -> 14x14 cells of 768 -> 196 patches -> 197 tokens -> 1000 logits."""
     model = ViT(ViTConfig(depth=1)).eval()

@@ -218,7 +218,7 @@ def test_a_loss_is_one_line_more(pixels: Tensor) -> None:
     assert F.cross_entropy(model(pixels), targets) < 0.5 * loss
 
 
-@pytest.mark.row("002.06")
+@pytest.mark.row("002.06", "004.09")
 def test_a_small_one_for_small_pictures() -> None:
     model = ViT(
         ViTConfig(image_size=32, patch_size=4, width=24, depth=6, heads=3, mlp_width=48, classes=10, dropout=0.1)
@@ -358,6 +358,7 @@ def test_no_images_give_no_logits() -> None:
     assert build()(torch.zeros(0, 3, 8, 12)).shape == (0, 5)
 
 
+@pytest.mark.row("002.02", "002.01")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_pixels_of_another_precision_are_told(dtype: torch.dtype) -> None:
     model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)).eval()

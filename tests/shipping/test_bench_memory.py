@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shipping.small import checkpoint
 from vitrail.shipping import benching
 
 MB = 2**20
@@ -38,3 +39,23 @@ def test_the_largest_batch_follows_from_what_each_image_takes(
     monkeypatch.setattr(benching, "_free", lambda: free)
     assert benching._alone(Path("net.onnx")) == benching.Alone(1.5, first, largest)
     assert asked[0][-2:] == ["net.onnx", "32"]
+
+
+@pytest.mark.row("DL.7", "4.TRT")
+def test_exported_files_are_measured_beside_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: dict[str, int] = {}
+
+    def interleaved(calls: dict[str, Any], rounds: int) -> dict[str, float]:
+        for name, call in calls.items():
+            call()
+            called[name] = rounds
+        return {"eager": 0.04, "onnx fp32": 0.02}
+
+    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0})
+    monkeypatch.setattr(benching, "interleaved", interleaved)
+    monkeypatch.setattr(benching, "_alone", lambda path: benching.Alone(0.5, len(path.suffix), 7))
+    found = benching.bench(checkpoint(), batches=(2,), runtimes=("onnx fp32",), rounds=3)
+    eager, onnx = found.rows
+    assert called == {"eager": 3, "onnx fp32": 3}
+    assert (eager.runtime, onnx.runtime, onnx.ratio, onnx.memory_bytes) == ("eager", "onnx fp32", 2.0, len(".onnx"))
+    assert 0 < onnx.difference < 1e-4  # it answered, by another runtime

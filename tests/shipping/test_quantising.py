@@ -84,6 +84,7 @@ def test_smoothing_evens_what_a_layer_receives() -> None:
     assert errors[1] < 0.2 * errors[0]
 
 
+@pytest.mark.row("DL.7")
 def test_ranges_are_those_of_what_layers_receive() -> None:
     model = network()
     seen: list[torch.Tensor] = []

@@ -39,6 +39,7 @@ class Clock:
         return run
 
 
+@pytest.mark.row("P.13")
 def test_the_median_of_rounds_counts_and_the_first_call_of_each_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     uneven = clock.call("uneven", 100, 1, *(100, 5), *(100, 1), *(100, 2))
@@ -140,6 +141,7 @@ def test_the_largest_batch_is_what_the_free_memory_holds(
     assert benching._alone(Path("a.onnx")) == Alone(1.5, memory, largest)
 
 
+@pytest.mark.row("P.13")
 def test_a_process_of_its_own_answers_and_says_what_it_took(tmp_path: Path) -> None:
     made = checkpoint()
     save_packed(Packed(made), made, tmp_path / "a.safetensors")
@@ -156,6 +158,7 @@ def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
             benching._alone(Path("a.onnx"))
 
 
+@pytest.mark.row("P.13")
 def test_another_size_is_timed_at_that_size(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, ...]] = set()
 

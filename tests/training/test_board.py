@@ -34,7 +34,7 @@ def _logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-@pytest.mark.row("001.11", "003.16")
+@pytest.mark.row("001.11")
 def test_every_row_of_the_log_is_a_scalar(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 12)
     fit(replace(job, watch=boarded(Watch(), tmp_path)))
@@ -67,6 +67,7 @@ def test_rows_that_came_again_otherwise_replace_the_first(tmp_path: Path) -> Non
     assert _read(tmp_path / "tensorboard") == _logged(tmp_path)
 
 
+@pytest.mark.row("001.11")
 def test_without_the_library_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"vitrail\[tensorboard\]"):

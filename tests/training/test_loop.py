@@ -218,6 +218,7 @@ def test_pieces_of_uneven_sizes_count_by_their_images(tmp_path: Path) -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.row("001.11")
 def test_gradients_are_clipped_to_the_norm_that_the_recipe_says(tmp_path: Path) -> None:
     job = calm_job(tmp_path, PLAIN)
     batch = plain_batch(job)
@@ -272,6 +273,7 @@ def test_checkpointing_and_bf16_train_too(tmp_path: Path) -> None:
 # ---- learning ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("001.11", "002.08")
 def test_it_learns_and_keeps_the_best_by_validation(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 240, Recipe(batch=8, lr=3e-3))
     at = fit(job)

@@ -83,11 +83,14 @@ def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 # ---- what a run leaves -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("EVA.3")
 def test_a_run_leaves_what_the_design_says(finished: Run) -> None:
     assert finished.folder.name == "photos-1"
     left = {path.name for path in finished.folder.iterdir()}
     assert {"config.json", "data.json", "metrics.jsonl", "state", "best.safetensors", "last.safetensors"} <= left
     assert {"report.html", "predictions.csv", "result.json"} <= left
+    figures = {path.name for path in (finished.folder / "figures").iterdir()}
+    assert {"curves.png", "batch.png", "prediction.png"} <= figures
     result = json.loads((finished.folder / "result.json").read_text())
     assert {"run", "best", "evaluation", "seconds", "steps"} <= result.keys()
     assert {"n", "top1", "top5", "macro_f1", "ece"} <= result["evaluation"].keys()

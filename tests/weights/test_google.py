@@ -47,6 +47,7 @@ def oracle(network: Network, arrays: Arrays, resize: str = "zoom") -> Any:
     return lambda pixels: torch.from_numpy(writer.forward(network, arrays, pixels.numpy(), resize)).float()
 
 
+@pytest.mark.row("001.08")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_read_and_written_back(tmp_path: Path, name: str) -> None:
     """Equal logits at three sizes, one not square; written back, every array has the same name, shape and bits."""
@@ -85,6 +86,7 @@ def test_heads_are_in_the_tensors(tmp_path: Path) -> None:
         load(path, override={"heads": 2})
 
 
+@pytest.mark.row("001.08")
 def test_hybrids_compute_as_google_does(tmp_path: Path) -> None:
     """Filters by deviation + 1e-5, group norms with 1e-6; and norms in either of flax's two shapes."""
     network = VARIANTS["hybrid"]

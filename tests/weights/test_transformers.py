@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -336,11 +337,15 @@ def test_half_precision_stays(transformers: ModuleType, tmp_path: Path, dtype: t
 
 
 @pytest.mark.row("000.26")
-def test_the_base_model_from_a_local_folder(transformers: ModuleType, tmp_path: Path) -> None:
+def test_the_base_model_from_a_local_folder(
+    transformers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ViT-B/16 with its pooler, as it was pre-trained, at its full size."""
     theirs = transformers.ViTModel(transformers.ViTConfig()).eval()
     folder = saved(theirs, tmp_path / "vit-base-patch16-224-in21k")
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("it went to the internet"))
     ours = load(folder)
+    assert isinstance(ours, Checkpoint)
     pixels = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
         answer = theirs(pixels)
