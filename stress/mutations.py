@@ -194,9 +194,7 @@ class Copy:
         return Ran(None if answer == "late" else int(answer), log.read_text(errors="replace"))
 
     def close(self) -> None:
-        assert self.server.stdin is not None
-        self.server.stdin.close()
-        self.server.wait()
+        self.server.__exit__(None, None, None)  # closes its pipes, upon which it ends
 
     def try_fault(self, fault: Fault) -> Outcome:
         """Put one fault in, run its tests, and take it out again."""
