@@ -19,13 +19,15 @@ import oracles
 ROOT = Path(__file__).resolve().parents[1]
 NO_FIXTURES = "no fixtures in"  # how the reason of a test that is left out for want of them begins
 
-# Files that take long, or start many processes: `make test-quick` leaves them out.
+# Files that take long, start many processes or import other libraries, the longest first: `make test-quick` leaves them
+# out, and `make test` begins with them, so that no core waits for one of them at the end.
 SLOW = (
-    *("tests/shipping/", "tests/training/test_kills.py", "tests/training/test_runs.py", "tests/training/test_loop.py"),
-    *("tests/test_cli", "tests/test_docs.py", "tests/test_recipes.py", "tests/test_translations.py"),
-    *("tests/weights/test_lucidrains.py", "tests/weights/test_timm_architectures.py", "tests/weights/test_files.py"),
-    *("tests/weights/test_timm.py", "tests/weights/test_transformers.py", "tests/insight/test_explaining.py"),
-    *("tests/insight/test_importance.py", "tests/training/test_every_setting.py", "tests/network/test_merging.py"),
+    *("tests/shipping/", "tests/training/test_kills.py", "tests/test_cli", "tests/training/test_runs.py"),
+    *("tests/insight/test_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),
+    *("tests/training/test_loop.py", "tests/training/test_every_setting.py", "tests/test_recipes.py"),
+    *("tests/test_docs.py", "tests/insight/test_explaining.py", "tests/training/test_starting.py"),
+    *("tests/training/test_optimisers.py", "tests/test_mutations.py", "tests/insight/test_tour.py", "tests/weights/"),
+    *("tests/network/test_parity", "tests/inference/test_exported.py", "tests/inference/test_torch_file.py"),
 )
 
 # Properties are tried on the same examples every time; stress/properties.py draws others, and more of them.
@@ -37,20 +39,20 @@ torch.set_num_threads(1)  # tiny networks: more would only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files come first, so that no core waits for one of them at the end."""
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    items.sort(key=lambda item: next((n for n, start in enumerate(SLOW) if item.nodeid.startswith(start)), len(SLOW)))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many tests were left out for want of fixtures: a green run without them shows less than one with them."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    count = sum(isinstance(each.longrepr, tuple) and NO_FIXTURES in each.longrepr[2] for each in skipped)
-    if count:
-        said = f"{count} tests were left out: they need the fixtures that CONTRIBUTING.md speaks of"
-        terminalreporter.write_line(said, yellow=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """As the last line, how many tests were left out for want of fixtures: without them a green run shows less."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None:  # in a process beside the one that reports
+        return
+    skipped = [each.longrepr for each in reporter.stats.get("skipped", []) if isinstance(each.longrepr, tuple)]
+    if count := sum(NO_FIXTURES in reason for _, _, reason in skipped):
+        reporter.write_line(f"left out for want of the fixtures that CONTRIBUTING.md speaks of: {count} tests")
 
 
 @pytest.fixture(autouse=True)
