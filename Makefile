@@ -7,12 +7,12 @@ DEMO_EXTRAS := train,figures,onnx
 SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint types bench capabilities wheel wheel-demo clean
+.PHONY: help demo test test-quick lint types bench capabilities map wheel wheel-demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.demo-installed  ## set up, then the whole tour: pictures, a training, its report, all in demo/
+demo: $(VENV)/.demo-installed  ## set up, then the whole tour: images, a training, its report, all in demo/
 	$(BIN)/vitrail demo
 
 test: $(VENV)/.dev-installed  ## set up, then run the tests on all cores; names the 20 slowest
@@ -33,6 +33,9 @@ bench: $(VENV)/.dev-installed  ## speed of the network beside others
 
 capabilities: $(VENV)/.dev-installed  ## write docs/capabilities.md anew from the tests' marks
 	$(BIN)/python tools/capabilities.py
+
+map: $(VENV)/.dev-installed  ## write the map in CONTRIBUTING.md anew from the modules' first lines
+	$(BIN)/python tools/house_map.py
 
 wheel: $(VENV)/.dev-installed  ## build dist/*.whl
 	rm -rf dist && $(BIN)/python -m build --wheel

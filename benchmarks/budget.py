@@ -1,11 +1,11 @@
 """Merging tokens of your own network under a budget: what it loses, and how much faster it is than with all tokens.
 
-    python benchmarks/budget.py RUN --max-drop 1           a run folder: its own validation and test pictures
+    python benchmarks/budget.py RUN --max-drop 1           a run folder: its own validation and test images
 
 Packed in bf16, or in fp32 without units for that, and in int8 with as many layers as the budget allows. The search of
-`vitrail optimize` chooses on validation pictures, with and without giving unclear answers again by all tokens; test
-pictures only report. "speed" is the time of the network with all tokens, not in int8, over that of the others, batches
-of 16 of the user's own pictures, in turn: the median over rounds, and quartiles.
+`vitrail optimize` chooses on validation images, with and without giving unclear answers again by all tokens; test
+images only report. "speed" is the time of the network with all tokens, not in int8, over that of the others, batches
+of 16 of the user's own images, in turn: the median over rounds, and quartiles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vitrail.shipping.optimising import Merging, doubting, merged_most
 from vitrail.shipping.quantising import RANKED_ON, pixels_of, within_budget
 from vitrail.shipping.smoothing import smooth
 
-BATCH, PICTURES = 16, 48
+BATCH, IMAGES = 16, 48
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
         with suppress(InputError):  # no int8 within the budget
             budget = (given.max_drop, precision, batches[0][:RANKED_ON])
             runtimes[f"{name}, int8"] = within_budget(even, ranges, choosing, *budget, clear=each.clear)[0]
-    count = min(PICTURES, len(dealt.choosing))
+    count = min(IMAGES, len(dealt.choosing))
     pixels = np.stack([checkpoint.preprocess(dealt.choosing.images[row]) for row in range(count)])
 
     def call(runtime: Packed) -> Callable[[], Any]:

@@ -3,8 +3,8 @@
     python benchmarks/faithfulness.py                     ViT-Ti/16 (ImageNet-1k) on 52 photos
     python benchmarks/faithfulness.py --photos 12 --json
 
-Patches are covered by the picture's mean colour, the most important first (deletion: lower is better), or shown on an
-empty picture (insertion: higher is better); what counts is the probability of the class that the network names. Means
+Patches are covered by the image's mean colour, the most important first (deletion: lower is better), or shown on an
+empty image (insertion: higher is better); what counts is the probability of the class that the network names. Means
 over the photos with the 95 % interval of a bootstrap over photos; `gain` is insertion minus deletion, less that of
 random orders, and `over attention` the same less that of the last block's raw attention, photo by photo.
 """
@@ -26,10 +26,10 @@ from rich.progress import track
 from rich.table import Table
 
 import vitrail
-from vitrail.insight.drawing import draw
+from vitrail.insight.activations import asked
+from vitrail.insight.attribution import draw
 from vitrail.insight.faithfulness import scores_of
 from vitrail.insight.methods import METHODS, Best, GradientRollout, IntegratedGradients, Rollout, named
-from vitrail.insight.recording import asked
 from vitrail.insight.targets import aim_at
 
 FIXTURES = Path(os.environ.get("VITRAIL_FIXTURES", Path(__file__).resolve().parents[2] / "shared" / "fixtures"))

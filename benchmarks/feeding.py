@@ -1,9 +1,9 @@
-"""Does the network wait for its pictures? The share of training time spent waiting, by where the pictures are.
+"""Does the network wait for its images? The share of training time spent waiting, by where the images are.
 
     python benchmarks/feeding.py              900 JPEGs of 100x100 (fruits360_10 of the fixtures), the default network
     python benchmarks/feeding.py --steps 40
 
-`decoded every time` is what a set too large for memory gets without a cache: each picture is opened, decoded, resized
+`decoded every time` is what a set too large for memory gets without a cache: each image is opened, decoded, resized
 and augmented again whenever its turn comes.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     prepared = prepare_data(fixtures / "fruits360_10", asked)
     part = prepared.dataset.part("train")
     digests = {each.name: each.digest for each in record(prepared.dataset, prepared.entries).entries}
-    print(f"{len(part)} pictures to train on, {chosen.steps} steps")
+    print(f"{len(part)} images to train on, {chosen.steps} steps")
     with tempfile.TemporaryDirectory() as place:
         shelf = (Path(place) / "cache", [digests[each.name] for each in part.samples])
         ways = {

@@ -42,7 +42,7 @@ import oracles  # noqa: E402
 import vitrail  # noqa: E402
 from vitrail.errors import VitrailError  # noqa: E402
 from vitrail.inference import open_exported  # noqa: E402
-from vitrail.network.cost import estimate  # noqa: E402
+from vitrail.insight.cost import estimate  # noqa: E402
 from vitrail.network.vit import with_merging  # noqa: E402
 from vitrail.shipping import Packed, Plan, export  # noqa: E402
 from vitrail.shipping.calibration import calibrate  # noqa: E402

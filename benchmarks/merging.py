@@ -5,10 +5,10 @@
     python benchmarks/merging.py --rounds 0               answers and cost alone
     python benchmarks/merging.py --by keys                pairs by the likeness of keys, as Bolya et al. do
 
-The network is the real one of the fixtures; the pictures are photographs of scikit-image, fruits and hands, whole and
+The network is the real one of the fixtures; the images are photographs of scikit-image, fruits and hands, whole and
 in order, so that every run sees the same. "same" is how often the merging network names the class that the whole one
 names, and "divergence" the mean KL divergence of its answers from the whole one's. "cost" is the share of the
-multiply-adds. "again" is the share of pictures, the least clear, that the whole network must answer too, so that
+multiply-adds. "again" is the share of images, the least clear, that the whole network must answer too, so that
 one in a hundred at most is named otherwise, and "in all" the cost with them. "speed" is the time of the whole network
 over that of the merging one, both packed in fp32, batch 16, in turn: the median over rounds.
 """
@@ -30,8 +30,8 @@ from rich.table import Table
 
 import vitrail
 from network import interleave
-from vitrail.network.cost import estimate
-from vitrail.network.vit import with_merging
+from vitrail.insight.cost import estimate
+from vitrail.network.surgery import with_merging
 from vitrail.shipping import Packed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ PHOTOS = (
 SCHEDULES = "0x2,0x4,0x6,0x8,0x12,0x16,2x10,3x12,4x14,4x18,5x16,5x24,6x20,6x30,8x40"
 
 
-def pictures() -> list[Image.Image]:
+def images() -> list[Image.Image]:
     """12 of scikit-image, 100 fruits, 99 hands."""
     import skimage.data
 
@@ -80,7 +80,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(2)
     checkpoint = vitrail.load(FIXTURES / "vit_tiny_patch16_224_in1k.safetensors")
-    pixels = torch.stack([torch.as_tensor(np.asarray(checkpoint.preprocess(each))) for each in pictures()])
+    pixels = torch.stack([torch.as_tensor(np.asarray(checkpoint.preprocess(each))) for each in images()])
     model = checkpoint.model.eval()
 
     def answers(network: Any) -> torch.Tensor:

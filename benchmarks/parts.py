@@ -1,6 +1,6 @@
 """Where the time of a packed network goes: the parts of one block, in µs, each timed by itself.
 
-    python benchmarks/parts.py                    Ti/16 and B/16, one picture of 224 px
+    python benchmarks/parts.py                    Ti/16 and B/16, one image of 224 px
     python benchmarks/parts.py --sizes Ti --batch 16
 
 "rounding" is what makes bytes of floats; "between" is what one block of a whole pass takes beyond its parts. Absolute

@@ -132,9 +132,9 @@ UNCLEAR = 1.4  # answers less clear are given again in fp32
 
 
 def int8_file(weights: str, path: Path) -> str:
-    """A packed network in int8, calibrated on whole pictures, the layers that do most harm left out."""
+    """A packed network in int8, calibrated on whole images, the layers that do most harm left out."""
     import torch
-    from merging import pictures
+    from merging import images
 
     import vitrail
     from vitrail.shipping import Packed, Plan, save_packed
@@ -142,7 +142,7 @@ def int8_file(weights: str, path: Path) -> str:
     from vitrail.shipping.smoothing import smooth
 
     checkpoint = vitrail.load(weights)
-    pixels = torch.from_numpy(checkpoint.preprocess.batch(pictures()))
+    pixels = torch.from_numpy(checkpoint.preprocess.batch(images()))
     even = replace(checkpoint, model=smooth(checkpoint.model, pixels.split(32)))
     ranges = calibrate(even.model, pixels.split(32))
     for harmful in sensitivity(even.model, ranges, pixels[::4])[:KEPT]:

@@ -1,6 +1,6 @@
-"""The race: the same pictures, the same threads, the same seconds of training; test accuracy in one table.
+"""The race: the same images, the same threads, the same seconds of training; test accuracy in one table.
 
-    python benchmarks/race.py                     6,000 pictures of vitrail:fashion, 120 s each, 2 threads
+    python benchmarks/race.py                     6,000 images of vitrail:fashion, 120 s each, 2 threads
     python benchmarks/race.py --data digits       sign_language_digits of the fixtures at 64 px, a split of our own
     python benchmarks/race.py --seconds 10        a quick look
     python benchmarks/race.py --only vitrail
@@ -34,8 +34,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "recipes")]
 Array = np.ndarray[Any, Any]
 
 
-class Pictures(NamedTuple):
-    """uint8 pictures (n, C, H, W) and class numbers, to train on and to be judged by."""
+class Images(NamedTuple):
+    """uint8 images (n, C, H, W) and class numbers, to train on and to be judged by."""
 
     train: Array
     train_labels: Array
@@ -44,15 +44,15 @@ class Pictures(NamedTuple):
     patch: int  # of the peers
 
 
-def fashion() -> Pictures:
+def fashion() -> Images:
     from vitrail.data import read_data
 
     data = read_data("vitrail:fashion")
     train, test = data.part("train"), data.part("test")
-    return Pictures(train.images[:, None], train.targets(), test.images[:, None], test.targets(), 4)
+    return Images(train.images[:, None], train.targets(), test.images[:, None], test.targets(), 4)
 
 
-def digits(size: int = 64) -> Pictures:
+def digits(size: int = 64) -> Images:
     """Photos of hands: 80 % to train on, 20 % to be judged by."""
     from vitrail.data.cache import Views
     from vitrail.images import Preprocess
@@ -60,7 +60,7 @@ def digits(size: int = 64) -> Pictures:
     data = _digits()
     views = {part: Views(data.part(part), Preprocess(size=size, crop=1.0)).get for part in ("train", "test")}
     train, test = (views[part](range(len(data.part(part)))).numpy() for part in ("train", "test"))
-    return Pictures(train, data.part("train").targets(), test, data.part("test").targets(), 8)
+    return Images(train, data.part("train").targets(), test, data.part("test").targets(), 8)
 
 
 def _digits() -> Any:
@@ -76,7 +76,7 @@ def _digits() -> Any:
 # ---- contestants -------------------------------------------------------------------------------------------------
 
 
-def of_transformers(data: Pictures, seconds: float, seed: int) -> float:
+def of_transformers(data: Images, seconds: float, seed: int) -> float:
     """transformers' ViT with the Trainer's defaults: AdamW 5e-5, linear, batch 8."""
     import oracles
 
@@ -96,7 +96,7 @@ def of_transformers(data: Pictures, seconds: float, seed: int) -> float:
     return learn(model, lambda x: model(pixel_values=x).logits, optimiser, data, seconds, 8, lambda part: 1 - part)
 
 
-def of_vit_pytorch(data: Pictures, seconds: float, seed: int) -> float:
+def of_vit_pytorch(data: Images, seconds: float, seed: int) -> float:
     """vit-pytorch with its example's settings: Adam 3e-5, batch 64."""
     import oracles
 
@@ -120,21 +120,21 @@ def of_vit_pytorch(data: Pictures, seconds: float, seed: int) -> float:
     return learn(model, model, optimiser, data, seconds, 64, lambda part: 1.0)
 
 
-def of_timm(data: Pictures, seconds: float, seed: int) -> float:
+def of_timm(data: Images, seconds: float, seed: int) -> float:
     """timm's ViT with AdamW 5e-4, cosine, batch 128."""
     model = _timm_model(data)
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.05)
     return learn(model, model, optimiser, data, seconds, 128, _cosine)
 
 
-def of_timm_augmented(data: Pictures, seconds: float, seed: int) -> float:
+def of_timm_augmented(data: Images, seconds: float, seed: int) -> float:
     """timm's ViT with AdamW 1e-3, cosine, flips, crops, smoothing, batch 128."""
     model = _timm_model(data)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     return learn(model, model, optimiser, data, seconds, 128, _cosine, augment=True, smoothing=0.1)
 
 
-def of_residual_cnn(data: Pictures, seconds: float, seed: int) -> float:
+def of_residual_cnn(data: Images, seconds: float, seed: int) -> float:
     """A small residual CNN with SGD, one cycle, flips and shifts, batch 128."""
     from residual import ResidualCNN
 
@@ -143,7 +143,7 @@ def of_residual_cnn(data: Pictures, seconds: float, seed: int) -> float:
     return learn(model, model, optimiser, data, seconds, 128, _one_cycle, augment=True)
 
 
-def of_logistic_regression(data: Pictures, seconds: float, seed: int) -> float:
+def of_logistic_regression(data: Images, seconds: float, seed: int) -> float:
     """scikit-learn's logistic regression on pixels."""
     from sklearn.linear_model import LogisticRegression
 
@@ -151,7 +151,7 @@ def of_logistic_regression(data: Pictures, seconds: float, seed: int) -> float:
     return float(LogisticRegression(max_iter=300, C=0.05).fit(train, data.train_labels).score(test, data.test_labels))
 
 
-def of_neighbours(data: Pictures, seconds: float, seed: int) -> float:
+def of_neighbours(data: Images, seconds: float, seed: int) -> float:
     """scikit-learn's k-NN on pixels, k = 5."""
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -159,7 +159,7 @@ def of_neighbours(data: Pictures, seconds: float, seed: int) -> float:
     return float(KNeighborsClassifier(5).fit(train, data.train_labels).score(test, data.test_labels))
 
 
-def of_vitrail(data: Pictures, seconds: float, seed: int) -> float:
+def of_vitrail(data: Images, seconds: float, seed: int) -> float:
     """Vitrail's default recipe."""
     from vitrail.training import train
 
@@ -176,7 +176,7 @@ def of_vitrail(data: Pictures, seconds: float, seed: int) -> float:
         return run.evaluation.scores["top1"].value
 
 
-CONTESTANTS: dict[str, tuple[str, Callable[[Pictures, float, int], float]]] = {
+CONTESTANTS: dict[str, tuple[str, Callable[[Images, float, int], float]]] = {
     "transformers": ("AdamW 5e-5 linear, batch 8", of_transformers),
     "vit-pytorch": ("Adam 3e-5, batch 64", of_vit_pytorch),
     "timm": ("AdamW 5e-4 cosine, batch 128", of_timm),
@@ -196,7 +196,7 @@ def learn(
     model: nn.Module,
     logits: Callable[[Tensor], Tensor],
     optimiser: torch.optim.Optimizer,
-    data: Pictures,
+    data: Images,
     seconds: float,
     batch: int,
     rate: Callable[[float], float],
@@ -229,7 +229,7 @@ def learn(
 
 
 def moved(pixels: Tensor) -> Tensor:
-    """Flips, and crops of the picture padded by an eighth."""
+    """Flips, and crops of the image padded by an eighth."""
     side = pixels.shape[-1]
     pad = max(side // 8, 1)
     flipped = torch.where(torch.rand(len(pixels), 1, 1, 1) < 0.5, pixels.flip(3), pixels)
@@ -237,12 +237,12 @@ def moved(pixels: Tensor) -> Tensor:
     tops, lefts = torch.randint(2 * pad + 1, (2, len(pixels)))
     rows = (tops[:, None] + torch.arange(side))[:, None, :, None]
     columns = (lefts[:, None] + torch.arange(side))[:, None, None, :]
-    picture = torch.arange(len(pixels))[:, None, None, None]
+    image = torch.arange(len(pixels))[:, None, None, None]
     channel = torch.arange(pixels.shape[1])[None, :, None, None]
-    return padded[picture, channel, rows, columns]
+    return padded[image, channel, rows, columns]
 
 
-def _timm_model(data: Pictures) -> nn.Module:
+def _timm_model(data: Images) -> nn.Module:
     import oracles
 
     oracles.timm()
@@ -268,7 +268,7 @@ def _one_cycle(part: float) -> float:
     return part / 0.2 if part < 0.2 else (1 - part) / 0.8
 
 
-def _flat(data: Pictures) -> tuple[Array, Array]:
+def _flat(data: Images) -> tuple[Array, Array]:
     return tuple(each.reshape(len(each), -1).astype(np.float32) / 255 for each in (data.train, data.test))  # type: ignore[return-value]
 
 

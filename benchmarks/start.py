@@ -1,4 +1,4 @@
-"""The first answer of a cold command line, one picture, ViT-B/16: time and largest memory, as ratios to a timm script.
+"""The first answer of a cold command line, one image, ViT-B/16: time and largest memory, as ratios to a timm script.
 
     python benchmarks/start.py --rounds 5
 

@@ -9,8 +9,8 @@ the paper's; `ours` is Vitrail's default with its few convolutions.
 command   OMP_NUM_THREADS=1 python recipes/data_size.py --data vitrail:fashion-full --steps 400 --seeds 1 --out results
 time      1,437 s on one busy core
 memory    0.77 GB
-score     of 10,000 test pictures, from 600 to 60,000 training ones: ViT 76.4 to 80.6 %, ours 80.9 to 84.8, CNN 82.3 to
-          86.6: the CNN stays ahead, for 400 steps of 64 pictures see most of the larger sets less than once
+score     of 10,000 test images, from 600 to 60,000 training ones: ViT 76.4 to 80.6 %, ours 80.9 to 84.8, CNN 82.3 to
+          86.6: the CNN stays ahead, for 400 steps of 64 images see most of the larger sets less than once
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch.nn import functional as F
 
 from vitrail.data import Dataset, read_data
 from vitrail.training import RECIPES
-from vitrail.training.choose import small_network
+from vitrail.training.model_choice import small_network
 
 SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 def cut(data: Dataset, share: float) -> Dataset:
-    """A share of the training pictures of every class, and all of the test."""
+    """A share of the training images of every class, and all of the test."""
     labels = np.array([each.labels[0] for each in data.samples])
     train = np.array([each.split == "train" for each in data.samples])
     rows = [np.flatnonzero(~train)]
@@ -90,7 +90,7 @@ def main() -> None:
             convolved(part, batch, chosen.seeds, chosen.steps, f"residual CNN, {count:,}"),
         ]
         found += [each._replace(line=each.name.split(",")[0], at=count) for each in rows]
-    show(f"Data size: test accuracy on {chosen.data}", found, chosen.out, across="training pictures")
+    show(f"Data size: test accuracy on {chosen.data}", found, chosen.out, across="training images")
 
 
 if __name__ == "__main__":

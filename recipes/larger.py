@@ -2,7 +2,7 @@
 
     python recipes/larger.py --out results
 
-Positions are resampled to the larger grid. LearnOpenCV's text says that larger test pictures hurt, and gives no number;
+Positions are resampled to the larger grid. LearnOpenCV's text says that larger test images hurt, and gives no number;
 the paper fine-tunes at the larger size, which helps. Here the network only sees the size it was trained at.
 
 command   OMP_NUM_THREADS=1 python recipes/larger.py --steps 600 --seeds 3 --out results
@@ -21,7 +21,7 @@ from study import Scored, options, show
 import vitrail
 from vitrail.data import read_data
 from vitrail.training import RECIPES, train
-from vitrail.training.choose import small_network
+from vitrail.training.model_choice import small_network
 from vitrail.weights import with_size
 
 SIZES = (20, 24, 28, 32, 36, 44, 56)
@@ -54,7 +54,7 @@ def main() -> None:
         for size, values in scores.items()
     ]
     title = f"Larger: trained at 28 pixels, tested at others, {chosen.data}"
-    show(title, rows, chosen.out, across="side of the test pictures, pixels")
+    show(title, rows, chosen.out, across="side of the test images, pixels")
 
 
 if __name__ == "__main__":

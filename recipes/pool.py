@@ -3,7 +3,7 @@
     python recipes/pool.py --out results
 
 The paper's Fig. 9: the token at 8e-4 and the mean at 3e-4 are equal, the mean at 8e-4 is poor. Here AdamW trains a
-small network of plain patches on 6,000 small pictures; small-data numbers, named as such.
+small network of plain patches on 6,000 small images; small-data numbers, named as such.
 
 command   OMP_NUM_THREADS=1 python recipes/pool.py --steps 400 --seeds 3 --out results
 time      1,760 s on one busy core
@@ -19,7 +19,7 @@ from study import accuracy, options, show
 
 from vitrail.network.config import Positions
 from vitrail.training import RECIPES
-from vitrail.training.choose import small_network
+from vitrail.training.model_choice import small_network
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python recipes/positions.py --out results
 
 The paper's Table 8 (B/16, ImageNet 5-shot): none 61.4, 1-D 64.2, 2-D 64.0, relative 64.0 %. Here it is a small network
-on 6,000 small pictures; small-data numbers, named as such.
+on 6,000 small images; small-data numbers, named as such.
 
 command   OMP_NUM_THREADS=1 python recipes/positions.py --steps 400 --seeds 3 --out results
 time      3,094 s on one busy core
@@ -19,7 +19,7 @@ from study import accuracy, options, show
 
 from vitrail.network.config import Positions, Rotary
 from vitrail.training import RECIPES
-from vitrail.training.choose import small_network
+from vitrail.training.model_choice import small_network
 
 KINDS = {
     "none": {"positions": Positions(kind="none", prefix=False)},
@@ -34,7 +34,7 @@ KINDS = {
 
 def main() -> None:
     chosen = options(__doc__ or "")
-    # Without the convolutions, whose edges give the place away: patches of 4 of a 28-pixel picture.
+    # Without the convolutions, whose edges give the place away: patches of 4 of a 28-pixel image.
     base = replace(small_network((28, 28), 1, 10), stem=None, patch_size=(4, 4))
     recipe = RECIPES["scratch"].recipe
     found = [

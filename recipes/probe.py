@@ -2,11 +2,11 @@
 
     python recipes/probe.py sign_language_digits --from vit_tiny_patch16_224_in1k.safetensors --size 112
 
-The network is timm's ViT-Ti/16 (ImageNet-1k), the pictures 2,062 photos of hands, 70 % of them to train on.
+The network is timm's ViT-Ti/16 (ImageNet-1k), the images 2,062 photos of hands, 70 % of them to train on.
 
 time      37 s on two threads
 memory    0.59 GB
-score     linear probe 79.8 %, k-NN 59.9 % of 411 test pictures
+score     linear probe 79.8 %, k-NN 59.9 % of 411 test images
 """
 
 from __future__ import annotations

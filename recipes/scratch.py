@@ -3,12 +3,12 @@
     python recipes/scratch.py              or: vitrail train vitrail:fashion
 
 Sixteen tokens of width 128 behind three convolutions (0.9 M parameters), four blocks, Muon for matrices and filters, 20
-epochs of 5,400 pictures; 600 held out to choose the best epoch. The built-in network `vitrail:fashion` was made so.
+epochs of 5,400 images; 600 held out to choose the best epoch. The built-in network `vitrail:fashion` was made so.
 
 command   OMP_NUM_THREADS=1 python recipes/scratch.py
 time      308 s on one busy core
 memory    0.48 GB
-score     88.1 % of the 1,000 test pictures (95 % interval 85.9 to 90.0)
+score     88.1 % of the 1,000 test images (95 % interval 85.9 to 90.0)
 """
 
 from __future__ import annotations

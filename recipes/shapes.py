@@ -3,7 +3,7 @@
     python recipes/shapes.py --out results
 
 The paper scales from 8 layers, D 1024, MLP 2048, patch 32: depth helps most, width least, smaller patches help without
-more parameters. Here everything is a 16th of that, on 6,000 small pictures with plain patches, at equal steps.
+more parameters. Here everything is a 16th of that, on 6,000 small images with plain patches, at equal steps.
 
 command   OMP_NUM_THREADS=1 python recipes/shapes.py --steps 600 --seeds 1 --out results
 time      283 s on one busy core
@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from study import accuracy, options, show
 
-from vitrail.network.cost import estimate
+from vitrail.insight.cost import estimate
 from vitrail.training import RECIPES
-from vitrail.training.choose import small_network
+from vitrail.training.model_choice import small_network
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
         one = accuracy(chosen.data, config, RECIPES["scratch"].recipe, chosen.seeds, chosen.steps, label)
         found.append(one._replace(line=name, at=cost.multiply_adds / 1e6))
     title = f"Shapes: cost and test accuracy of small networks, {chosen.data}"
-    show(title, found, chosen.out, across="million multiply-adds a picture")
+    show(title, found, chosen.out, across="million multiply-adds an image")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damaged pictures by the thousand: decode may answer with a picture or an ImageError, with nothing else.
+"""Damaged images by the thousand: decode may answer with an image or an ImageError, with nothing else.
 
 python stress/images.py --count 100000 --seed 0
 """
@@ -25,15 +25,15 @@ from PIL import Image
 from vitrail.errors import ImageError
 from vitrail.images import decode
 
-BATCH = 1000  # pictures a child
+BATCH = 1000  # images a child
 MEMORY = 3 * 2**30  # address space of a child
-SLOW = 2.0  # seconds a picture may take
+SLOW = 2.0  # seconds an image may take
 WALL = 120.0  # seconds a child may take
 CPU = 100
 
 
-def seed_pictures() -> dict[str, bytes]:
-    """One small picture of each kind."""
+def seed_images() -> dict[str, bytes]:
+    """One small image of each kind."""
     rng = np.random.default_rng(0)
     colours = np.kron(rng.integers(0, 256, (6, 8, 4), dtype=np.uint8), np.ones((6, 6, 1), np.uint8))
     rgba = Image.fromarray(colours)
@@ -145,12 +145,12 @@ def _mend_checksums(work: bytearray) -> None:
         at = end + 4
 
 
-def picture(index: int, seed: int, pictures: dict[str, bytes]) -> tuple[str, bytes]:
-    """The kind and bytes of mutated picture number index: the same for the same seed in any batch."""
+def image(index: int, seed: int, images: dict[str, bytes]) -> tuple[str, bytes]:
+    """The kind and bytes of mutated image number index: the same for the same seed in any batch."""
     chance = random.Random(f"{seed}:{index}")
-    kinds = list(pictures)
+    kinds = list(images)
     kind = kinds[index % len(kinds)]
-    return kind, mutated(pictures[kind], chance, list(pictures.values()))
+    return kind, mutated(images[kind], chance, list(images.values()))
 
 
 def outcome(data: bytes) -> str:
@@ -164,7 +164,7 @@ def outcome(data: bytes) -> str:
     return "decoded" if image.mode == "RGB" and min(image.size) > 0 else f"mode {image.mode}"
 
 
-def _child(start: int, stop: int, seed: int, pictures: dict[str, bytes], pipe: int) -> None:
+def _child(start: int, stop: int, seed: int, images: dict[str, bytes], pipe: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU, CPU))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff prints its complaints
@@ -172,7 +172,7 @@ def _child(start: int, stop: int, seed: int, pictures: dict[str, bytes], pipe: i
     odd: list[str] = []
     slowest = 0.0
     for index in range(start, stop):
-        kind, data = picture(index, seed, pictures)
+        kind, data = image(index, seed, images)
         began = time.perf_counter()
         what = outcome(data)
         seconds = time.perf_counter() - began
@@ -180,19 +180,19 @@ def _child(start: int, stop: int, seed: int, pictures: dict[str, bytes], pipe: i
         counts[f"{kind}/{what if what in ('decoded', 'refused') else 'foreign'}"] += 1
         if what not in ("decoded", "refused") or seconds > SLOW:
             counts[f"{kind}/slow"] += seconds > SLOW
-            odd.append(f"picture {index} ({kind}): {what}, {seconds:.2f} s")
+            odd.append(f"image {index} ({kind}): {what}, {seconds:.2f} s")
     with os.fdopen(pipe, "w") as file:
         json.dump({"counts": counts, "odd": odd, "slowest": slowest}, file)
 
 
-def _run(start: int, stop: int, seed: int, pictures: dict[str, bytes]) -> tuple[int, int]:
-    """(process, pipe) of a child that decodes the pictures start to stop."""
+def _run(start: int, stop: int, seed: int, images: dict[str, bytes]) -> tuple[int, int]:
+    """(process, pipe) of a child that decodes the images start to stop."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         try:
             os.close(reading)
-            _child(start, stop, seed, pictures, writing)
+            _child(start, stop, seed, images, writing)
         finally:
             os._exit(0)
     os.close(writing)
@@ -200,9 +200,9 @@ def _run(start: int, stop: int, seed: int, pictures: dict[str, bytes]) -> tuple[
 
 
 def campaign(count: int, seed: int, jobs: int) -> int:
-    """Run it, print the table; the number of pictures or children that ended badly."""
+    """Run it, print the table; the number of images or children that ended badly."""
     began = time.perf_counter()
-    pictures = seed_pictures()
+    images = seed_images()
     starts = list(range(0, count, BATCH))[::-1]
     running: dict[int, tuple[int, int, float]] = {}
     counts: Counter[str] = Counter()
@@ -211,7 +211,7 @@ def campaign(count: int, seed: int, jobs: int) -> int:
     while starts or running:
         while starts and len(running) < jobs:
             start = starts.pop()
-            process, pipe = _run(start, min(start + BATCH, count), seed, pictures)
+            process, pipe = _run(start, min(start + BATCH, count), seed, images)
             running[process] = (start, pipe, time.perf_counter())
         for process, (start, pipe, since) in list(running.items()):
             done, status, usage = os.wait4(process, os.WNOHANG)
@@ -224,7 +224,7 @@ def campaign(count: int, seed: int, jobs: int) -> int:
                 answer = file.read()
             memory = max(memory, usage.ru_maxrss)
             if os.WIFSIGNALED(status) or not answer:
-                odd.append(f"pictures {start} to {start + BATCH}: child died, status {status}")
+                odd.append(f"images {start} to {start + BATCH}: child died, status {status}")
                 continue
             result = json.loads(answer)
             counts.update(result["counts"])
@@ -234,11 +234,11 @@ def campaign(count: int, seed: int, jobs: int) -> int:
     seconds = time.perf_counter() - began
     columns = ("decoded", "refused", "foreign", "slow")
     print(f"{'kind':18}" + "".join(f"{name:>9}" for name in columns))
-    for kind in pictures:
+    for kind in images:
         print(f"{kind:18}" + "".join(f"{counts[kind + '/' + name]:9,}" for name in columns))
-    totals = {name: sum(counts[f"{kind}/{name}"] for kind in pictures) for name in columns}
+    totals = {name: sum(counts[f"{kind}/{name}"] for kind in images) for name in columns}
     print(f"{'all':18}" + "".join(f"{totals[name]:9,}" for name in columns))
-    print(f"seed {seed}, {seconds:.0f} s, slowest picture {slowest:.2f} s, largest child {memory / 1024:.0f} MB")
+    print(f"seed {seed}, {seconds:.0f} s, slowest image {slowest:.2f} s, largest child {memory / 1024:.0f} MB")
     print(*odd[:50], sep="\n")
     return len(odd)
 

@@ -30,10 +30,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "training"))
 
 import torch._dynamo  # noqa: F401  (optimisers import it at their first step, which takes a second)
-from tiny import CONFIG, RECIPE, job, pictures
+from tiny import CONFIG, RECIPE, job, make_images
 
+from vitrail.checkpoint.safetensors_io import bytes_of
 from vitrail.errors import VitrailError
-from vitrail.stored import bytes_of
 from vitrail.training import state as saving
 from vitrail.training import train
 from vitrail.training.loop import fit
@@ -169,7 +169,7 @@ def whole(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
 
     def work(out: Path) -> None:
         train(
-            pictures(),
+            make_images(),
             model=CONFIG,
             recipe=RECIPE,
             epochs=steps / 6,

@@ -29,11 +29,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from images import mutated  # beside this file
 from safetensors.torch import save as to_safetensors
 
+from images import mutated  # beside this file
 from vitrail.errors import VitrailError
-from vitrail.weights.reading.files import open_contents
+from vitrail.weights.reading.weight_files import open_contents
 
 BATCH = 1000  # files a child
 MEMORY = 4 * 2**30  # address space of a child

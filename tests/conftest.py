@@ -23,10 +23,15 @@ NO_FIXTURES = "no fixtures in"  # how the reason of a test that is left out for 
 # out, and `make test` begins with them, so that no core waits for one of them at the end.
 SLOW = (
     *("tests/shipping/", "tests/training/test_kills.py", "tests/test_cli", "tests/training/test_runs.py"),
-    *("tests/insight/test_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),
+    *("tests/insight/test_head_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),
     *("tests/training/test_loop.py", "tests/training/test_every_setting.py", "tests/test_recipes.py"),
-    *("tests/test_docs.py", "tests/insight/test_explaining.py", "tests/training/test_starting.py"),
-    *("tests/training/test_optimisers.py", "tests/test_mutations.py", "tests/insight/test_tour.py", "tests/weights/"),
+    *("tests/test_docs.py", "tests/insight/test_explainer.py", "tests/training/test_starting.py"),
+    *(
+        "tests/training/test_optimisers.py",
+        "tests/test_mutations.py",
+        "tests/insight/test_image_tour.py",
+        "tests/weights/",
+    ),
     *("tests/network/test_parity", "tests/inference/test_exported.py", "tests/inference/test_torch_file.py"),
 )
 

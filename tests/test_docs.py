@@ -190,11 +190,11 @@ def test_the_page_sets_dot_product_beside_additive_attention(paper: dict[str, An
 
 
 @pytest.mark.row("000.27")
-def test_the_example_with_a_picture_runs_on_a_local_file(
+def test_the_example_with_an_image_runs_on_a_local_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As it stands on the page; the picture is already there, so that nothing is fetched."""
-    [code] = section("A picture from the web, or from your disk")
+    """As it stands on the page; the image is already there, so that nothing is fetched."""
+    [code] = section("An image from the web, or from your disk")
     assert kind_of(code) == "no-run"
     checkpoint = vitrail.Checkpoint(
         model=vitrail.create("vit-nano4-28"),

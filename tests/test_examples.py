@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail import TextDecoder
 from vitrail.network import ViT, ViTConfig, preset
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -105,7 +105,7 @@ def test_one_page_is_vit_ti16_to_the_last_digits() -> None:
 def test_one_page_has_as_many_parameters(name: str, sizes: dict[str, int], parameters: int) -> None:
     with torch.device("meta"):
         page = example("one_page_vit").ViT(**sizes)
-    package = on_meta(preset(name))
+    package = build_empty(preset(name))
     assert sum(each.numel() for each in page.parameters()) == parameters
     assert {key: each.shape for key, each in page.state_dict().items()} == {
         key: each.shape for key, each in on_one_page(package).items()

@@ -20,11 +20,11 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
+from vitrail.insight.cost import estimate
 from vitrail.network.config import Positions, ViTConfig
-from vitrail.network.cost import estimate
 from vitrail.network.vit import ViT
 from vitrail.training import RECIPES as PRESETS
-from vitrail.training import finish, runs
+from vitrail.training import final_evaluation, runs
 from vitrail.training.loop import Job
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -54,7 +54,7 @@ def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without intervals, which take longer than so short a training."""
-    monkeypatch.setattr(finish, "evaluation_of", partial(finish.evaluation_of, resamples=0))
+    monkeypatch.setattr(final_evaluation, "evaluation_of", partial(final_evaluation.evaluation_of, resamples=0))
 
 
 class Imported:

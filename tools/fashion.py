@@ -1,4 +1,4 @@
-"""Writes src/vitrail/data/fashion.npz: the first 600 training and 100 test pictures of each class of Fashion-MNIST.
+"""Writes src/vitrail/data/fashion.npz: the first 600 training and 100 test images of each class of Fashion-MNIST.
 
     python tools/fashion.py            from Debian's package dataset-fashion-mnist
     python tools/fashion.py FOLDER     from a folder with its four idx files
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.fashion import FOLDER, NAMES
+from vitrail.data.fashion_mnist import FOLDER, NAMES
 from vitrail.data.idx import read_idx
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = {"train": ("train", 600), "test": ("t10k", 100)}  # split -> name of its files, pictures of each class
+PARTS = {"train": ("train", 600), "test": ("t10k", 100)}  # split -> name of its files, images of each class
 
 Array = np.ndarray[Any, Any]
 
 
 def choose(folder: Path) -> dict[str, Array]:
-    """The arrays of the built-in set, pictures in the order of the files."""
+    """The arrays of the built-in set, images in the order of the files."""
     arrays = {}
     for split, (name, count) in PARTS.items():
         images = read_idx(folder / f"{name}-images-idx3-ubyte.gz")

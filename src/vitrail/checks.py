@@ -12,7 +12,7 @@ from vitrail.errors import ConfigError, VitrailError, nearest
 LARGEST: Final = 1 << 20  # no honest size is larger; a file that claims one is refused before it is built
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in a message: one line, never long, never an error of its own."""
     try:
         text = repr(value)
@@ -23,70 +23,74 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def listed(parts: Sequence[str], between: str = "; ", most: int = 8) -> str:
+def join_limited(parts: Sequence[str], between: str = "; ", most: int = 8) -> str:
     """The first of many parts of a message, and how many more there are."""
     more = f" and {len(parts) - most} more" if len(parts) > most else ""
     return between.join(parts[:most]) + more
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, error: type[VitrailError] = ConfigError) -> int:
+def check_int(
+    name: str, value: Any, least: int = 1, most: int = LARGEST, error: type[VitrailError] = ConfigError
+) -> int:
     """A whole number in a range; True and False are none."""
     right = type(value) is not bool and isinstance(value, Integral)
     if not right or not least <= value <= most:
-        raise error(f"{name}: expected a whole number from {least} to {most}, got {shown(value)}")
+        raise error(f"{name}: expected a whole number from {least} to {most}, got {short_repr(value)}")
     return int(value)
 
 
-def wholes(name: str, values: Any, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
+def check_ints(name: str, values: Any, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
     """Several whole numbers."""
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ConfigError(f"{name}: expected whole numbers, got {shown(values)}")
-    return tuple(whole(name, each, least, most) for each in values)
+        raise ConfigError(f"{name}: expected whole numbers, got {short_repr(values)}")
+    return tuple(check_int(name, each, least, most) for each in values)
 
 
-def pair(name: str, value: Any, most: int = LARGEST) -> tuple[int, int]:
+def check_pair(name: str, value: Any, most: int = LARGEST) -> tuple[int, int]:
     """One whole number, or two: 16 -> (16, 16), (16, 8) -> (16, 8)."""
     both = (value, value) if isinstance(value, Integral) else value
     if not isinstance(both, Sequence) or isinstance(both, str) or len(both) != 2:
-        raise ConfigError(f"{name}: expected one whole number or a pair (height, width), got {shown(value)}")
-    return whole(name, both[0], most=most), whole(name, both[1], most=most)
+        raise ConfigError(f"{name}: expected one whole number or a pair (height, width), got {short_repr(value)}")
+    return check_int(name, both[0], most=most), check_int(name, both[1], most=most)
 
 
-def number(name: str, value: Any, least: float, most: float, below: bool = False) -> float:
+def check_number(name: str, value: Any, least: float, most: float, below: bool = False) -> float:
     """A finite number in a range; `below` leaves the upper end out."""
     right = type(value) is not bool and isinstance(value, Real)  # no range holds NaN or infinity
     if not right or not least <= value <= most or (below and value == most):
-        raise ConfigError(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {shown(value)}")
+        raise ConfigError(
+            f"{name}: expected a number from {least} to {'under ' * below}{most}, got {short_repr(value)}"
+        )
     return float(value)
 
 
-def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
+def check_choice(name: str, value: Any, known: Iterable[Any]) -> Any:
     """One of the known values, of the same type: 1 is not True."""
     known = list(known)
     if not any(type(each) is type(value) and each == value for each in known):
-        raise ConfigError(f"{name} {shown(value)} is unknown: {nearest(shown(value).strip(chr(39)), known)}")
+        raise ConfigError(f"{name} {short_repr(value)} is unknown: {nearest(short_repr(value).strip(chr(39)), known)}")
     return value
 
 
-def flags(owner: Any, *names: str) -> None:
+def check_bools(owner: Any, *names: str) -> None:
     """Fields that are True or False."""
     for name in names:
         if not isinstance(getattr(owner, name), bool):
-            raise ConfigError(f"{name}: expected True or False, got {shown(getattr(owner, name))}")
+            raise ConfigError(f"{name}: expected True or False, got {short_repr(getattr(owner, name))}")
 
 
-def instance(name: str, value: Any, *kinds: type, error: type[VitrailError] = ConfigError) -> None:
+def check_type(name: str, value: Any, *kinds: type, error: type[VitrailError] = ConfigError) -> None:
     """An instance of one of the kinds."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         hint = f": pass its .{name}" if isinstance(getattr(value, name, None), kinds) else ""
-        raise error(f"{name}: expected {expected}, got {shown(value)}{hint}")
+        raise error(f"{name}: expected {expected}, got {short_repr(value)}{hint}")
 
 
-def settings(kind: type, plain: Any) -> dict[str, Any]:
+def check_fields(kind: type, plain: Any) -> dict[str, Any]:
     """A mapping whose every name is a field of the dataclass."""
     if not isinstance(plain, Mapping):
-        raise ConfigError(f"{kind.__name__}: expected a mapping of settings, got {shown(plain)}")
+        raise ConfigError(f"{kind.__name__}: expected a mapping of settings, got {short_repr(plain)}")
     names = [each.name for each in fields(kind)]
     for name in plain:
         if name not in names:

@@ -19,7 +19,7 @@ class InputError(VitrailError, ValueError):
 
 
 class ImageError(VitrailError, ValueError):
-    """A picture that cannot be read, or that is refused."""
+    """An image that cannot be read, or that is refused."""
 
 
 class CheckpointError(VitrailError, ValueError):

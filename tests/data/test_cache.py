@@ -42,7 +42,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """More than two chunks of pictures of all sizes and kinds."""
+    """More than two chunks of images of all sizes and kinds."""
     found = []
     for row in range(37):
         path = tmp_path / f"{row}.{'jpg' if row % 3 == 0 else 'png'}"
@@ -78,7 +78,7 @@ def test_views_are_the_bytes_of_the_view(files: list[Path], name: str) -> None:
     assert seen.dtype == torch.uint8
     assert (views.held, len(views)) == (True, 37)
     for row, path in enumerate(files):
-        expected = np.asarray(preprocess.view(path))
+        expected = np.asarray(preprocess.visible_image(path))
         expected = expected[None] if expected.ndim == 2 else expected.transpose(2, 0, 1)
         np.testing.assert_array_equal(seen[row], expected)
 
@@ -87,7 +87,7 @@ def test_views_are_the_bytes_of_the_view(files: list[Path], name: str) -> None:
 @pytest.mark.parametrize("threads, workers", [(0, 0), (3, 0), (1, 1), (1, 2)])
 def test_t13_threads_and_processes_read_the_same(files: list[Path], threads: int, workers: int) -> None:
     preprocess = PREPROCESSES["colour"]
-    expected = np.stack([np.asarray(preprocess.view(path)).transpose(2, 0, 1) for path in files])
+    expected = np.stack([np.asarray(preprocess.visible_image(path)).transpose(2, 0, 1) for path in files])
     told: list[int] = []
     before = torch.get_rng_state()
     views = Views(dataset_of(files), preprocess, threads=threads, workers=workers, done=told.append)
@@ -201,17 +201,17 @@ def test_t16_bad_files_stop_or_are_skipped_by_name(files: list[Path], threads: i
         views.get([19, 20])
 
 
-def test_a_chunk_without_one_readable_picture_is_skipped(files: list[Path]) -> None:
+def test_a_chunk_without_one_readable_image_is_skipped(files: list[Path]) -> None:
     for path in files[:16]:
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     views = Views(dataset_of(files), PREPROCESSES["grey"], skip=lambda name, error: None)
     assert views.unreadable == tuple(range(16))
-    np.testing.assert_array_equal(views.get([16])[0, 0], np.asarray(PREPROCESSES["grey"].view(files[16])))
-    with pytest.raises(InputError, match="set: not one of its 16 pictures can be read"):
+    np.testing.assert_array_equal(views.get([16])[0, 0], np.asarray(PREPROCESSES["grey"].visible_image(files[16])))
+    with pytest.raises(InputError, match="set: not one of its 16 images can be read"):
         Views(dataset_of(files[:16]), PREPROCESSES["grey"], skip=lambda name, error: None)
 
 
-def test_pictures_in_memory_outlive_their_files_and_others_do_not(files: list[Path]) -> None:
+def test_images_in_memory_outlive_their_files_and_others_do_not(files: list[Path]) -> None:
     held = Views(dataset_of(files), PREPROCESSES["colour"])
     size = 37 * 3 * 24 * 24
     assert Views(dataset_of(files), PREPROCESSES["colour"], limit=size).held
@@ -233,7 +233,7 @@ def test_arrays_that_cannot_be_read_are_named() -> None:
 
 
 class Deadly(Sequence[Path]):
-    """Kills the process that looks at one of the pictures, as the kernel does when memory runs out."""
+    """Kills the process that looks at one of the images, as the kernel does when memory runs out."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -250,7 +250,7 @@ class Deadly(Sequence[Path]):
 @pytest.mark.fault("T14")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_t14_a_killed_process_is_a_clear_error(files: list[Path], workers: int) -> None:
-    with pytest.raises(VitrailError, match=r"set: a process that read pictures died \(DataLoader worker"):
+    with pytest.raises(VitrailError, match=r"set: a process that read images died \(DataLoader worker"):
         Views(dataset_of(Deadly(files)), PREPROCESSES["grey"], workers=workers)
     assert Views(dataset_of(Deadly(files)), PREPROCESSES["grey"]).held  # and without processes it goes on
 
@@ -280,7 +280,7 @@ def test_wrong_values_are_refused(files: list[Path]) -> None:
         with pytest.raises(InputError, match="rows: expected a list of numbers from 0 to 3, got"):
             views.get(rows)  # type: ignore[arg-type]
     assert views.get([]).shape == (0, 1, 24, 24)
-    with pytest.raises(InputError, match="set: no pictures to look at"):
+    with pytest.raises(InputError, match="set: no images to look at"):
         Views(dataset_of([]), PREPROCESSES["grey"])
     with pytest.raises(VitrailError, match="margin: expected a number from 1.0 to 4.0, got 0.5"):
         Views(dataset_of(files), PREPROCESSES["grey"], margin=0.5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vitrail.data.cifar import LAYOUTS, find_cifar
-from vitrail.data.reading import read_data
+from vitrail.data.readers import read_data
 from vitrail.errors import InputError
 
 Array = np.ndarray[Any, Any]
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_told(tmp_path: Path, form: str) -> None:
     for data, message in (
         (of_python_2(images[:, :300], {"labels": [1] * 7}), r"no array of images \(n, 3072\)"),
         (of_python_2(images, {"labels": ["1"] * 7}), "no list of numbers 'labels'"),
-        (of_python_2(images, {"labels": [1] * 6}), "6 labels for 7 pictures"),
+        (of_python_2(images, {"labels": [1] * 6}), "6 labels for 7 images"),
         (pickle.dumps({"data": images.astype(float), "labels": [1] * 7}, 2), "an array of other things than bytes"),
         (pickle.dumps([1], 2), "expected one dict"),
         (intact + b"x", "nothing behind it"),

@@ -1,4 +1,4 @@
-"""exclude: the pictures named in a table are gone, no others are, and a name that is not known is an error."""
+"""exclude: the images named in a table are gone, no others are, and a name that is not known is an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_paths_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in kept.samples] == [NAMES[1], NAMES[3], NAMES[4]]
 
 
-def test_pictures_in_arrays_go_by_name(tmp_path: Path) -> None:
+def test_images_in_arrays_go_by_name(tmp_path: Path) -> None:
     samples = tuple(Sample(f"train/{row}", ("ab"[row % 2],)) for row in range(4))
     data = Dataset("x.npz", samples, np.arange(4)[:, None, None], ("a", "b"))
     kept, count = exclude(data, write(tmp_path, "path\ntrain/2\n"))
@@ -62,9 +62,9 @@ def test_pictures_in_arrays_go_by_name(tmp_path: Path) -> None:
     [
         (
             "path\ncat/1.jpg\ncat/3.jpg\ncat/4.jpg\n",
-            "excludes 2 pictures that are not in photos: line 3: cat/3.jpg; line 4",
+            "excludes 2 images that are not in photos: line 3: cat/3.jpg; line 4",
         ),
-        ("path\ncat/1.jpg\ncat/2.jpg\n", "leaves photos without any picture of 'cat': exclude fewer"),
+        ("path\ncat/1.jpg\ncat/2.jpg\n", "leaves photos without any image of 'cat': exclude fewer"),
         ("name\ncat/1.jpg\n", "has no column 'path'"),
     ],
 )
@@ -74,10 +74,10 @@ def test_what_cannot_be_excluded(tmp_path: Path, text: str, wrong: str) -> None:
 
 
 def test_images_without_labels_are_never_all_excluded(tmp_path: Path) -> None:
-    data = Dataset("photos", (Sample("1", ()), Sample("2", ())), np.zeros((2, 4, 4), np.uint8), (), "several")
+    data = Dataset("photos", (Sample("1", ()), Sample("2", ())), np.zeros((2, 4, 4), np.uint8), (), "multi-label")
     kept, count = exclude(data, write(tmp_path, "path\n2\n"))
     assert ([each.name for each in kept.samples], count) == (["1"], 1)
-    with pytest.raises(InputError, match="leaves photos without any picture: exclude fewer"):
+    with pytest.raises(InputError, match="leaves photos without any image: exclude fewer"):
         exclude(data, write(tmp_path, "path\n1\n2\n"))
 
 

@@ -16,7 +16,7 @@ from vitrail.errors import InputError
 
 
 def touch(root: Path, *names: str) -> Path:
-    """Reading opens no picture, so empty files do."""
+    """Reading opens no image, so empty files do."""
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
@@ -68,7 +68,7 @@ def test_split_folders(tmp_path: Path) -> None:
         "test/b/6.jpg": ("b", "test"),
     }
     assert data.splits == ("train", "val", "test")
-    assert data.left_out == {"not pictures (.txt)": 1, "pictures outside class folders": 1}
+    assert data.left_out == {"not images (.txt)": 1, "images outside class folders": 1}
 
 
 def test_a_split_alone_is_a_split(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_a_class_that_one_split_lacks_is_an_error_with_a_diff(tmp_path: Path) ->
     with pytest.raises(
         InputError,
         match=r"the classes of val are not those of train: missing: 'rose', 'tulip'; "
-        r"unknown to train: 'tulips' \(did you mean 'tulip'\?\) \(a class of which val has no pictures needs an empty",
+        r"unknown to train: 'tulips' \(did you mean 'tulip'\?\) \(a class of which val has no images needs an empty",
     ):
         read_data(tmp_path)
 
 
-def test_an_empty_folder_says_that_a_split_has_no_pictures_of_a_class(tmp_path: Path) -> None:
+def test_an_empty_folder_says_that_a_split_has_no_images_of_a_class(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg", "test/a/1.jpg", "test/c/1.jpg")
     (tmp_path / "test/b").mkdir()
     data = read_data(tmp_path)
@@ -110,7 +110,7 @@ def test_two_folders_for_one_split_are_refused(tmp_path: Path) -> None:
 
 def test_split_folders_without_classes_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.jpg", "test/2.jpg")
-    with pytest.raises(InputError, match=r"test holds no class folders: expected test/<class>/picture; if the labels"):
+    with pytest.raises(InputError, match=r"test holds no class folders: expected test/<class>/image; if the labels"):
         read_data(tmp_path)
 
 
@@ -158,15 +158,15 @@ def test_long_diffs_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("T22")
-def test_a_class_folder_without_pictures(tmp_path: Path) -> None:
+def test_a_class_folder_without_images(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/2.jpg", "tulip/notes.txt", "tulip/.hidden.jpg")
-    with pytest.raises(InputError, match=r"has no pictures of 'tulip': .*\(left out: 1 (not|hid).*, 1 (not|hid).*\)$"):
+    with pytest.raises(InputError, match=r"has no images of 'tulip': .*\(left out: 1 (not|hid).*, 1 (not|hid).*\)$"):
         read_data(tmp_path)
     assert read_data(tmp_path, classes=["tulip", "b", "a"]).targets().tolist() == [2, 1]
 
 
 @pytest.mark.fault("T22")
-def test_one_picture_of_a_class_is_enough_and_one_class_is_not(tmp_path: Path) -> None:
+def test_one_image_of_a_class_is_enough_and_one_class_is_not(tmp_path: Path) -> None:
     assert len(read_data(touch(tmp_path / "two", "a/1.jpg", "b/1.jpg"))) == 2
     with pytest.raises(InputError, match="has one class only, 'a': expected two or more; if the labels stand in the n"):
         read_data(touch(tmp_path / "one", "a/1.jpg", "a/2.jpg"))
@@ -182,10 +182,10 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert data.left_out == {
         "hidden files": 2,
         "hidden folders": 5,
-        "not pictures (.txt)": 2,
-        "not pictures (.db)": 1,
-        "not pictures (no suffix)": 1,
-        "pictures outside class folders": 1,
+        "not images (.txt)": 2,
+        "not images (.db)": 1,
+        "not images (no suffix)": 1,
+        "images outside class folders": 1,
     }
 
 
@@ -193,7 +193,7 @@ def test_kinds_of_files_left_out_do_not_grow_without_end(tmp_path: Path) -> None
     touch(tmp_path, "a/1.jpg", "b/1.jpg", *(f"a/x.kind{number}" for number in range(60)))
     left_out = read_data(tmp_path).left_out
     assert len(left_out) == 21
-    assert left_out["not pictures (others)"] == 40
+    assert left_out["not images (others)"] == 40
 
 
 @pytest.mark.fault("T22", "I11")
@@ -279,7 +279,7 @@ def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: 
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr("vitrail.data.walk.os.scandir", scandir)
+    monkeypatch.setattr("vitrail.data.folder_walk.os.scandir", scandir)
     with pytest.raises(InputError, match="the folder .*closed cannot be read: Permission denied"):
         read_data(tmp_path)
 
@@ -287,11 +287,11 @@ def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "names, wrong",
     [
-        ([], "holds no class folders: expected <class>/picture, or train/<class>/picture; if the labels stand in the"),
+        ([], "holds no class folders: expected <class>/image, or train/<class>/image; if the labels stand in the"),
         (["1.jpg"], "holds no class folders"),
         (["1.jpg", "labels.csv"], "holds no class folders: .*; if the labels stand in labels.csv, name that file"),
         (["images/1.jpg", "labels.csv"], "has one class only, 'images': .*; if the labels stand in labels.csv, name"),
-        (["a/1.txt", "b/2.txt"], r"no pictures in .*: expected files ending in \.jpg, .*left out: 2 not pictures"),
+        (["a/1.txt", "b/2.txt"], r"no images in .*: expected files ending in \.jpg, .*left out: 2 not images"),
     ],
 )
 def test_folders_without_labels(tmp_path: Path, names: list[str], wrong: str) -> None:
@@ -335,10 +335,10 @@ def test_a_pattern_may_name_split_and_group(tmp_path: Path) -> None:
 def test_names_that_do_not_match_are_listed(tmp_path: Path) -> None:
     touch(tmp_path, "cat.0.jpg", "dog.0.jpg", "cat.1.jpg.png", "bird.jpg")
     with pytest.raises(
-        InputError, match=r"2 of 4 pictures in .* do not match .*: bird\.jpg, cat\.1\.jpg\.png: it must match the whole"
+        InputError, match=r"2 of 4 images in .* do not match .*: bird\.jpg, cat\.1\.jpg\.png: it must match the whole"
     ):
         read_data(tmp_path, pattern=r"(?P<label>cat|dog)\.\d+\.jpg")
-    with pytest.raises(InputError, match=r"1 of 4 pictures in .* do not match"):
+    with pytest.raises(InputError, match=r"1 of 4 images in .* do not match"):
         read_data(tmp_path, pattern=r"(?P<label>cat|dog|)[.\w]+")  # no label is no match
 
 
@@ -354,15 +354,15 @@ def test_patterns_that_are_none(tmp_path: Path, pattern: str, wrong: str) -> Non
 # Without labels
 
 
-def test_pictures_without_labels(tmp_path: Path) -> None:
+def test_images_without_labels(tmp_path: Path) -> None:
     data = read_unlabelled(touch(tmp_path, "2.jpg", "10.jpg", "deep/er/1.png", "notes.txt"))
     assert [each.name for each in data.samples] == ["2.jpg", "10.jpg", "deep/er/1.png"]
     assert {each.labels for each in data.samples} == {()}
     assert (data.classes, data.task) == ((), "several")
     assert np.array_equal(data.targets(), np.zeros((3, 0)))
-    with pytest.raises(InputError, match="no pictures in"):
+    with pytest.raises(InputError, match="no images in"):
         read_unlabelled(touch(tmp_path / "empty", "x.txt"))
-    with pytest.raises(InputError, match="expected a folder of pictures"):
+    with pytest.raises(InputError, match="expected a folder of images"):
         read_unlabelled(tmp_path / "2.jpg")
 
 

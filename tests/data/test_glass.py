@@ -11,7 +11,7 @@ from PIL import Image
 from vitrail.data.glass import CLASSES, window
 
 
-def test_a_seed_is_a_picture() -> None:
+def test_a_seed_is_an_image() -> None:
     first, second, other = window(5), window(5), window(6)
     assert np.array_equal(np.asarray(first.image), np.asarray(second.image))
     assert first[1:] == second[1:]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.data.augment import Augment, augmented
+from vitrail.data.augmentation import Augment, augmented
 from vitrail.data.cache import UnreadableError, Views, normalise
 from vitrail.data.loader import Batch, Planned, balanced_order, batches, epoch_order, turns
 from vitrail.data.mixing import mixed, one_hot
@@ -130,7 +130,7 @@ def test_t13_any_number_of_threads_gives_the_same(views: Views, threads: int, ah
 
 @pytest.mark.fault("T13")
 def test_t13_the_order_is_a_function_of_seed_epoch_and_index() -> None:
-    """The same rows whatever reads the pictures and prepares the batches, and from whichever step on."""
+    """The same rows whatever reads the images and prepares the batches, and from whichever step on."""
     images = np.random.default_rng(0).integers(0, 256, (COUNT, 14, 14), np.uint8)  # not the network's size: read
     hashes = set()
     for count in (0, 1, 2):
@@ -231,7 +231,7 @@ def test_an_iterator_left_open_does_not_hold_up_the_end_of_the_program(tmp_path:
     script = tmp_path / "open.py"
     script.write_text(
         "import numpy as np\n"
-        "from vitrail.data.augment import Augment\n"
+        "from vitrail.data.augmentation import Augment\n"
         "from vitrail.data.cache import Views\n"
         "from vitrail.data.loader import Planned, batches\n"
         "from vitrail.data.samples import Dataset, Sample\n"
@@ -290,7 +290,7 @@ def test_errors_of_the_plan_and_of_labels_reach_the_caller(views: Views, threads
 
 
 def test_wrong_values_are_refused_at_once(views: Views) -> None:
-    with pytest.raises(InputError, match="targets: expected one for each of 41 pictures, got 5"):
+    with pytest.raises(InputError, match="targets: expected one for each of 41 images, got 5"):
         batches(views, np.arange(5), plan(), preprocess=PREPROCESS, how=Augment(), seed=0, classes=9)
     with pytest.raises(InputError, match=r"targets: expected \(n,\) or \(n, 4\), got \(41, 3\)"):
         batches(views, np.zeros((COUNT, 3)), plan(), preprocess=PREPROCESS, how=Augment(), seed=0, classes=4)
@@ -313,7 +313,7 @@ def test_balanced_orders_show_each_class_equally_often() -> None:
         assert sorted(counts[[0, 1, 3]].tolist()) == [20, 21, 21]
         assert counts[2] == 0
         seen = np.bincount(rows, minlength=60)
-        assert set(seen[57:].tolist()) <= {6, 7}  # three pictures take 20 or 21 turns in all: all alike
+        assert set(seen[57:].tolist()) <= {6, 7}  # three images take 20 or 21 turns in all: all alike
         assert set(seen[50:57].tolist()) <= {2, 3}
         assert seen[:50].max() == 1
     assert fewest == {0, 1, 3}  # no class is favoured
@@ -329,12 +329,12 @@ def test_balanced_orders_are_mixed() -> None:
     assert 420 < int((rows[1:] == rows[:-1]).sum()) < 580
 
 
-def test_balance_needs_one_label_a_picture() -> None:
-    with pytest.raises(InputError, match=r"labels: expected one class number a picture, got shape \(4, 3\)"):
+def test_balance_needs_one_label_an_image() -> None:
+    with pytest.raises(InputError, match=r"labels: expected one class number an image, got shape \(4, 3\)"):
         balanced_order(np.zeros((4, 3)), 0, 0, 4)
 
 
-def test_a_picture_that_comes_again_looks_different(views: Views) -> None:
+def test_an_image_that_comes_again_looks_different(views: Views) -> None:
     rows = np.array([7, 3, 7, 7, 3])
     assert turns(rows).tolist() == [0, 0, 1, 2, 1]
     assert turns(epoch_order(0, 0, COUNT)).tolist() == [0] * COUNT

@@ -19,10 +19,10 @@ ENTRIES = (
     Entry("cat/new\nline \N{SNOWMAN}.jpg", ("cat",), "val", "", 10, 21, 301, "cd" * 32),
     Entry(os.fsdecode(b"dog/\xff.jpg"), ("dog",), "", "p2", 11, 20, 302, "ef" * 32),
 )
-ONE = Manifest("photos", "one", ("cat", "dog"), ENTRIES)
+ONE = Manifest("photos", "single-label", ("cat", "dog"), ENTRIES)
 SEVERAL = Manifest(
     "x.csv",
-    "several",
+    "multi-label",
     ("cat", "dog"),
     (ENTRIES[0]._replace(labels=("cat", "dog")), ENTRIES[1]._replace(labels=()), ENTRIES[2]),
 )
@@ -84,16 +84,16 @@ def test_the_same_data_have_no_differences() -> None:
 @pytest.mark.parametrize(
     "new, told",
     [
-        (replace(ONE, entries=ENTRIES[1:]), "1 picture removed: cat/1.jpg"),
-        (replace(ONE, entries=(*ENTRIES, ENTRIES[0]._replace(name="z"))), "1 picture added: z"),
-        (changed(1, digest="00" * 32), "1 picture changed content: 'cat/new\\nline \N{SNOWMAN}.jpg'"),
-        (changed(0, labels=("dog",)), "1 picture changed label: cat/1.jpg (cat -> dog)"),
-        (changed(0, labels=()), "1 picture changed label: cat/1.jpg (cat -> none)"),
-        (changed(0, split="test"), "1 picture changed split: cat/1.jpg (train -> test)"),
-        (changed(2, group=""), "1 picture changed group: 'dog/\\udcff.jpg' (p2 -> none)"),
+        (replace(ONE, entries=ENTRIES[1:]), "1 image removed: cat/1.jpg"),
+        (replace(ONE, entries=(*ENTRIES, ENTRIES[0]._replace(name="z"))), "1 image added: z"),
+        (changed(1, digest="00" * 32), "1 image changed content: 'cat/new\\nline \N{SNOWMAN}.jpg'"),
+        (changed(0, labels=("dog",)), "1 image changed label: cat/1.jpg (cat -> dog)"),
+        (changed(0, labels=()), "1 image changed label: cat/1.jpg (cat -> none)"),
+        (changed(0, split="test"), "1 image changed split: cat/1.jpg (train -> test)"),
+        (changed(2, group=""), "1 image changed group: 'dog/\\udcff.jpg' (p2 -> none)"),
         (replace(ONE, classes=("dog", "cat")), "classes changed: another order"),
         (replace(ONE, classes=("cat", "dog", "eel")), "classes changed: with 'eel'"),
-        (replace(ONE, task="several"), "task changed: one -> several"),
+        (replace(ONE, task="multi-label"), "task changed: one -> several"),
     ],
 )
 def test_every_change_is_told(new: Manifest, told: str) -> None:
@@ -103,7 +103,7 @@ def test_every_change_is_told(new: Manifest, told: str) -> None:
 def test_long_lists_are_cut() -> None:
     many = replace(ONE, entries=tuple(ENTRIES[0]._replace(name=str(number)) for number in range(2000)))
     [told] = differences(replace(ONE, entries=()), many)
-    assert told == "2,000 pictures added: 0, 1, 2, 3, 4, 5, 6, 7 and 1992 more"
+    assert told == "2,000 images added: 0, 1, 2, 3, 4, 5, 6, 7 and 1992 more"
 
 
 def test_what_was_scanned_with_the_splits_of_now() -> None:
@@ -115,8 +115,8 @@ def test_what_was_scanned_with_the_splits_of_now() -> None:
         Entry("b", ("y",), "val", "g", 1, 2, 3, "00"),
         Entry("a", ("x",), "train", "", 1, 2, 3, "00"),
     )
-    assert (found.source, found.task, found.classes) == ("photos", "one", ("x", "y"))
-    with pytest.raises(InputError, match="1 pictures of photos were not scanned: a"):
+    assert (found.source, found.task, found.classes) == ("photos", "single-label", ("x", "y"))
+    with pytest.raises(InputError, match="1 images of photos were not scanned: a"):
         record(data, scanned[1:])
 
 
@@ -139,8 +139,8 @@ def test_a_folder_that_changes_between_stop_and_resume(tmp_path: Path) -> None:
     (tmp_path / "a/4.png").rename(tmp_path / "a/new.png")
     told = differences(before, look())
     assert told[:3] == [
-        "2 pictures removed: a/4.png, b/1.png",
-        "1 picture added: a/new.png",
-        "1 picture changed content: a/2.png",
+        "2 images removed: a/4.png, b/1.png",
+        "1 image added: a/new.png",
+        "1 image changed content: a/2.png",
     ]
     assert all("changed split" in each for each in told[3:])

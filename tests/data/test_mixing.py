@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.data.mixing import mixed, one_hot
 from vitrail.errors import InputError
 
 
 def batch_of(size: int, height: int = 9, width: int = 7) -> tuple[Tensor, Tensor]:
-    """Pixels that say which picture they are from: all of picture i are i. Every picture is a class of its own."""
+    """Pixels that say which image they are from: all of image i are i. Every image is a class of its own."""
     pixels = torch.arange(size, dtype=torch.float32).reshape(-1, 1, 1, 1).expand(size, 2, height, width).clone()
     return pixels, torch.eye(size)
 
@@ -31,7 +31,7 @@ def test_cutmix_labels_have_the_share_of_the_pixels(size: int, step: int) -> Non
     rows = got.pixels.flatten(1)
     assert ((rows == torch.arange(size)[:, None]) | (rows == torch.arange(size).flip(0)[:, None])).all()
     changed = got.pixels[0, 0] != 0
-    if changed.any():  # one rectangle, the same in every channel and picture
+    if changed.any():  # one rectangle, the same in every channel and image
         down, across = changed.any(1).nonzero().flatten(), changed.any(0).nonzero().flatten()
         assert changed.sum() == (down[-1] - down[0] + 1) * (across[-1] - across[0] + 1)
         assert torch.equal(got.pixels[0, 1] != 0, changed)
@@ -55,7 +55,7 @@ def test_mixup_mixes_pixels_and_labels_alike(size: int, step: int) -> None:
 
 
 def shares(how: Augment, count: int, **changes: int) -> list[float]:
-    """How much of the first of two pictures is left, step after step."""
+    """How much of the first of two images is left, step after step."""
     pixels, targets = batch_of(2, 64, 64)
     settings = {"seed": 0, "epoch": 0} | changes
     return [mixed(pixels, targets, how, **settings, step=step).targets[0, 0].item() for step in range(count)]
@@ -93,7 +93,7 @@ def test_where_both_are_given_each_batch_takes_one() -> None:
 
 
 def test_cut_boxes_lie_anywhere() -> None:
-    """Every part of the picture is replaced at times, the middle more often than the rim, no side more."""
+    """Every part of the image is replaced at times, the middle more often than the rim, no side more."""
     pixels, targets = batch_of(2, 20, 30)
     how = Augment(cutmix=1.0)
     often = sum(mixed(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0, 0] for step in range(600)) / 600
@@ -117,7 +117,7 @@ def test_nothing_asked_nothing_changed() -> None:
     got = mixed(pixels, targets, Augment(flip=True), seed=0, epoch=0, step=0)
     assert got.pixels is pixels
     assert got.targets is targets
-    with pytest.raises(InputError, match=r"targets: expected \(3, K\), one row a picture, got \(3,\)"):
+    with pytest.raises(InputError, match=r"targets: expected \(3, K\), one row an image, got \(3,\)"):
         mixed(pixels, torch.arange(3), Augment(mixup=1.0), seed=0, epoch=0, step=0)
 
 

@@ -28,7 +28,7 @@ def test_the_order_is_that_of_predict() -> None:
             assert (natural(first) < natural(second)) == theirs, (first, second)
 
 
-def test_pictures_are_what_predict_takes_for_pictures() -> None:
+def test_images_are_what_predict_takes_for_images() -> None:
     assert set(sources.SUFFIXES) | {".npy"} == set(SUFFIXES)
 
 

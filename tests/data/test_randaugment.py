@@ -1,4 +1,4 @@
-"""RandAugment: each operation is Pillow's, within one grey level; each picture has its own."""
+"""RandAugment: each operation is Pillow's, within one grey level; each image has its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GEOMETRY = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
 def smooth(count: int, channels: int, height: int = 21, width: int = 34) -> Tensor:
-    """Pictures of waves that use part of the range: geometry moves them little, contrast has room."""
+    """Images of waves that use part of the range: geometry moves them little, contrast has room."""
     dice = np.random.default_rng(channels * 1000 + height)
     y, x = np.mgrid[0:height, 0:width]
     waves = [
@@ -46,10 +46,10 @@ def fill(image: Tensor) -> tuple[int, ...] | int:
 
 def pillow(image: Tensor, name: str, strength: float) -> np.ndarray:
     """What Pillow makes of it."""
-    picture = as_pillow(image)
+    pil = as_pillow(image)
     height, width = image.shape[1:]
     if name == "rotate":
-        return as_array(picture.rotate(strength, Image.Resampling.BILINEAR, fillcolor=fill(image)))
+        return as_array(pil.rotate(strength, Image.Resampling.BILINEAR, fillcolor=fill(image)))
     matrices = {
         "shear_x": (1, strength, 0, 0, 1, 0),
         "shear_y": (1, 0, 0, strength, 1, 0),
@@ -58,16 +58,16 @@ def pillow(image: Tensor, name: str, strength: float) -> np.ndarray:
     }
     if name in matrices:
         how = (Image.Transform.AFFINE, matrices[name], Image.Resampling.BILINEAR)
-        return as_array(picture.transform(picture.size, *how, fillcolor=fill(image)))
+        return as_array(pil.transform(pil.size, *how, fillcolor=fill(image)))
     changed = {
-        "autocontrast": lambda: ImageOps.autocontrast(picture),
-        "equalise": lambda: ImageOps.equalize(picture),
-        "solarise": lambda: ImageOps.solarize(picture, math.ceil(strength)),
-        "posterise": lambda: ImageOps.posterize(picture, int(strength)),
-        "colour": lambda: ImageEnhance.Color(picture).enhance(strength),
-        "contrast": lambda: ImageEnhance.Contrast(picture).enhance(strength),
-        "brightness": lambda: ImageEnhance.Brightness(picture).enhance(strength),
-        "sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(strength),
+        "autocontrast": lambda: ImageOps.autocontrast(pil),
+        "equalise": lambda: ImageOps.equalize(pil),
+        "solarise": lambda: ImageOps.solarize(pil, math.ceil(strength)),
+        "posterise": lambda: ImageOps.posterize(pil, int(strength)),
+        "colour": lambda: ImageEnhance.Color(pil).enhance(strength),
+        "contrast": lambda: ImageEnhance.Contrast(pil).enhance(strength),
+        "brightness": lambda: ImageEnhance.Brightness(pil).enhance(strength),
+        "sharpness": lambda: ImageEnhance.Sharpness(pil).enhance(strength),
     }
     return as_array(changed[name]())
 
@@ -120,7 +120,7 @@ def test_strengths_are_the_papers() -> None:
 
 
 def test_the_direction_of_geometry() -> None:
-    """A bright column: translation by a positive share moves the picture left, rotation is anticlockwise."""
+    """A bright column: translation by a positive share moves the image left, rotation is anticlockwise."""
     images = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :, 4] = 200
     moved = operated(images, "translate_x", np.array([0.25]))
@@ -130,7 +130,7 @@ def test_the_direction_of_geometry() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_each_picture_has_its_own_operation_in_any_batch(channels: int) -> None:
+def test_each_image_has_its_own_operation_in_any_batch(channels: int) -> None:
     images = smooth(60, channels, 12, 15)
     chances = np.random.default_rng(0).random((60, 3, 2))
     together = rand_augmented(images, 9.0, chances)
@@ -172,7 +172,7 @@ def test_operations_on_values_leave_other_numbers_alone() -> None:
     assert not torch.equal(operated(two, "contrast", np.array([0.1, 1.9])), two)
 
 
-def test_pictures_of_two_pixels_have_no_inside_to_sharpen() -> None:
+def test_images_of_two_pixels_have_no_inside_to_sharpen() -> None:
     images = smooth(1, 3, 2, 9)
     assert torch.equal(operated(images, "sharpness", np.array([1.9])), images)
 

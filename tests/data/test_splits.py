@@ -11,11 +11,11 @@ import pytest
 
 from vitrail.data import Dataset, Sample, split
 from vitrail.data.samples import SPLITS
-from vitrail.data.stratify import by_class, by_unit
+from vitrail.data.stratification import by_class, by_unit
 from vitrail.errors import ConfigError, InputError
 
 
-def dataset(samples: Sequence[Sample], task: str = "one") -> Dataset:
+def dataset(samples: Sequence[Sample], task: str = "single-label") -> Dataset:
     names = sorted({label for each in samples for label in each.labels})
     return Dataset("photos", tuple(samples), np.zeros((len(samples), 1, 1), np.uint8), tuple(names), task)
 
@@ -25,7 +25,7 @@ def of_sizes(**sizes: int) -> Dataset:
 
 
 def counts(data: Dataset) -> dict[str, list[int]]:
-    """Class -> pictures in train, val and test."""
+    """Class -> images in train, val and test."""
     table = Counter((label, each.split) for each in data.samples for label in each.labels)
     return {name: [table[name, place] for place in SPLITS] for name in data.classes}
 
@@ -41,8 +41,8 @@ def test_every_class_has_its_share() -> None:
     found = split(of_sizes(a=100, b=50, c=7), val=0.2, test=0.1)
     assert counts(found.dataset) == {"a": [70, 20, 10], "b": [35, 10, 5], "c": [5, 1, 1]}
     assert found.notes == (
-        "val: 31 of 157 pictures, cut from those without a split (seed 0)",
-        "test: 16 of 157 pictures, cut from those without a split (seed 0)",
+        "val: 31 of 157 images, cut from those without a split (seed 0)",
+        "test: 16 of 157 images, cut from those without a split (seed 0)",
     )
 
 
@@ -66,23 +66,23 @@ def test_shares_are_rounded_to_the_nearest() -> None:
     assert found == {"a": [9, 3, 1], "b": [12, 4, 2], "c": [10, 3, 2]}  # 2.6 and 1.3, 3.6 and 1.8, 3 and 1.5: halves up
 
 
-def test_large_shares_leave_one_picture_in_train() -> None:
+def test_large_shares_leave_one_image_in_train() -> None:
     found = counts(split(of_sizes(a=3, b=4, c=40), val=0.9, test=0.05).dataset)
     assert found == {"a": [1, 1, 1], "b": [1, 2, 1], "c": [2, 36, 2]}
 
 
 @pytest.mark.fault("T22")
-def test_a_class_with_one_picture_goes_to_train_and_is_told_of() -> None:
+def test_a_class_with_one_image_goes_to_train_and_is_told_of() -> None:
     found = split(of_sizes(a=10, b=1, c=2), val=0.2, test=0.2)
     assert counts(found.dataset) == {"a": [6, 2, 2], "b": [1, 0, 0], "c": [1, 1, 0]}
-    assert found.notes[1] == "val has no pictures of 'b': too few of them, or all in one group"
-    assert found.notes[3] == "test has no pictures of 'b', 'c': too few of them, or all in one group"
+    assert found.notes[1] == "val has no images of 'b': too few of them, or all in one group"
+    assert found.notes[3] == "test has no images of 'b', 'c': too few of them, or all in one group"
 
 
 def test_no_share_leaves_all_in_train() -> None:
     found = split(of_sizes(a=3, b=2), val=0)
     assert counts(found.dataset) == {"a": [3, 0, 0], "b": [2, 0, 0]}
-    assert found.notes == ("5 pictures without a split go to train",)
+    assert found.notes == ("5 images without a split go to train",)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_shares_that_make_no_sense(shares: dict[str, float], wrong: str) -> None
 # A function of the seed and of names
 
 
-def test_the_order_of_pictures_does_not_matter() -> None:
+def test_the_order_of_images_does_not_matter() -> None:
     data = of_sizes(a=40, b=30, c=5)
     shuffled = list(data.samples)
     random.Random(1).shuffle(shuffled)
@@ -113,7 +113,7 @@ def test_the_order_of_pictures_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_few_pictures_more_move_a_few_others(grouped: bool) -> None:
+def test_a_few_images_more_move_a_few_others(grouped: bool) -> None:
     def some(count: int) -> Dataset:
         return dataset([Sample(f"{n}.jpg", ("ab"[n % 2],), "", f"g{n}" if grouped else "") for n in range(count)])
 
@@ -136,7 +136,7 @@ def test_names_need_not_be_utf8() -> None:
 
 
 def given(**splits: int) -> Dataset:
-    """So many pictures of each of two classes in each split; _ has none yet."""
+    """So many images of each of two classes in each split; _ has none yet."""
     return dataset(
         [
             Sample(f"{place}/{kind}{number}", (kind,), place.strip("_"))
@@ -151,7 +151,7 @@ def test_val_is_cut_from_train_and_never_from_test() -> None:
     found = split(given(train=10, test=20), val=0.3, test=0.5)
     assert counts(found.dataset) == {"a": [7, 3, 20], "b": [7, 3, 20]}
     assert all(each.split == "test" for each in found.dataset.samples if each.name.startswith("test/"))
-    assert found.notes == ("val: 6 of 20 pictures, cut from train (seed 0)",)
+    assert found.notes == ("val: 6 of 20 images, cut from train (seed 0)",)
 
 
 def test_all_three_stay_as_they_are() -> None:
@@ -164,17 +164,17 @@ def test_a_test_that_is_asked_for_is_cut_from_train() -> None:
     assert counts(split(given(train=10, val=4), test=0.2).dataset) == {"a": [8, 4, 2], "b": [8, 4, 2]}
 
 
-def test_pictures_without_a_split_are_cut_first() -> None:
+def test_images_without_a_split_are_cut_first() -> None:
     found = split(given(train=10, _=5, test=2), val=0.2)
     assert counts(found.dataset) == {"a": [14, 1, 2], "b": [14, 1, 2]}
     assert all(each.name.startswith("_/") for each in found.dataset.samples if each.split == "val")
     found = split(given(train=10, _=5, val=2), val=0.2)
     assert counts(found.dataset) == {"a": [15, 2, 0], "b": [15, 2, 0]}
-    assert found.notes == ("10 pictures without a split go to train",)
+    assert found.notes == ("10 images without a split go to train",)
 
 
 def test_nothing_to_train_on() -> None:
-    with pytest.raises(InputError, match="photos has no pictures to train on: it has val, test only"):
+    with pytest.raises(InputError, match="photos has no images to train on: it has val, test only"):
         split(given(val=2, test=2))
 
 
@@ -182,7 +182,7 @@ def test_nothing_to_train_on() -> None:
 
 
 def grouped(seed: int, classes: int, mixed: bool) -> Dataset:
-    """Groups of 1 to 6 pictures, each of one class or mixed, and pictures of no group."""
+    """Groups of 1 to 6 images, each of one class or mixed, and images of no group."""
     dice = random.Random(seed)
     samples = []
     for group in range(120):
@@ -217,11 +217,11 @@ def test_two_groups_of_a_class_part_and_one_stays_in_train() -> None:
     samples += [Sample(f"b{number}", ("b",), "", "h") for number in range(9)]
     found = split(dataset(samples), val=0.2)
     assert counts(found.dataset) == {"a": [10, 10, 0], "b": [9, 0, 0]}
-    assert found.notes[1] == "val has no pictures of 'b': too few of them, or all in one group"
+    assert found.notes[1] == "val has no images of 'b': too few of them, or all in one group"
 
 
 def test_every_class_of_mixed_groups_is_in_train() -> None:
-    """Whatever else the greedy way does, no class is left without pictures to learn from."""
+    """Whatever else the greedy way does, no class is left without images to learn from."""
     for seed in range(60):
         dice = random.Random(seed)
         samples = [Sample(str(n), (dice.choice("abcdef"),), "", f"g{dice.randrange(4)}") for n in range(14)]
@@ -229,7 +229,7 @@ def test_every_class_of_mixed_groups_is_in_train() -> None:
         assert min(train for train, _, _ in found.values()) >= 1, seed
 
 
-def test_pictures_follow_their_group_into_a_given_split() -> None:
+def test_images_follow_their_group_into_a_given_split() -> None:
     samples = [
         Sample(f"{n}", ("ab"[n % 2],), "test" if n < 4 else "", "p" if n in (3, 4, 5) else "") for n in range(24)
     ]
@@ -252,7 +252,7 @@ def test_every_label_near_its_share(seed: int) -> None:
     dice = random.Random(seed)
     odds = {"rare": 0.02, "some": 0.1, "often": 0.5, "most": 0.8}
     samples = [Sample(str(n), tuple(name for name in odds if dice.random() < odds[name])) for n in range(600)]
-    found = split(dataset(samples, "several"), val=0.2, test=0.1, seed=seed).dataset
+    found = split(dataset(samples, "multi-label"), val=0.2, test=0.1, seed=seed).dataset
     for train, held, tested in counts(found).values():
         size = train + held + tested
         assert abs(held - 0.2 * size) <= max(2, 0.02 * size)
@@ -262,18 +262,18 @@ def test_every_label_near_its_share(seed: int) -> None:
     assert abs(empty["val"] - 0.2 * empty.total()) <= 1
     shuffled = list(samples)
     dice.shuffle(shuffled)
-    assert where(split(dataset(shuffled, "several"), val=0.2, test=0.1, seed=seed).dataset) == where(found)
+    assert where(split(dataset(shuffled, "multi-label"), val=0.2, test=0.1, seed=seed).dataset) == where(found)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_rarest_label_chooses_first(seed: int) -> None:
     samples = [Sample(str(n), ("all", "rare") if n % 100 == 7 else ("all",)) for n in range(400)]
-    found = split(dataset(samples, "several"), val=0.2, test=0.1, seed=seed).dataset
+    found = split(dataset(samples, "multi-label"), val=0.2, test=0.1, seed=seed).dataset
     assert counts(found) == {"all": [280, 80, 40], "rare": [2, 1, 1]}
 
 
 def test_no_labels_at_all_are_split_by_name() -> None:
-    found = split(dataset([Sample(str(n), ()) for n in range(50)], "several"), val=0.1)
+    found = split(dataset([Sample(str(n), ()) for n in range(50)], "multi-label"), val=0.1)
     assert Counter(each.split for each in found.dataset.samples) == {"train": 45, "val": 5}
 
 

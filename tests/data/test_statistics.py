@@ -19,7 +19,7 @@ def views_of(images: np.ndarray, preprocess: Preprocess, limit: int = 1 << 30) -
     return Views(Dataset("set", samples, images, ("a",)), preprocess, limit=limit)
 
 
-def pictures(count: int = 30) -> np.ndarray:
+def make_images(count: int = 30) -> np.ndarray:
     """Each channel with a mean and a spread of its own."""
     dice = np.random.default_rng(1)
     return np.clip(dice.normal((90, 140, 200), (10, 30, 20), (count, 16, 16, 3)), 0, 255).astype(np.uint8)
@@ -27,7 +27,7 @@ def pictures(count: int = 30) -> np.ndarray:
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
 def test_statistics_are_those_of_all_pixels(batch: int) -> None:
-    images = pictures()
+    images = make_images()
     found = band_statistics(views_of(images, Preprocess(size=16, crop=1.0)), batch=batch)
     exact = images.astype(np.longdouble) / 255
     np.testing.assert_allclose(found.mean, exact.mean((0, 1, 2)).astype(float), rtol=1e-14)
@@ -37,7 +37,7 @@ def test_statistics_are_those_of_all_pixels(batch: int) -> None:
 
 def test_pixels_then_have_mean_zero_and_std_one() -> None:
     """Also where the network sees blue first: the numbers stand in its order."""
-    images = pictures()
+    images = make_images()
     for order in ("RGB", "BGR"):
         plain = Preprocess(size=16, crop=1.0, order=order)  # type: ignore[arg-type]
         mean, std = band_statistics(views_of(images, plain))
@@ -73,5 +73,5 @@ def test_a_channel_that_never_changes_has_std_one() -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="rows: expected at least one picture"):
-        band_statistics(views_of(pictures(2), Preprocess(size=16, crop=1.0)), [])
+    with pytest.raises(InputError, match="rows: expected at least one image"):
+        band_statistics(views_of(make_images(2), Preprocess(size=16, crop=1.0)), [])

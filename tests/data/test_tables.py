@@ -11,10 +11,10 @@ from vitrail.data import Dataset, read_data
 from vitrail.errors import InputError
 
 
-def table(folder: Path, text: str | bytes, name: str = "labels.csv", pictures: str = "a.jpg b.jpg c.jpg d.jpg") -> Path:
-    """A table beside empty pictures: reading opens none."""
+def table(folder: Path, text: str | bytes, name: str = "labels.csv", images: str = "a.jpg b.jpg c.jpg d.jpg") -> Path:
+    """A table beside empty images: reading opens none."""
     folder.mkdir(exist_ok=True)
-    for each in pictures.split():
+    for each in images.split():
         (folder / each).touch()
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     return folder / name
@@ -28,7 +28,7 @@ def test_path_and_label(tmp_path: Path) -> None:
     data = read_data(table(tmp_path, "path,label\nb.jpg,dog\na.jpg,cat\n"))
     assert shown(data) == [("b.jpg", ("dog",), "", ""), ("a.jpg", ("cat",), "", "")]
     assert list(data.images) == [tmp_path / "b.jpg", tmp_path / "a.jpg"]
-    assert (data.classes, data.task, data.left_out) == (("cat", "dog"), "one", {})
+    assert (data.classes, data.task, data.left_out) == (("cat", "dog"), "single-label", {})
 
 
 def test_split_and_group(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_split_and_group(tmp_path: Path) -> None:
 
 def test_several_labels_anywhere_make_the_task_several(tmp_path: Path) -> None:
     data = read_data(table(tmp_path, "path,label\na.jpg,dog | cat|dog\nb.jpg,\nc.jpg,cat\nd.jpg,bird\n"))
-    assert data.task == "several"
+    assert data.task == "multi-label"
     assert [each.labels for each in data.samples] == [("cat", "dog"), (), ("cat",), ("bird",)]
     assert data.targets().tolist() == [[0, 1, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0]]
 
@@ -79,14 +79,14 @@ def test_tsv_and_quotes_and_odd_names(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_table_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table(tmp_path / "pictures", "", "x")
-    text = f"path,label\n../pictures/a.jpg,cat\n{tmp_path}/pictures/b.jpg,dog\n"
-    path = table(tmp_path / "tables", text, pictures="")
+    table(tmp_path / "images", "", "x")
+    text = f"path,label\n../images/a.jpg,cat\n{tmp_path}/images/b.jpg,dog\n"
+    path = table(tmp_path / "tables", text, images="")
     monkeypatch.chdir(path.parent)
     for source in (path, "labels.csv"):
         data = read_data(source)
-        assert [each.name for each in data.samples] == ["../pictures/a.jpg", f"{tmp_path}/pictures/b.jpg"]
-        assert [each.resolve() for each in data.images] == [tmp_path / "pictures/a.jpg", tmp_path / "pictures/b.jpg"]
+        assert [each.name for each in data.samples] == ["../images/a.jpg", f"{tmp_path}/images/b.jpg"]
+        assert [each.resolve() for each in data.images] == [tmp_path / "images/a.jpg", tmp_path / "images/b.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_paths_are_relative_to_the_table_wherever_one_stands(tmp_path: Path, mon
         ('path,label\na.jpg,cat\n"b.jpg,dog\n', "line 3: cannot be read as CSV: unexpected end"),
         ("path,label\na.jpg,cat\n\nb.jpg,\n", "line 4: expected the name of a class, got ''"),
         ("path,label\na.jpg,cat|dog\nb.jpg,cat||dog\n", "line 3: expected the name of a class, got ''"),
-        ("path,label\na.jpg,cat\n,dog\n", "line 3: expected the path of a picture, got ''"),
-        ("path,label\na.jpg,cat\nb\0.jpg,dog\n", "line 3: (expected the path of a picture|cannot be read as CSV)"),
+        ("path,label\na.jpg,cat\n,dog\n", "line 3: expected the path of an image, got ''"),
+        ("path,label\na.jpg,cat\nb\0.jpg,dog\n", "line 3: (expected the path of an image|cannot be read as CSV)"),
         (
             "path,label,split\na.jpg,cat,train\nb.jpg,dog,tran\n",
             "line 3: the split 'tran' is unknown: did you mean 'tr",
         ),
-        ("path,label\na.jpg,cat\n./a.jpg,dog\n", "line 3: a.jpg stands in line 2 already: expected every picture once"),
+        ("path,label\na.jpg,cat\n./a.jpg,dog\n", "line 3: a.jpg stands in line 2 already: expected every image once"),
         ("path,label\na.jpg,cat\nb.jpg,cat\n", "labels.csv has one class only, 'cat'"),
-        ("path,label\n", "no pictures in .*labels.csv"),
+        ("path,label\n", "no images in .*labels.csv"),
         (b"path,label\na.jpg,caf\xe9\n", r"line 2: the class name 'caf\\udce9' is not UTF-8"),
         ("path,label\na.jpg,cat\n".encode("utf-16"), "labels.csv is UTF-16: save it as CSV in UTF-8"),
         (f"path,label\na.jpg,{'x' * 200_000}\n", "line 2: cannot be read as CSV: field larger"),
@@ -128,7 +128,7 @@ def test_files_that_are_not_there_are_listed_with_their_lines(tmp_path: Path) ->
     (tmp_path / "folder").mkdir()
     with pytest.raises(
         InputError,
-        match=r"13 of 14 pictures cannot be used \(paths are relative to the folder of the table\): "
+        match=r"13 of 14 images cannot be used \(paths are relative to the folder of the table\): "
         r"line 2: no0.jpg is not there \(No such file or directory\); .*; line 9: no7.jpg .* and 5 more",
     ):
         read_data(table(tmp_path, text))
@@ -148,7 +148,7 @@ def test_pipes_and_links_that_lead_out_are_refused(tmp_path: Path) -> None:
     (path.parent / "self.jpg").symlink_to(path.parent / "self.jpg")
     with pytest.raises(
         InputError,
-        match="4 of 5 pictures .*: line 2: pipe.jpg is a pipe, socket or device; "
+        match="4 of 5 images .*: line 2: pipe.jpg is a pipe, socket or device; "
         "line 3: link.jpg is a link that leads out of the folder; "
         "line 4: folder/s.jpg is a link that leads out of the folder; line 6: self.jpg is not there",
     ):

@@ -77,8 +77,8 @@ def read(html: str) -> Page:
             assert not name.startswith("on"), f"{tag} has {name}={value}"
             assert "url(" not in value.replace("url(#panes)", ""), f"{tag} fetches {value}"
         assert attributes.get("href", "#").startswith("#"), f"a link leads out: {attributes}"
-        assert "src" not in attributes or SOURCE.fullmatch(attributes["src"]), "a picture from elsewhere"
-        assert tag != "img" or attributes.get("alt"), "a picture without words"
+        assert "src" not in attributes or SOURCE.fullmatch(attributes["src"]), "an image from elsewhere"
+        assert tag != "img" or attributes.get("alt"), "an image without words"
         assert tag != "th" or attributes.get("scope") in ("row", "col"), "a header of nothing"
         if tag == "style":
             assert not re.search(r"url\(|@import|</", words), "the style fetches something"

@@ -1,4 +1,4 @@
-"""Pictures that differ as photographs do, and what happens to them on the way into a data set."""
+"""Images that differ as photographs do, and what happens to them on the way into a data set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change = Callable[[Image.Image], Image.Image]
 
 
 def photo(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
-    """Large and small patches in muted colours, (width, height); another seed, another picture."""
+    """Large and small patches in muted colours, (width, height); another seed, another image."""
     dice = np.random.default_rng(seed)
     rough, fine = (
         Image.fromarray(dice.integers(20, 236, (rows, rows, 3), np.uint8)).resize(size, Image.Resampling.BICUBIC)

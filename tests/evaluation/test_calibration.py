@@ -21,26 +21,26 @@ def drawn(count: int, classes: int, true: float, seed: int = 0) -> tuple[Array, 
     """Logits, and targets drawn from what they say at the true temperature."""
     dice = np.random.default_rng(seed)
     logits = dice.normal(0, 3, (count, classes))
-    chances = probabilities(logits, "one", true)
+    chances = probabilities(logits, "single-label", true)
     return logits, (chances.cumsum(axis=1) > dice.random((count, 1))).argmax(axis=1)
 
 
 def drawn_several(count: int, classes: int, true: float, seed: int = 0) -> tuple[Array, Array]:
     dice = np.random.default_rng(seed)
     logits = dice.normal(-1, 3, (count, classes))
-    return logits, (dice.random((count, classes)) < probabilities(logits, "several", true)).astype(np.int64)
+    return logits, (dice.random((count, classes)) < probabilities(logits, "multi-label", true)).astype(np.int64)
 
 
 # ---- temperature -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["one", "several"])
+@pytest.mark.parametrize("task", ["single-label", "multi-label"])
 @pytest.mark.parametrize("true", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("count, classes", [(150, 2), (300, 10), (900, 60)])
 def test_temperature_is_the_lowest_loss(task: str, true: float, count: int, classes: int) -> None:
     """The optimum that scipy finds, to 1e-6, and next to it nothing lower."""
     optimise = pytest.importorskip("scipy.optimize", reason="the oracle scipy is not installed")
-    logits, targets = (drawn if task == "one" else drawn_several)(count, classes, true, seed=count)
+    logits, targets = (drawn if task == "single-label" else drawn_several)(count, classes, true, seed=count)
     found = fit_temperature(logits.astype(np.float32), targets, task)
 
     def loss(log: float) -> float:
@@ -56,12 +56,12 @@ def test_temperature_is_the_lowest_loss(task: str, true: float, count: int, clas
     assert 0.5 * true < found < 2 * true
 
 
-@pytest.mark.parametrize("task", ["one", "several"])
+@pytest.mark.parametrize("task", ["single-label", "multi-label"])
 def test_temperature_takes_back_what_was_scaled(task: str) -> None:
-    logits, targets = (drawn if task == "one" else drawn_several)(400, 5, 1.0)
+    logits, targets = (drawn if task == "single-label" else drawn_several)(400, 5, 1.0)
     found = fit_temperature(logits, targets, task)
     assert fit_temperature(logits * 7, targets, task) == pytest.approx(7 * found, rel=1e-9)
-    if task == "one":  # a shift of all logits changes nothing
+    if task == "single-label":  # a shift of all logits changes nothing
         assert fit_temperature(logits + 1e4, targets, task) == pytest.approx(found, rel=1e-8)
 
 
@@ -84,13 +84,13 @@ def test_where_every_answer_is_right_one_error_is_imagined() -> None:
     aims = (1 - doubt) * np.eye(4)[targets] + doubt / 4
 
     def loss(log: float) -> float:
-        return float(-(aims * np.log(probabilities(logits, "one", math.exp(log)))).sum(axis=1).mean())
+        return float(-(aims * np.log(probabilities(logits, "single-label", math.exp(log)))).sum(axis=1).mean())
 
     theirs = optimise.minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), options={"xatol": 1e-9})
     assert math.log(found) == pytest.approx(theirs.x, abs=1e-6)
     assert 0.05 < found < 0.5
     marks = (logits > 0).astype(int)
-    assert 0.05 < fit_temperature(logits, marks, "several") < 0.5
+    assert 0.05 < fit_temperature(logits, marks, "multi-label") < 0.5
 
 
 def test_numbers_that_are_none_are_refused() -> None:
@@ -107,7 +107,7 @@ def test_numbers_that_are_none_are_refused() -> None:
 def test_temperature_keeps_the_answers_and_calibrates() -> None:
     logits, targets = drawn(4000, 6, 3.0)
     found = fit_temperature(logits, targets)
-    before, after = (probabilities(logits, "one", each) for each in (None, found))
+    before, after = (probabilities(logits, "single-label", each) for each in (None, found))
     assert np.array_equal(before.argmax(axis=1), after.argmax(axis=1))
     assert ece(before, targets)[0] > 0.2
     assert ece(after, targets)[0] < 0.03
@@ -147,7 +147,7 @@ def test_ece_by_its_definition(bins: int, count: int, classes: int) -> None:
 
 def test_ece_of_several_labels_counts_every_decision() -> None:
     logits, targets = drawn_several(300, 4, 0.5)
-    shares = probabilities(logits, "several")
+    shares = probabilities(logits, "multi-label")
     value, found = ece(shares, targets)
     assert value == pytest.approx(by_definition(shares.ravel(), targets.ravel(), 15), abs=1e-12)
     assert sum(each.count for each in found) == 1200
@@ -202,7 +202,7 @@ def test_reject_of_a_network_that_is_nearly_always_right() -> None:
     assert 0.6 < found < 0.61
 
 
-def test_reject_cannot_be_fitted_to_few_or_hopeless_pictures() -> None:
+def test_reject_cannot_be_fitted_to_few_or_hopeless_images() -> None:
     logits, targets = drawn(49, 3, 0.3)
     assert fit_reject(probabilities(logits), targets) is None
     blind = np.full((400, 2), 0.5)

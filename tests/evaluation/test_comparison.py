@@ -1,4 +1,4 @@
-"""compare: the exact McNemar test, paired intervals, classes in any order, pictures that one cannot read."""
+"""compare: the exact McNemar test, paired intervals, classes in any order, images that one cannot read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.evaluation import compare, evaluation_of
 from vitrail.evaluation.comparison import comparison_of, difference, mcnemar
-from vitrail.evaluation.writing import shorter
+from vitrail.evaluation.report_files import shorter
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
 
@@ -80,7 +80,7 @@ def test_mcnemar_is_exact(only_a: int, only_b: int) -> None:
 
 
 def test_the_difference_is_of_pairs() -> None:
-    """Drawing pictures and counting by hand gives the interval of drawing counts, to the width of the draws."""
+    """Drawing images and counting by hand gives the interval of drawing counts, to the width of the draws."""
     first, second = np.repeat([1, 1, 0, 0], [300, 40, 20, 40]), np.repeat([1, 0, 1, 0], [300, 40, 20, 40])
     dice = np.random.default_rng(5)
     drawn = [(first[rows] - second[rows]).mean() for rows in dice.integers(0, 400, (2000, 400))]
@@ -137,8 +137,8 @@ def test_several_labels_are_right_together(data: Dataset) -> None:
         each._replace(labels=tuple(np.array(CLASSES)[row].tolist()))
         for each, row in zip(data.samples, marks, strict=True)
     )
-    several = replace(data, samples=samples, task="several")
-    a, b = (replace(network(seed), task="several", thresholds=(0.3, 0.9, 0.9)) for seed in (1, 2))
+    several = replace(data, samples=samples, task="multi-label")
+    a, b = (replace(network(seed), task="multi-label", thresholds=(0.3, 0.9, 0.9)) for seed in (1, 2))
     found = compare(a, b, several)
     cuts = np.array([0.3, 0.9, 0.9])
     said_a, said_b = found.a.probabilities >= cuts, found.b.probabilities >= cuts
@@ -151,11 +151,11 @@ def test_several_labels_are_right_together(data: Dataset) -> None:
     assert first.said_a == tuple(name for name, said in zip(CLASSES, said_a[first.row], strict=True) if said)
 
 
-def test_a_picture_that_one_cannot_read_counts_for_neither(data: Dataset, tmp_path: Path) -> None:
+def test_an_image_that_one_cannot_read_counts_for_neither(data: Dataset, tmp_path: Path) -> None:
     paths = [tmp_path / f"{row}.png" for row in range(6)]
     for path, image in zip(paths, data.images, strict=False):
         Image.fromarray(image).save(path)
-    paths[3].write_bytes(b"no picture")
+    paths[3].write_bytes(b"no image")
     found = compare(network(1), network(2), replace(data, samples=data.samples[:6], images=paths))
     assert found.a.names == found.b.names == ("0", "1", "2", "4", "5")
     a = evaluation_of(np.eye(3), np.arange(3), list("xyz"), resamples=0, skipped=[("w", "cut off")])
@@ -171,8 +171,8 @@ def test_a_comparison_keeps_thresholds_and_temperature_of_what_is_left() -> None
     """One of three images is missing from the second: the first is scored anew without it, and else as it was."""
     logits, targets = np.array([[0.5, -0.5], [1.5, -1.0], [-1.0, 2.0]]), np.array([[0, 0], [1, 0], [0, 1]])
     settings = {"temperature": 2.0, "thresholds": (0.6, 0.7), "resamples": 0}
-    a = evaluation_of(logits, targets, list("xyz"), CLASSES[:2], "several", **settings)
-    b = evaluation_of(logits[1:], targets[1:], list("yz"), CLASSES[:2], "several", **settings)
+    a = evaluation_of(logits, targets, list("xyz"), CLASSES[:2], "multi-label", **settings)
+    b = evaluation_of(logits[1:], targets[1:], list("yz"), CLASSES[:2], "multi-label", **settings)
     found = comparison_of(a, b).a
     assert found.names == ("y", "z")
     assert found.temperature == 2.0
@@ -193,10 +193,10 @@ def test_what_cannot_be_compared(data: Dataset) -> None:
     other = replace(network(2), classes=("ape", "bee", "cows"))
     with pytest.raises(InputError, match=r"got others in the second: missing: 'cow'; unknown: 'cows'"):
         compare(network(1), other, data)
-    with pytest.raises(InputError, match="for the same task, got 'one' and 'several' labels a picture"):
-        compare(network(1), replace(network(2), task="several"), data)
+    with pytest.raises(InputError, match="for the same task, got 'single-label' and 'multi-label' labels an image"):
+        compare(network(1), replace(network(2), task="multi-label"), data)
     a = evaluation_of(np.eye(3), np.arange(3), list("xyz"), resamples=0)
-    with pytest.raises(InputError, match="no picture in common"):
+    with pytest.raises(InputError, match="no image in common"):
         comparison_of(a, evaluation_of(np.eye(3), np.arange(3), list("uvw"), resamples=0))
     with pytest.raises(InputError, match="in another order"):
         comparison_of(a, evaluation_of(np.eye(3), np.arange(3), list("xzy"), resamples=0))

@@ -113,7 +113,7 @@ def test_the_batch_is_a_grid_of_three_by_three_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("EVA.3")
-def test_a_prediction_shows_the_picture_and_bars_as_long_as_the_probabilities(tmp_path: Path) -> None:
+def test_a_prediction_shows_the_image_and_bars_as_long_as_the_probabilities(tmp_path: Path) -> None:
     file = prediction_figure(tmp_path / "p.png", tile(4), ["ant", "bee", "cat"], [0.6, 0.3, 0.1], ["bee"])
     page = opened(file)
     assert where(page, COLOURS[4])[:, 1].max() < page.shape[1] / 2 < where(page, BLUE)[:, 1].min()
@@ -170,16 +170,16 @@ def test_only_what_there_is_is_drawn(tmp_path: Path) -> None:
     assert write_figures(tmp_path) == []
     holes = [{"event": "epoch", "epoch": 1, "step": 1, "loss": math.nan}, {"event": "step", "step": 1, "lr": None}]
     assert write_figures(tmp_path, holes) == []
-    files = write_figures(tmp_path, [], made([[2, 0], [1, 1]], ("a", "b")), pictures=lambda row: None)
+    files = write_figures(tmp_path, [], made([[2, 0], [1, 1]], ("a", "b")), images=lambda row: None)
     assert [each.stem for each in files] == ["confusion", "confusion-normalised", "reliability", "per-class"]
 
 
 def test_several_labels_have_no_confusion(tmp_path: Path) -> None:
     targets = np.array([[1, 0], [1, 1], [0, 1], [0, 0]])
-    evaluation = evaluation_of(2.0 * targets - 1 + [[0.5, -2]], targets, task="several", resamples=0)
-    files = write_figures(tmp_path, [], evaluation, pictures=tile)
+    evaluation = evaluation_of(2.0 * targets - 1 + [[0.5, -2]], targets, task="multi-label", resamples=0)
+    files = write_figures(tmp_path, [], evaluation, images=tile)
     assert [each.stem for each in files] == ["reliability", "per-class", "worst", "prediction"]
-    with pytest.raises(InputError, match="needs one label a picture"):
+    with pytest.raises(InputError, match="needs one label an image"):
         confusion_figure(tmp_path / "c.png", evaluation)
 
 

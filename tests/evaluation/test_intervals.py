@@ -1,4 +1,4 @@
-"""Intervals: Wilson's as scipy has it; the bootstrap as drawing the pictures by hand would give."""
+"""Intervals: Wilson's as scipy has it; the bootstrap as drawing the images by hand would give."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_wilson(right: int, count: int) -> None:
     assert 0 <= found.low <= found.value <= found.high <= 1
 
 
-def test_the_bootstrap_draws_pictures_with_replacement() -> None:
-    """The same draws, taken by hand: macro F1, loss and average precision of the pictures themselves, repeated."""
+def test_the_bootstrap_draws_images_with_replacement() -> None:
+    """The same draws, taken by hand: macro F1, loss and average precision of the images themselves, repeated."""
     sklearn = pytest.importorskip("sklearn.metrics", reason="the oracle scikit-learn is not installed")
     dice = np.random.default_rng(3)
     targets = dice.integers(0, 4, 60)
@@ -50,7 +50,7 @@ def test_the_bootstrap_of_several_labels() -> None:
     dice = np.random.default_rng(3)
     targets = (dice.random((50, 3)) < 0.5).astype(int)
     logits = np.round(dice.normal(0, 1, (50, 3)) + targets, 1)
-    found = evaluation_of(logits, targets, task="several", resamples=30)
+    found = evaluation_of(logits, targets, task="multi-label", resamples=30)
     again = np.random.default_rng(0)
     precisions, micro = [], []
     for _ in range(30):
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_an_interval_holds_its_value() -> None:
-    """Calibration error grows when pictures are drawn again, so its percentiles alone can lie above it."""
+    """Calibration error grows when images are drawn again, so its percentiles alone can lie above it."""
     apart = np.tile([0.3, -0.3], 50)  # two gaps that cancel: no error, but in nearly every draw there is one
     [found] = bootstrap(lambda weights: np.array([abs(weights @ apart) / 100]), 100)
     assert found.low == found.value == pytest.approx(0, abs=1e-15)

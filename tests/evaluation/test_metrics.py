@@ -1,4 +1,4 @@
-"""Every score equals scikit-learn's to 1e-6: ties, absent classes, one class, two, more classes than pictures."""
+"""Every score equals scikit-learn's to 1e-6: ties, absent classes, one class, two, more classes than images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 EXACT = 1e-6
-# pictures, classes, classes that occur, step to which scores are rounded (ties; 0: none)
+# images, classes, classes that occur, step to which scores are rounded (ties; 0: none)
 CASES = [
     (1, 2, 2, 0.0),
     (1, 7, 7, 0.0),
@@ -103,12 +103,12 @@ def test_one_label(sklearn: ModuleType, case: Any, temperature: float | None) ->
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_several_labels(sklearn: ModuleType, case: Any) -> None:
-    """With thresholds of their own; labels that no picture has, and labels never said, included."""
+    """With thresholds of their own; labels that no image has, and labels never said, included."""
     classes = case[1]
     for seed in range(2):
         logits, targets = several_labels(*case, seed)
         thresholds = np.random.default_rng(seed).uniform(0.1, 0.95, classes)
-        found = evaluation_of(logits, targets, task="several", thresholds=thresholds, temperature=1.3, resamples=0)
+        found = evaluation_of(logits, targets, task="multi-label", thresholds=thresholds, temperature=1.3, resamples=0)
         shares = found.probabilities
         said = (shares >= thresholds).astype(int)
         scores = {name: score.value for name, score in found.scores.items()}
@@ -131,7 +131,7 @@ def test_several_labels(sklearn: ModuleType, case: Any) -> None:
 def test_half_is_the_threshold_by_default(sklearn: ModuleType) -> None:
     logits, targets = several_labels(60, 4, 4, 0.5, 1)
     assert (logits == 0).any(), "one half itself must occur: it counts as said"
-    found = evaluation_of(logits, targets, task="several", resamples=0)
+    found = evaluation_of(logits, targets, task="multi-label", resamples=0)
     expected = sklearn.f1_score(targets, logits >= 0, average="macro", zero_division=0)
     assert found.scores["macro_f1"].value == pytest.approx(expected, abs=EXACT)
 
@@ -141,7 +141,7 @@ def test_half_is_the_threshold_by_default(sklearn: ModuleType) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_average_precision_with_ties(sklearn: ModuleType, seed: int) -> None:
-    """Scores of few different values; weights count pictures as often as repeating them would."""
+    """Scores of few different values; weights count images as often as repeating them would."""
     dice = np.random.default_rng(seed)
     count = int(dice.integers(2, 200))
     scores, marks = dice.integers(0, 4, count) / 4, dice.random(count) < 0.3
@@ -156,7 +156,7 @@ def test_average_precision_with_ties(sklearn: ModuleType, seed: int) -> None:
 
 
 def test_average_precision_by_hand() -> None:
-    """Own pictures at places 1, 3 and 4: (1 + 2/3 + 3/4) / 3; with all scores equal, the share of own pictures."""
+    """Own images at places 1, 3 and 4: (1 + 2/3 + 3/4) / 3; with all scores equal, the share of own images."""
     scores, marks = np.array([0.9, 0.8, 0.7, 0.6, 0.5]), np.array([1, 0, 1, 1, 0])
     assert precision_of(rank(scores, marks)) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3, abs=1e-15)
     assert precision_of(rank(np.zeros(5), marks)) == pytest.approx(0.6, abs=1e-15)
@@ -194,7 +194,7 @@ def test_losses_are_not_clipped() -> None:
     assert losses(np.array([[1e4, 1e4]]), np.array([1])) == pytest.approx([np.log(2)])
 
 
-def test_no_score_depends_on_the_order_of_pictures() -> None:
+def test_no_score_depends_on_the_order_of_images() -> None:
     logits, targets = one_label(90, 7, 6, 0.5, 3)
     turned = np.random.default_rng(0).permutation(90)
     first = evaluation_of(logits, targets, resamples=0)

@@ -88,7 +88,7 @@ def test_several_labels_each_by_itself() -> None:
     linear = pytest.importorskip("sklearn.linear_model", reason="the oracle scikit-learn is not installed")
     values, targets = marked(150, 12, 4)
     found = linear_probe(values, targets, 4, l2=1e-2)
-    assert found.task == "several"
+    assert found.task == "multi-label"
     for label in range(4):
         theirs = linear.LogisticRegression(C=1 / 1.5, tol=1e-10, max_iter=20_000)
         theirs.fit(standard(values), targets[:, label])
@@ -129,7 +129,7 @@ def test_features_that_may_not_be_written_to() -> None:
     assert np.array_equal(linear_probe(values.astype(np.float64), targets, 3).weight, expected.weight)
 
 
-def test_classes_that_no_picture_shows_are_never_the_answer() -> None:
+def test_classes_that_no_image_shows_are_never_the_answer() -> None:
     values, targets = clusters(60, 6, 2)
     found = linear_probe(values, 2 * targets + 1, 5)
     assert set(found.logits(values).argmax(axis=1)) <= {1, 3}
@@ -139,7 +139,7 @@ def test_classes_that_no_picture_shows_are_never_the_answer() -> None:
     assert found.probabilities(values)[:, [1, 3]] == pytest.approx(expected.probabilities(values), abs=1e-5)
 
 
-def test_labels_that_all_pictures_have_or_none() -> None:
+def test_labels_that_all_images_have_or_none() -> None:
     values, targets = marked(60, 6, 3)
     targets[:, 0], targets[:, 2] = 0, 1
     found = linear_probe(values, targets, 3).probabilities(values)
@@ -160,7 +160,7 @@ def test_one_class_and_features_that_never_change() -> None:
 # ---- the strength of the penalty ---------------------------------------------------------------------------------
 
 
-def test_the_penalty_is_chosen_by_pictures_held_out() -> None:
+def test_the_penalty_is_chosen_by_images_held_out() -> None:
     """Noise wants a strong one, clear classes a weak one; and the chosen one predicts better than both ends."""
     values, targets = clusters(300, 40, 4, 0.0)
     noise = choose_l2(values, targets, 4)
@@ -174,7 +174,7 @@ def test_the_penalty_is_chosen_by_pictures_held_out() -> None:
         assert held < probes.losses(other, targets[300:]).mean()
 
 
-def test_more_pictures_need_a_weaker_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_images_need_a_weaker_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried on some of them, it is given out in proportion."""
     values, targets = clusters(400, 10, 3, 0.0)
     monkeypatch.setattr(probes, "TRIED", 100)
@@ -196,16 +196,16 @@ def small() -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> Dataset:
+def images() -> Dataset:
     dice = np.random.default_rng(0)
     samples = tuple(Sample(f"{row}", ("abc"[row % 3],)) for row in range(30))
     return Dataset("rough", samples, dice.integers(0, 256, (30, 16, 16, 3), np.uint8), ("a", "b", "c"))
 
 
-def test_a_probe_copied_into_the_head(small: Checkpoint, pictures: Dataset) -> None:
+def test_a_probe_copied_into_the_head(small: Checkpoint, images: Dataset) -> None:
     """The network then answers what the probe answered."""
-    known = features(small, pictures)
-    probe = linear_probe(known, pictures.targets(), 3)
+    known = features(small, images)
+    probe = linear_probe(known, images.targets(), 3)
     weight, bias = probe_head(probe)
     model = ViT(CONFIG).eval()
     model.load_state_dict(small.model.state_dict())
@@ -213,33 +213,33 @@ def test_a_probe_copied_into_the_head(small: Checkpoint, pictures: Dataset) -> N
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(weight))
         linear.bias.copy_(torch.from_numpy(bias))
-    logits, _ = replace(small, model=model).run(small.preprocess.batch(list(pictures.images)))
+    logits, _ = replace(small, model=model).run(small.preprocess.batch(list(images.images)))
     assert logits == pytest.approx(probe.logits(known), abs=1e-4)
     by_hand = (known - probe.mean) / probe.std @ probe.weight.T + probe.bias
     assert probe.logits(known) == pytest.approx(by_hand, abs=1e-5)
 
 
-def test_features_are_what_the_head_receives(small: Checkpoint, pictures: Dataset) -> None:
-    """From a data set, from pictures, from views: the embeddings, in order."""
-    expected = embed(small, pictures.images)
+def test_features_are_what_the_head_receives(small: Checkpoint, images: Dataset) -> None:
+    """From a data set, from images, from views: the embeddings, in order."""
+    expected = embed(small, images.images)
     told: list[int] = []
-    found = features(small, pictures, batch=7, threads=3, done=told.append)
+    found = features(small, images, batch=7, threads=3, done=told.append)
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
     assert told == [7, 7, 7, 7, 2]
-    assert np.array_equal(features(small, list(pictures.images), batch=7), found)
-    views = Views(pictures, small.preprocess)
+    assert np.array_equal(features(small, list(images.images), batch=7), found)
+    views = Views(images, small.preprocess)
     assert np.array_equal(features(small, views, batch=7), found)
     with pytest.raises(InputError, match="made for another preprocessing"):
-        features(small, Views(pictures, Preprocess(size=16, mean=0.3)))
+        features(small, Views(images, Preprocess(size=16, mean=0.3)))
 
 
-def test_features_of_unreadable_pictures(small: Checkpoint, pictures: Dataset, tmp_path: Path) -> None:
+def test_features_of_unreadable_images(small: Checkpoint, images: Dataset, tmp_path: Path) -> None:
     """An error; or, where somebody is told, a row of NaN, which no probe takes."""
     paths = [tmp_path / f"{row}.png" for row in range(4)]
-    for path, image in zip(paths, pictures.images, strict=False):
+    for path, image in zip(paths, images.images, strict=False):
         Image.fromarray(image).save(path)
-    paths[2].write_bytes(b"no picture")
+    paths[2].write_bytes(b"no image")
     with pytest.raises(ImageError, match="2.png"):
         features(small, paths)
     told: list[str] = []
@@ -247,9 +247,9 @@ def test_features_of_unreadable_pictures(small: Checkpoint, pictures: Dataset, t
     assert told == [str(paths[2])]
     assert np.isnan(found).any(axis=1).tolist() == [False, False, True, False]
     assert found[3] == pytest.approx(features(small, paths[3:])[0], abs=1e-5)
-    with pytest.raises(InputError, match="features: 1 rows are no numbers, first 2: leave unreadable pictures out"):
+    with pytest.raises(InputError, match="features: 1 rows are no numbers, first 2: leave unreadable images out"):
         linear_probe(found, np.arange(4), 4)
-    with pytest.raises(InputError, match="no pictures that can be read"):
+    with pytest.raises(InputError, match="no images that can be read"):
         features(small, paths[2:3], skip=lambda *_: None)
 
 
@@ -275,11 +275,11 @@ def test_ridge_is_the_solution_in_closed_form(l2: float, count: int, width: int,
 
 
 @pytest.mark.row("P.7")
-def test_ridge_of_several_labels_and_for_few_pictures() -> None:
+def test_ridge_of_several_labels_and_for_few_images() -> None:
     values, targets = marked(40, 6, 3)
     several, one = ridge(values, targets), ridge(values, targets[:, 1], 2)
     assert several.weight[1] == pytest.approx(one.weight[1], abs=1e-12)
-    assert several.task == "several"
+    assert several.task == "multi-label"
     values, targets = clusters(200, 30, 5, 1.5)
     few = ridge(values[:25], targets[:25], 5, l2=10.0)
     assert (few.logits(values[25:]).argmax(axis=1) == targets[25:]).mean() > 0.8, "five a class teach most of it"
@@ -318,7 +318,7 @@ def test_neighbours_of_several_labels() -> None:
     found = knn(known, marks, np.array([[2, 0.1], [0, 3]], np.float32), 2, None)
     assert found[0] == pytest.approx([1, 0.5, 0])
     assert found[1] == pytest.approx([0.5, 0, 0.5])
-    assert knn(known, marks, known, 1) == pytest.approx(marks), "the nearest is the picture itself"
+    assert knn(known, marks, known, 1) == pytest.approx(marks), "the nearest is the image itself"
 
 
 def test_neighbours_whatever_the_length_of_vectors() -> None:
@@ -353,7 +353,7 @@ def test_the_rarest_of_several_labels_decides_the_fold() -> None:
     assert np.bincount(found[marks[:, 2] == 1], minlength=3).tolist() == [1, 1, 1]
     rare = np.bincount(found[marks[:, 1] == 1], minlength=3)
     assert rare.max() - rare.min() <= 2
-    assert len(stratified(np.zeros((7, 2), int), 3)) == 7, "pictures without a label too"
+    assert len(stratified(np.zeros((7, 2), int), 3)) == 7, "images without a label too"
 
 
 def test_the_rarest_label_is_dealt_out_evenly_whatever_the_seed() -> None:
@@ -364,10 +364,10 @@ def test_the_rarest_label_is_dealt_out_evenly_whatever_the_seed() -> None:
         assert sorted(stratified(marks, 3, seed)[:3].tolist()) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("task", ["one", "several"])
+@pytest.mark.parametrize("task", ["single-label", "multi-label"])
 def test_out_of_fold_is_a_probe_of_the_others(task: str) -> None:
-    """Each picture by a fit to the other folds; standardised with all, as no label enters there."""
-    values, targets = clusters(90, 6, 3, 0.5) if task == "one" else marked(90, 6, 3)
+    """Each image by a fit to the other folds; standardised with all, as no label enters there."""
+    values, targets = clusters(90, 6, 3, 0.5) if task == "single-label" else marked(90, 6, 3)
     found = out_of_fold(values, targets, 4, seed=2, l2=1e-2)
     assert found.shape == (90, 3)
     fold = stratified(targets, 4, seed=2)
@@ -376,13 +376,13 @@ def test_out_of_fold_is_a_probe_of_the_others(task: str) -> None:
     for each in range(4):
         held = fold == each
         strength = 1 / ((~held).sum() * 1e-2)
-        columns = [targets] if task == "one" else list(targets.T)
+        columns = [targets] if task == "single-label" else list(targets.T)
         fits = [
             linear.LogisticRegression(C=strength, tol=1e-10, max_iter=20_000).fit(placed[~held], column[~held])
             for column in columns
         ]
         expected = [one.predict_proba(placed[held]) for one in fits]
-        theirs = expected[0] if task == "one" else np.stack([one[:, 1] for one in expected], axis=1)
+        theirs = expected[0] if task == "single-label" else np.stack([one[:, 1] for one in expected], axis=1)
         assert np.abs(found[held] - theirs).max() < 1e-5
 
 
@@ -414,7 +414,7 @@ def test_out_of_fold_with_classes_smaller_than_the_folds() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     values, targets = clusters(10, 3, 2)
-    with pytest.raises(InputError, match=r"features: expected an array \(pictures, width\), got shape \(10,\)"):
+    with pytest.raises(InputError, match=r"features: expected an array \(images, width\), got shape \(10,\)"):
         linear_probe(values[:, 0], targets, 2)
     with pytest.raises(InputError, match=r"one row for each of 10 features, got shape \(9,\)"):
         linear_probe(values, targets[:9], 2)
@@ -428,5 +428,5 @@ def test_what_does_not_fit_is_refused() -> None:
         linear_probe(values, targets, 2, l2=0)
     with pytest.raises(InputError, match="folds: expected a whole number from 2"):
         out_of_fold(values, targets, 1)
-    with pytest.raises(InputError, match="at least 2 pictures"):
+    with pytest.raises(InputError, match="at least 2 images"):
         out_of_fold(values[:1], targets[:1])

@@ -15,12 +15,20 @@ from evaluation.markup import Page, read
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError
 from vitrail.evaluation.comparison import Comparison, comparison_of
-from vitrail.evaluation.course import DataFacts, count_data, course, duration, learning, steps_per_epoch, times
-from vitrail.evaluation.page import number, percent
 from vitrail.evaluation.report import Report, build, comparison_page, likelihood
 from vitrail.evaluation.results import Bin, ClassScores, Evaluation, Score
 from vitrail.evaluation.scoring import evaluation_of, rights
 from vitrail.evaluation.sections import between, f1_interval, rejection, tempered, trust
+from vitrail.evaluation.training_sections import (
+    DataFacts,
+    count_data,
+    course,
+    duration,
+    learning,
+    steps_per_epoch,
+    times,
+)
+from vitrail.reporting.html_page import number, percent
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu")
@@ -41,7 +49,9 @@ def made(
     logits[np.arange(count), targets] += lift
     logits[np.arange(count), (targets + 1) % len(classes)] += 0.8
     names = [f"{folder}/{place:04d}.png" for place in range(count)]
-    return evaluation_of(logits, targets, names, classes, "one", 1.3, None, reject, "flowers", "test", resamples=20)
+    return evaluation_of(
+        logits, targets, names, classes, "single-label", 1.3, None, reject, "flowers", "test", resamples=20
+    )
 
 
 @cache
@@ -51,7 +61,7 @@ def several() -> Evaluation:
     logits = dice.normal(size=(120, 4)) + 3 * (targets - 0.5)
     names = [f"{place}.png" for place in range(120)]
     return evaluation_of(
-        logits, targets, names, CLASSES[:4], "several", None, [0.4] * 4, None, "scenes", "test", resamples=20
+        logits, targets, names, CLASSES[:4], "multi-label", None, [0.4] * 4, None, "scenes", "test", resamples=20
     )
 
 
@@ -89,7 +99,7 @@ def full(**changes: Any) -> Report:
         "stages": [("nearest neighbours", Score(0.5, 0.4, 0.6), "20 of them"), ("linear probe", 0.62, "")],
         "evaluation": made(),
         "validation": made(seed=3),
-        "pictures": square,
+        "images": square,
         "seen": [(square(place), CLASSES[place % 7]) for place in range(9)],
         "data": DataFacts("flowers", CLASSES, {"train": [90] * 7, "test": [10, 60, 50, 40, 30, 20, 90]}, {"hidden": 2}),
         "environment": [("torch", "2.13.0")],
@@ -123,14 +133,14 @@ def test_a_whole_report_has_every_part_in_order() -> None:
         "To do it again",
     ]
     assert whole().all("h1")[0].text == "flowers-3"
-    assert "300 test pictures of flowers" in whole().text
+    assert "300 test images of flowers" in whole().text
 
 
 def test_the_headline_says_the_interval_in_words() -> None:
     score = made().scores["top1"]
     tile = whole().all("div", "tile")[0].text
     assert percent(score.value) in tile
-    words = f"between {100 * score.low:.1f} and {100 * score.high:.1f} % on new pictures like these (95 % interval)"
+    words = f"between {100 * score.low:.1f} and {100 * score.high:.1f} % on new images like these (95 % interval)"
     assert words in tile
 
 
@@ -140,7 +150,7 @@ def test_every_score_is_shown_with_its_interval() -> None:
         show = number if name == "loss" else percent
         said = f"{show(score.value)}{show(score.low)} to {show(score.high)}"
         assert any(said in row for row in rows), name
-    for score in made(seed=3).scores.values():  # and those of the validation pictures beside them
+    for score in made(seed=3).scores.values():  # and those of the validation images beside them
         assert any(percent(score.value) in row or number(score.value) in row for row in rows)
 
 
@@ -171,7 +181,7 @@ def test_the_confusion_is_shown_as_counts_and_as_shares() -> None:
     assert [each.text for each in whole().all("label")] == ["Counts", "Per cent of each true class"]
 
 
-def test_confused_pairs_come_with_their_pictures() -> None:
+def test_confused_pairs_come_with_their_images() -> None:
     evaluation = made()
     pair = evaluation.most_confused[0]
     heading = f"{pair.truth}, taken for {pair.said}"
@@ -254,9 +264,9 @@ def test_parts_without_data_are_absent() -> None:
     assert "vitrail train x" in some.all("code")[0].text
 
 
-def test_without_test_pictures_the_validation_is_shown_and_named() -> None:
+def test_without_test_images_the_validation_is_shown_and_named() -> None:
     page = read(build(full(evaluation=None, validation=dataclasses.replace(made(seed=3), split="val"))))
-    assert "300 validation pictures of flowers" in page.text
+    assert "300 validation images of flowers" in page.text
     assert "by which the network was chosen" in page.text
     assert percent(made(seed=3).scores["top1"].value) in page.all("div", "tile")[0].text
     assert "by which the network was chosen" not in whole().text
@@ -265,9 +275,9 @@ def test_without_test_pictures_the_validation_is_shown_and_named() -> None:
 def test_images_that_were_trained_on_say_so() -> None:
     """And nothing is expected of new ones."""
     page = read(build(full(evaluation=dataclasses.replace(made(), split="train"), validation=None)))
-    assert "The network was trained on these very pictures" in page.all("p", "bad")[0].text
-    assert "on new pictures like these" not in page.text
-    assert "The network was trained on these very pictures" not in whole().text
+    assert "The network was trained on these very images" in page.all("p", "bad")[0].text
+    assert "on new images like these" not in page.text
+    assert "The network was trained on these very images" not in whole().text
 
 
 def test_several_labels_have_no_confusion() -> None:
@@ -285,7 +295,7 @@ def test_labels_that_were_not_said_have_no_probability() -> None:
     evaluation = several()
     silent = next(each for each in evaluation.worst if not each.said)
     assert math.isnan(silent.probability)
-    page = read(build(Report(title="x", evaluation=evaluation, pictures=square)))
+    page = read(build(Report(title="x", evaluation=evaluation, images=square)))
     alts = [each.attributes["alt"] for each in page.all("img")]
     assert f"{', '.join(silent.truth)}, said nothing, {silent.name}" in alts
 
@@ -313,40 +323,40 @@ def test_hostile_names_are_only_text() -> None:
     found.encode("utf-8")
 
 
-def test_pictures_that_are_gone_are_listed_by_name() -> None:
+def test_images_that_are_gone_are_listed_by_name() -> None:
     def gone(row: int) -> Image.Image | None:
         if row % 2:
             raise ImageError(f"{row} cannot be read")
         return None
 
-    for pictures in (gone, None):
-        page = read(build(Report(title="x", evaluation=made(), pictures=pictures)))
+    for images in (gone, None):
+        page = read(build(Report(title="x", evaluation=made(), images=images)))
         assert not page.all("img")
         rows = [each.text for each in page.all("tr")]
         first = made().worst[0]
         assert f"{first.name}{first.truth[0]}{first.said[0]}{percent(first.probability)}" in rows
 
 
-def test_pictures_that_could_not_be_read_are_said() -> None:
+def test_images_that_could_not_be_read_are_said() -> None:
     evaluation = dataclasses.replace(made(), skipped=tuple((f"{n}.png", "cut off") for n in range(7)))
     page = read(build(Report(title="x", evaluation=evaluation)))
-    assert "Unreadable, so not counted: 7 pictures: 0.png, 1.png, 2.png, 3.png, 4.png …" in page.text
+    assert "Unreadable, so not counted: 7 images: 0.png, 1.png, 2.png, 3.png, 4.png …" in page.text
 
 
 def test_classes_that_nobody_tested_are_said() -> None:
     logits = np.eye(3)[[0, 0, 1]]
     evaluation = evaluation_of(logits, np.array([0, 0, 1]), None, ("a", "b", "never"), resamples=0)
     page = read(build(Report(title="x", evaluation=evaluation)))
-    assert "No picture of these classes was there to test: never." in page.text
+    assert "No image of these classes was there to test: never." in page.text
     assert not [each for each in page.all("tr") if each.text.startswith("never")]
-    assert "too few pictures for an interval" in page.text  # no resamples, no interval
+    assert "too few images for an interval" in page.text  # no resamples, no interval
 
 
-def test_a_report_of_a_thousand_pictures_stays_small() -> None:
+def test_a_report_of_a_thousand_images_stays_small() -> None:
     dice = np.random.default_rng(0)
     noise = [Image.fromarray(dice.integers(0, 256, (320, 320, 3), np.uint8)) for _ in range(3)]
     report = full(
-        evaluation=made(1000), pictures=lambda row: noise[row % 3], seen=[(noise[0], "x")] * 64, history=history(300)
+        evaluation=made(1000), images=lambda row: noise[row % 3], seen=[(noise[0], "x")] * 64, history=history(300)
     )
     found = build(report)
     assert len(found) < 3_000_000
@@ -431,7 +441,7 @@ def test_a_temperature_changes_almost_nothing_within_two_per_cent(temperature: f
 @pytest.mark.parametrize("p_value, better", [(0.03, True), (0.049, True), (0.051, False), (0.08, False)])
 def test_one_is_better_where_chance_would_do_it_less_than_once_in_twenty(p_value: float, better: bool) -> None:
     page = read(comparison_page(dataclasses.replace(compared(), p_value=p_value))).text
-    assert ("A is better on pictures like these" in page) == better
+    assert ("A is better on images like these" in page) == better
     assert ("may well be chance" in page) != better
 
 
@@ -442,14 +452,14 @@ def test_steps_per_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words", "tone"), [(6.0, "waits for pictures 60 % of the time", "warn"), (1.0, "only 20 %", "good")]
+    ("data", "words", "tone"), [(6.0, "waits for images 60 % of the time", "warn"), (1.0, "only 20 %", "good")]
 )
 def test_time_and_what_would_help(data: float, words: str, tone: str) -> None:
     section = times([{"data_seconds": data, "compute_seconds": 4.0, "images_per_second": 250.0}, {"epoch": 2}])
     assert section is not None
     page = read(section.body_html)
     assert words in page.all("p", tone)[0].text
-    assert "250 pictures a second" in page.text
+    assert "250 images a second" in page.text
     assert times([]) is None
     assert times([{"data_seconds": math.nan}]) is None
 
@@ -465,20 +475,20 @@ def test_data_is_counted_by_split_and_class() -> None:
         Sample("c.png", ("bee",), "test"),
         Sample("d.png", ("bee",)),
     )
-    dataset = Dataset("x", samples, np.zeros((4, 2, 2), np.uint8), ("ant", "bee"), "several", {"hidden": 3})
+    dataset = Dataset("x", samples, np.zeros((4, 2, 2), np.uint8), ("ant", "bee"), "multi-label", {"hidden": 3})
     found = count_data(dataset, [("e.png", "cut off")])
     assert found.counts == {"train": [2, 1], "test": [0, 1], "": [0, 1]}
     page = read(build(Report(title="x", data=found)))
     rows = [each.text for each in page.all("tr")]
     assert rows[:4] == ["classtrainingtestwithout a split", "all311", "ant200", "bee111"]
     assert {"hidden3", "e.pngcut off"} <= set(rows)
-    assert "No test pictures of ant." in page.text
+    assert "No test images of ant." in page.text
 
 
 def test_uneven_classes_are_said() -> None:
-    words = "the largest class has 9 times as many test pictures as the smallest, ant"
+    words = "the largest class has 9 times as many test images as the smallest, ant"
     assert words in whole().text
-    assert "training pictures as the smallest" not in whole().text
+    assert "training images as the smallest" not in whole().text
 
 
 def test_stages_have_their_interval_where_they_have_one() -> None:
@@ -490,7 +500,7 @@ def test_stages_have_their_interval_where_they_have_one() -> None:
 
 def test_intervals_in_words() -> None:
     assert between(Score(0.87, 0.8491, 0.8899)) == "between 84.9 and 89.0 %"
-    assert between(Score(0.87, math.nan, math.nan)) == "too few pictures for an interval"
+    assert between(Score(0.87, math.nan, math.nan)) == "too few images for an interval"
 
 
 def test_the_interval_of_f1_holds_it_as_often_as_it_says() -> None:
@@ -525,14 +535,14 @@ def test_a_comparison_says_which_is_better_and_how_surely() -> None:
     gap = comparison.difference
     assert shown[2] == f"{100 * gap.value:+.1f}"
     assert f"large minus small: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} (95 % interval)" in page.text
-    assert "large is better on pictures like these" in page.text
+    assert "large is better on images like these" in page.text
     rows = [each.text for each in page.all("tr")]
     assert f"large right{comparison.both_right}{comparison.only_a}" in rows
     assert f"large wrong{comparison.only_b}{comparison.both_wrong}" in rows
     assert "vitrail compare" in page.all("code")[0].text
 
 
-def test_a_comparison_shows_the_pictures_on_which_they_differ() -> None:
+def test_a_comparison_shows_the_images_on_which_they_differ() -> None:
     comparison = compared()
     page = read(comparison_page(comparison, square))
     assert titles(page)[2:5] == ["Only A is right", "Only B is right", "Both wrong, each in its way"]
@@ -543,7 +553,7 @@ def test_a_comparison_shows_the_pictures_on_which_they_differ() -> None:
     )
     assert page.all("img")[0].attributes["alt"] == words
     assert only.name in page.text
-    assert f"{comparison.only_a} pictures; the truth in bold. The first 18 are shown." in page.text
+    assert f"{comparison.only_a} images; the truth in bold. The first 18 are shown." in page.text
 
 
 def test_a_difference_that_may_be_chance_is_said_to_be() -> None:
@@ -561,7 +571,7 @@ def test_classes_of_both_with_the_largest_difference_first() -> None:
     }
     name = max(pairs, key=lambda each: abs(pairs[each]))
     rows = [each.text for each in read(comparison_page(comparison)).all("tr")]
-    first = rows[rows.index("classpicturesF1 of AF1 of Bdifference in points") + 1]
+    first = rows[rows.index("classimagesF1 of AF1 of Bdifference in points") + 1]
     assert first.startswith(name)
     assert first.endswith(f"{100 * pairs[name]:+.1f}")
 

@@ -31,7 +31,7 @@ def test_what_stands_beside_the_scores(pets: Evaluation) -> None:
     assert (pets.source, pets.split, pets.task, pets.classes, pets.names) == (
         "zoo",
         "val",
-        "one",
+        "single-label",
         PETS,
         tuple("abcdef"),
     )
@@ -60,7 +60,7 @@ def test_the_worst_come_first(pets: Evaluation) -> None:
 
 
 def test_the_most_confused_come_first() -> None:
-    """By how many pictures, then by the share of the truth's pictures."""
+    """By how many images, then by the share of the truth's images."""
     targets = np.repeat([0, 1, 2], [10, 4, 2])
     said = np.array([0] * 7 + [1] * 3 + [1, 1, 0, 2] + [2, 0])
     found = evaluation_of(np.eye(3)[said], targets, classes=PETS, resamples=0).most_confused
@@ -91,7 +91,7 @@ def test_several_labels() -> None:
     """Right is only who says every label: the second says one too many, the third none at all."""
     logits = np.array([[2.0, -2.0, -3.0], [2.0, 1.0, -3.0], [-1.0, -2.0, -4.0]])
     targets = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]])
-    found = evaluation_of(logits, targets, list("xyz"), PETS, "several", reject=0.5)
+    found = evaluation_of(logits, targets, list("xyz"), PETS, "multi-label", reject=0.5)
     assert found.scores["exact"].value == pytest.approx(1 / 3)
     assert found.confusion is None
     assert found.most_confused == ()
@@ -103,7 +103,7 @@ def test_several_labels() -> None:
     assert second[:4] == (1, "y", ("cat",), ("cat", "dog"))
     assert second.probability == pytest.approx(1 / (1 + math.exp(-2)))
     assert (found.answered, found.answered_top1) == (pytest.approx(2 / 3), None)
-    strict = evaluation_of(logits, targets, None, PETS, "several", thresholds=(0.5, 0.8, 0.5), resamples=0)
+    strict = evaluation_of(logits, targets, None, PETS, "multi-label", thresholds=(0.5, 0.8, 0.5), resamples=0)
     assert strict.scores["exact"].value == pytest.approx(2 / 3)
     assert [each.threshold for each in strict.per_class] == [0.5, 0.8, 0.5]
 
@@ -136,7 +136,7 @@ def test_plain_json(pets: Evaluation) -> None:
 
 def test_plain_json_of_several_labels() -> None:
     logits, targets = np.array([[1.0, -1.0], [-1.0, -2.0]]), np.array([[1, 0], [1, 0]])
-    found = evaluation_of(logits, targets, task="several", skipped=[("x.png", "cut off")], resamples=0)
+    found = evaluation_of(logits, targets, task="multi-label", skipped=[("x.png", "cut off")], resamples=0)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (plain["top1"], plain["top5"], plain["confusion"]) == (None, None, None)
     assert plain["intervals"]["mean_ap"] == [None, None]
@@ -173,10 +173,10 @@ def test_top5_of_more_than_five_classes() -> None:
         ({"targets": np.array([0, -1, 0, 0, 0, 0])}, "from 0 to 2, got -1"),
         ({"targets": np.array([0, 0.5, 0, 0, 0, 0])}, "from 0 to 2, got 0.5"),
         ({"targets": np.array([0, 1])}, r"expected targets of shape \(6,\) beside logits \(6, 3\), got \(2,\)"),
-        ({"task": "several"}, r"expected targets of shape \(6, 3\)"),
-        ({"task": "several", "targets": np.full((6, 3), 2)}, "from 0 to 1, got 2"),
-        ({"task": "both"}, "expected 'one' or 'several', got 'both'"),
-        ({"logits": np.zeros((0, 3)), "targets": np.zeros(0, int)}, "logits of some pictures"),
+        ({"task": "multi-label"}, r"expected targets of shape \(6, 3\)"),
+        ({"task": "multi-label", "targets": np.full((6, 3), 2)}, "from 0 to 1, got 2"),
+        ({"task": "both"}, "expected 'single-label' or 'multi-label', got 'both'"),
+        ({"logits": np.zeros((0, 3)), "targets": np.zeros(0, int)}, "logits of some images"),
         ({"logits": np.zeros(6)}, r"got shape \(6,\)"),
         ({"classes": ("cat", "dog")}, "classes: expected 3, got 2: cat, dog"),
         ({"names": ("a", "b")}, "names: expected 6, got 2"),
@@ -190,12 +190,12 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], match: str) -> No
 
 def test_thresholds_must_be_one_a_label() -> None:
     with pytest.raises(InputError, match="thresholds: expected 2, one a label, got 3"):
-        evaluation_of(np.zeros((2, 2)), np.eye(2), task="several", thresholds=(0.1, 0.2, 0.3))
+        evaluation_of(np.zeros((2, 2)), np.eye(2), task="multi-label", thresholds=(0.1, 0.2, 0.3))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_no_numbers_name_the_picture(value: float) -> None:
+def test_logits_that_are_no_numbers_name_the_image(value: float) -> None:
     logits = np.log(SHARES)
     logits[[2, 4], 1] = value
-    with pytest.raises(InputError, match=r"the logits of c are no numbers \(2 such pictures\): the network is broken"):
+    with pytest.raises(InputError, match=r"the logits of c are no numbers \(2 such images\): the network is broken"):
         evaluation_of(logits, TARGETS, list("abcdef"))

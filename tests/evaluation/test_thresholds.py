@@ -24,7 +24,7 @@ def test_no_threshold_is_better(seed: int) -> None:
 
 
 def test_by_hand() -> None:
-    """Own pictures at 0.3 and 0.2, others below: said from 0.15 on. One half stays where it is as good as any."""
+    """Own images at 0.3 and 0.2, others below: said from 0.15 on. One half stays where it is as good as any."""
     shares = np.array([[0.3, 0.9, 0.4], [0.2, 0.7, 0.3], [0.1, 0.2, 0.2], [0.05, 0.1, 0.1]])
     targets = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]])
     assert fit_thresholds(shares, targets) == pytest.approx((0.15, 0.5, 0.5))
@@ -54,9 +54,9 @@ def test_fitted_thresholds_raise_the_macro_f1() -> None:
     dice = np.random.default_rng(0)
     targets = (dice.random((300, 5)) < 0.15).astype(int)
     logits = dice.normal(-3, 1, (300, 5)) + 2 * targets
-    plain = evaluation_of(logits, targets, task="several", resamples=0)
+    plain = evaluation_of(logits, targets, task="multi-label", resamples=0)
     fitted = fit_thresholds(plain.probabilities, targets)
-    better = evaluation_of(logits, targets, task="several", thresholds=fitted, resamples=0)
+    better = evaluation_of(logits, targets, task="multi-label", thresholds=fitted, resamples=0)
     assert plain.scores["macro_f1"].value < 0.4
     assert better.scores["macro_f1"].value > 0.65
     assert better.scores["mean_ap"] == plain.scores["mean_ap"]

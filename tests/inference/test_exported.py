@@ -25,7 +25,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import exported, is_exported, onnx_file, open_exported, openvino_file
 from vitrail.inference.digest import PIECE, digest_of
-from vitrail.inference.wire import fields, varint
+from vitrail.inference.protobuf import fields, varint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def source() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory, source: Checkpoint) -> Path:
-    """a.onnx, a.xml and a.bin, and folders of pictures named after classes."""
+    """a.onnx, a.xml and a.bin, and folders of images named after classes."""
     folder = tmp_path_factory.mktemp("exported")
     vitrail.export(source, folder / "a.onnx")
     vitrail.export(source, folder / "a.xml")
@@ -49,7 +49,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, source: Checkpoint) -> Path:
     return folder
 
 
-def pictures(shelf: Path) -> list[Path]:
+def make_images(shelf: Path) -> list[Path]:
     return sorted((shelf / "photos").rglob("*.png"))
 
 
@@ -61,12 +61,12 @@ def pictures(shelf: Path) -> list[Path]:
 def test_verbs_take_the_path_of_an_exported_file(name: str, shelf: Path, source: Checkpoint) -> None:
     path = shelf / name
     for ours, theirs in zip(
-        vitrail.predict(source, pictures(shelf)), vitrail.predict(path, pictures(shelf)), strict=True
+        vitrail.predict(source, make_images(shelf)), vitrail.predict(path, make_images(shelf)), strict=True
     ):
         assert ours[:2] == theirs[:2]
         np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
     np.testing.assert_allclose(
-        vitrail.embed(str(path), pictures(shelf)), vitrail.embed(source, pictures(shelf)), atol=1e-4
+        vitrail.embed(str(path), make_images(shelf)), vitrail.embed(source, make_images(shelf)), atol=1e-4
     )
     ours_scores = vitrail.evaluate(source, shelf / "photos", resamples=10).scores
     theirs_scores = vitrail.evaluate(path, shelf / "photos", resamples=10).scores
@@ -164,12 +164,12 @@ def test_predicting_never_imports_torch(shelf: Path) -> None:
         "print(len(vitrail.predict(model, images)), vitrail.embed(model, images).shape[0], 'torch' in sys.modules)"
     )
     for name in ("a.onnx", "a.xml"):
-        run = python("-c", code, shelf / name, *pictures(shelf))
+        run = python("-c", code, shelf / name, *make_images(shelf))
         assert (run.stdout, run.stderr) == ("10 10 False\n", "")
 
 
 def test_the_command_line_never_imports_torch(shelf: Path) -> None:
-    for verb, data, key in (("predict", pictures(shelf)[0], "predictions"), ("evaluate", shelf / "photos", "top1")):
+    for verb, data, key in (("predict", make_images(shelf)[0], "predictions"), ("evaluate", shelf / "photos", "top1")):
         run = python("-X", "importtime", "-m", "vitrail", verb, shelf / "a.onnx", data, "--json")
         assert run.returncode == 0, run.stderr
         assert key in json.loads(run.stdout)
@@ -179,7 +179,7 @@ def test_the_command_line_never_imports_torch(shelf: Path) -> None:
 
 
 def test_settings_of_an_exported_file_cannot_be_overridden(shelf: Path) -> None:
-    run = python("-m", "vitrail", "predict", shelf / "a.onnx", pictures(shelf)[0], "--set", "heads=2")
+    run = python("-m", "vitrail", "predict", shelf / "a.onnx", make_images(shelf)[0], "--set", "heads=2")
     assert run.returncode == 2
     assert "--set, --leave-out and --runtime have no meaning" in run.stderr
 

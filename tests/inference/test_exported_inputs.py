@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitrail.about import About
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
+from vitrail.images.model_info import About
 from vitrail.inference import exported
-from vitrail.inference.contents import Contents
+from vitrail.inference.export_info import Contents
 from vitrail.inference.exported import Exported
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +85,7 @@ def test_sides_are_multiples_of_a_patch() -> None:
     for height, width in ((6, 8), (8, 12), (8, 4), (2, 8), (0, 8)):
         with pytest.raises(InputError, match=f"multiples of 4x8 pixels, got {height}x{width}"):
             free.run(np.zeros((1, 3, height, width), np.float32))
-    with pytest.raises(InputError, match="takes pictures of 8x16 only, got 16x8"):
+    with pytest.raises(InputError, match="takes images of 8x16 only, got 16x8"):
         fixed.run(np.zeros((1, 3, 16, 8), np.float32))
 
 
@@ -94,7 +94,7 @@ def test_a_graph_that_resizes_takes_whole_images() -> None:
     whole = np.zeros((1, 51, 37, 3), np.uint8)
     runtime.run_bytes(whole)
     assert np.array_equal(seen[0], whole)
-    with pytest.raises(InputError, match="resizes and crops by itself, so it takes whole pictures"):
+    with pytest.raises(InputError, match="resizes and crops by itself, so it takes whole images"):
         runtime.run(np.zeros((1, 3, 8, 16), np.float32))
 
 

@@ -1,4 +1,4 @@
-"""split_jpegs: the pictures of a stream, byte for byte, however it is cut into pieces."""
+"""split_jpegs: the images of a stream, byte for byte, however it is cut into pieces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_thumbnail(data: bytes) -> bytes:
     return data[:2] + b"\xff\xe1" + (len(inside) + 2).to_bytes(2, "big") + inside + data[2:]
 
 
-PICTURES = [
+IMAGES = [
     jpeg(0),
     jpeg(1, progressive=True),  # several scans
     jpeg(2, restart_marker_blocks=2),  # marks within a scan
@@ -37,26 +37,26 @@ PICTURES = [
 
 
 def split(data: bytes, seed: int | None = None, most: int = 1 << 20) -> list[bytes]:
-    """The pictures, with the data given in pieces of any length."""
+    """The images, with the data given in pieces of any length."""
     dice, file = random.Random(seed), io.BytesIO(data)
     return list(split_jpegs(lambda size: file.read(size if seed is None else dice.randint(1, 40)), "cam", most))
 
 
-def test_every_picture_comes_out_as_it_went_in() -> None:
-    assert split(b"".join(PICTURES)) == PICTURES
+def test_every_image_comes_out_as_it_went_in() -> None:
+    assert split(b"".join(IMAGES)) == IMAGES
     for seed in range(8):
-        assert split(b"".join(PICTURES), seed) == PICTURES
+        assert split(b"".join(IMAGES), seed) == IMAGES
 
 
-def test_what_stands_between_pictures_is_left_out() -> None:
+def test_what_stands_between_images_is_left_out() -> None:
     lines = b"\r\n--frame\r\nContent-Type: image/jpeg\r\nContent-Length: 1234\r\n\r\n"
-    assert split(lines + lines.join(PICTURES) + b"\r\n--frame--\r\n", 3) == PICTURES
-    assert split(b"\0\0".join(PICTURES) + b"\0" * 100) == PICTURES
+    assert split(lines + lines.join(IMAGES) + b"\r\n--frame--\r\n", 3) == IMAGES
+    assert split(b"\0\0".join(IMAGES) + b"\0" * 100) == IMAGES
 
 
-@pytest.mark.parametrize("kind", range(len(PICTURES)))
+@pytest.mark.parametrize("kind", range(len(IMAGES)))
 def test_a_cut_anywhere_is_an_error(kind: int) -> None:
-    before, last = PICTURES[0], PICTURES[kind]
+    before, last = IMAGES[0], IMAGES[kind]
     for end in range(3, len(last), max(1, len(last) // 40)):
         found = split_jpegs(io.BytesIO(before + last[:end]).read, "cam", 1 << 20)
         assert next(found) == before
@@ -75,13 +75,13 @@ def test_a_cut_anywhere_is_an_error(kind: int) -> None:
         (b"\xff\xd8\xff\xd8\xff\xd8\xff", "frame 0 is damaged: no segment stands where one should"),
     ],
 )
-def test_what_is_no_stream_of_pictures(data: bytes, message: str) -> None:
+def test_what_is_no_stream_of_images(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         split(data)
 
 
-def test_a_picture_without_end_is_refused() -> None:
-    endless = PICTURES[0][:-2] + b"\x55" * (1 << 20)
+def test_an_image_without_end_is_refused() -> None:
+    endless = IMAGES[0][:-2] + b"\x55" * (1 << 20)
     with pytest.raises(ImageError, match="refused, frame 0 is larger than 100,000 bytes"):
         split(endless, most=100_000)
 

@@ -1,4 +1,4 @@
-"""Near ties of scaled pictures are decided by the full one: which they are, and what becomes of them."""
+"""Near ties of scaled images are decided by the full one: which they are, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.about import About, Described
 from vitrail.images import Preprocess
+from vitrail.images.model_info import About, Described
 from vitrail.inference import embed, predict
-from vitrail.inference.passes import PATIENCE, passes
+from vitrail.inference.batches import PATIENCE, passes
 from vitrail.inference.settling import CLEAR, near_ties, settle
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +25,7 @@ FULL, SCALED = Preprocess(size=32), Preprocess(size=32, scaled_decoding=True)
 class Sharpness(Described):
     """A stand-in network: 'smooth' and 'sharp' are `apart` and change places with full decoding, seen by its pixels."""
 
-    def __init__(self, full: Array, apart: float, preprocess: Preprocess = SCALED, task: str = "one") -> None:
+    def __init__(self, full: Array, apart: float, preprocess: Preprocess = SCALED, task: str = "single-label") -> None:
         self.about = About(preprocess, ("smooth", "sharp"), task=task)
         self.full, self.apart = full, apart
         self.given: list[int] = []
@@ -50,10 +50,10 @@ def data() -> bytes:
 def test_near_is_less_than_clear() -> None:
     apart = np.log(CLEAR)
     logits = np.array([[0, 5, 5 + 0.99 * apart], [5 + 1.01 * apart, 5, 0], [1, 1, 1], [-9, 3, -9]], np.float32)
-    assert near_ties(logits, "one").tolist() == [True, False, True, False]
-    assert near_ties(logits, "several").tolist() == [False] * 4  # every class is asked by itself
-    assert near_ties(logits[:, :1], "one").tolist() == [False] * 4
-    assert near_ties(np.zeros((2, 0), np.float32), "one").tolist() == [False] * 2
+    assert near_ties(logits, "single-label").tolist() == [True, False, True, False]
+    assert near_ties(logits, "multi-label").tolist() == [False] * 4  # every class is asked by itself
+    assert near_ties(logits[:, :1], "single-label").tolist() == [False] * 4
+    assert near_ties(np.zeros((2, 0), np.float32), "single-label").tolist() == [False] * 2
 
 
 def test_near_ties_of_all_batches_are_run_at_once() -> None:
@@ -111,7 +111,7 @@ def test_a_near_tie_does_not_wait_for_ever(data: bytes) -> None:
     assert first.logits.argmax(axis=1).tolist() == [1, 0]
     assert runtime.given == [2] * PATIENCE + [1]
     assert len(drawn) <= 2 * PATIENCE + 4
-    # What was waiting comes before an error that the pictures themselves raise.
+    # What was waiting comes before an error that the images themselves raise.
 
     def broken() -> Iterator[Any]:
         yield from (data, black, black)
@@ -127,7 +127,7 @@ def test_a_near_tie_does_not_wait_for_ever(data: bytes) -> None:
     assert clear.given == [2]  # without ties there is nothing to wait for
 
 
-def test_the_full_picture_decides(data: bytes, tmp_path: Path) -> None:
+def test_the_full_image_decides(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(data)
     full = FULL(data)
@@ -144,7 +144,7 @@ def test_all_else_is_run_once(data: bytes) -> None:
     full = FULL(data)
     with Image.open(io.BytesIO(data)) as image:
         decoded = np.asarray(image)
-    vectors, several = Sharpness(full, 0.2), Sharpness(full, 0.2, task="several")
+    vectors, several = Sharpness(full, 0.2), Sharpness(full, 0.2, task="multi-label")
     plain, memory = Sharpness(full, 0.2, FULL), Sharpness(full, 0.2)
     embed(vectors, [data])
     predict(several, [data])

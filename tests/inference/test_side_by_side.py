@@ -1,4 +1,4 @@
-"""Where readers fill the machine, each of them runs pictures of its own: the same answers, in order, nothing lost."""
+"""Where readers fill the machine, each of them runs images of its own: the same answers, in order, nothing lost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.about import About, Described
 from vitrail.errors import ImageError
 from vitrail.images import Preprocess
+from vitrail.images.model_info import About, Described
 from vitrail.inference import Prediction, predict, predictions
-from vitrail.inference import passes as passes_module
-from vitrail.inference.passes import passes
+from vitrail.inference import batches as passes_module
+from vitrail.inference.batches import passes
 
 Array = np.ndarray[Any, Any]
 
@@ -105,10 +105,10 @@ def test_threads_work_at_the_same_time() -> None:
     assert len(predict(Meeting(), shades(16), batch=8)) == 16
 
 
-def test_few_pictures_and_small_batches_are_run_by_all_threads_together() -> None:
-    for pictures, batch, threads in ((shades(7), 8, 2), (iter(shades(7)), 8, 2), (shades(9), 1, 2), (shades(9), 8, 1)):
+def test_few_images_and_small_batches_are_run_by_all_threads_together() -> None:
+    for images, batch, threads in ((shades(7), 8, 2), (iter(shades(7)), 8, 2), (shades(9), 1, 2), (shades(9), 8, 1)):
         lone = Lone()
-        assert len(list(predictions(lone, pictures, batch=batch, threads=threads))) > 6
+        assert len(list(predictions(lone, images, batch=batch, threads=threads))) > 6
         assert all(name == here() and not alone for name, alone, _ in lone.asked), (batch, threads)
 
 
@@ -126,14 +126,14 @@ def test_a_stream_is_never_drawn_further_than_two_batches(
     monkeypatch.setattr(passes_module, "_cores", lambda: threads)
     drawn = 0
 
-    def pictures() -> Iterator[bytes]:
+    def make_images() -> Iterator[bytes]:
         nonlocal drawn
         for shade in shades(200):
             drawn += 1
             yield shade
 
     lone = Lone()
-    for number, each in enumerate(predictions(lone, pictures(), batch=batch, threads=threads)):
+    for number, each in enumerate(predictions(lone, make_images(), batch=batch, threads=threads)):
         assert each.path == f"image {number}"
         assert drawn <= number + 1 + 2 * batch
     assert (number, drawn) == (199, 200)
@@ -154,12 +154,12 @@ def test_the_length_of_a_stream_is_not_asked_for() -> None:
     assert len(list(predictions(Lone(), Counted(), batch=8))) == 20
 
 
-def test_pictures_in_memory_are_not_held_for_a_part_of_a_batch() -> None:
+def test_images_in_memory_are_not_held_for_a_part_of_a_batch() -> None:
     alive, most = 0, 0
     counting = threading.RLock()  # frames come and go in several threads
 
     class Frame(np.ndarray[Any, Any]):
-        """A picture that is counted while it is somewhere."""
+        """An image that is counted while it is somewhere."""
 
         def __array_finalize__(self, other: object) -> None:
             nonlocal alive, most
@@ -184,7 +184,7 @@ def test_pictures_in_memory_are_not_held_for_a_part_of_a_batch() -> None:
         assert most <= 16, (files, most)  # views made on the way count as well
 
 
-def test_pictures_that_cannot_be_read_come_in_their_place(tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_come_in_their_place(tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n")
     images: list[Any] = shades(20)
@@ -203,7 +203,7 @@ def test_pictures_that_cannot_be_read_come_in_their_place(tmp_path: Path) -> Non
 
 
 def test_a_whole_part_that_cannot_be_read() -> None:
-    images: list[Any] = [b"no picture"] * 8 + shades(4)
+    images: list[Any] = [b"no image"] * 8 + shades(4)
     told: list[str] = []
     rows = [each.rows.tolist() for each in passes(Lone(), images, batch=8, skip=lambda n, _: told.append(n))]
     assert rows == [[8, 9, 10, 11]]
@@ -211,11 +211,11 @@ def test_a_whole_part_that_cannot_be_read() -> None:
 
 
 def test_what_was_drawn_before_an_error_comes_first() -> None:
-    def pictures() -> Iterator[bytes]:
+    def make_images() -> Iterator[bytes]:
         yield from shades(10)
         raise OSError("the camera is gone")
 
-    found, error = until_it_fails(predictions(Lone(), pictures(), batch=8))
+    found, error = until_it_fails(predictions(Lone(), make_images(), batch=8))
     assert isinstance(error, OSError)
     assert found == [f"image {row}" for row in range(10)]
     assert reading() == []
@@ -229,7 +229,7 @@ def test_what_the_network_raises_is_raised_in_its_place() -> None:
             return super().run(pixels)
 
     images = [encoded(np.zeros((20, 20, 3), np.uint8))] * 20
-    images[9], images[10] = b"no picture", encoded(np.full((20, 20, 3), 255, np.uint8))
+    images[9], images[10] = b"no image", encoded(np.full((20, 20, 3), 255, np.uint8))
     told: list[str] = []
     found, error = until_it_fails(predictions(Failing(), images, batch=8, skip=lambda name, _: told.append(name)))
     assert (str(error), told) == ("too bright", ["image 9"])
@@ -239,7 +239,7 @@ def test_what_the_network_raises_is_raised_in_its_place() -> None:
 
 def test_near_ties_are_decided_by_the_thread_that_found_them() -> None:
     class Unsure(Lone):
-        """Two classes as likely as each other, until the full picture is seen."""
+        """Two classes as likely as each other, until the full image is seen."""
 
         def __init__(self, full: Array) -> None:
             super().__init__()

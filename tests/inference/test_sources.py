@@ -35,7 +35,7 @@ def test_digits_of_every_script_sort(tmp_path: Path) -> None:
     assert found_in(tmp_path).index("x٣.png") < found_in(tmp_path).index("x10.png")
 
 
-def test_only_pictures_that_are_not_hidden(tmp_path: Path) -> None:
+def test_only_images_that_are_not_hidden(tmp_path: Path) -> None:
     touch(tmp_path, "a.PNG", "b.JPeG", "notes.txt", ".hidden.png", ".cache/c.png", "deep/er/d.webp", "e.avif", "png")
     (tmp_path / "folder.png").mkdir()
     assert found_in(tmp_path) == ["a.PNG", "b.JPeG", "deep/er/d.webp", "e.avif"]
@@ -62,7 +62,7 @@ def test_loops_and_pipes_are_passed_over(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
-    with pytest.raises(InputError, match=r"no pictures in .*: expected files ending in \.jpg, \.jpeg, \.jpe"):
+    with pytest.raises(InputError, match=r"no images in .*: expected files ending in \.jpg, \.jpeg, \.jpe"):
         find_images([tmp_path])
     (tmp_path / "broken.png").symlink_to(tmp_path / "gone")
     for name in ("nothing.png", "broken.png"):

@@ -36,7 +36,7 @@ def source() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory, source: Checkpoint) -> Path:
-    """a.pt2, and folders of pictures named after classes."""
+    """a.pt2, and folders of images named after classes."""
     folder = tmp_path_factory.mktemp("programs")
     vitrail.export(source, folder / "a.pt2", dynamic_size=True)
     dice = np.random.default_rng(0)
@@ -51,12 +51,12 @@ def shelf(tmp_path_factory: pytest.TempPathFactory, source: Checkpoint) -> Path:
 
 
 def test_verbs_take_the_path_of_a_program(shelf: Path, source: Checkpoint) -> None:
-    path, pictures = shelf / "a.pt2", sorted((shelf / "photos").rglob("*.png"))
+    path, images = shelf / "a.pt2", sorted((shelf / "photos").rglob("*.png"))
     assert is_exported(path)
-    for ours, theirs in zip(vitrail.predict(source, pictures), vitrail.predict(str(path), pictures), strict=True):
+    for ours, theirs in zip(vitrail.predict(source, images), vitrail.predict(str(path), images), strict=True):
         assert ours[:2] == theirs[:2]
         np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-5)
-    np.testing.assert_allclose(vitrail.embed(path, pictures), vitrail.embed(source, pictures), atol=1e-4)
+    np.testing.assert_allclose(vitrail.embed(path, images), vitrail.embed(source, images), atol=1e-4)
     expected = vitrail.evaluate(source, shelf / "photos", resamples=10).scores
     found = vitrail.evaluate(path, shelf / "photos", resamples=10).scores
     for each in expected:
@@ -87,10 +87,10 @@ def test_a_program_knows_what_it_is_and_takes_sizes_in_patches(shelf: Path, sour
         open_runtime(shelf / "a.pt2", "packed")
 
 
-def test_bytes_and_whole_pictures_go_in(tmp_path: Path, source: Checkpoint) -> None:
+def test_bytes_and_whole_images_go_in(tmp_path: Path, source: Checkpoint) -> None:
     vitrail.export(source, tmp_path / "whole.pt2", pixels="bytes", resize_inside=True)
-    pictures = list(np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8))
-    found, expected = vitrail.predict(tmp_path / "whole.pt2", pictures), vitrail.predict(source, pictures)
+    images = list(np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8))
+    found, expected = vitrail.predict(tmp_path / "whole.pt2", images), vitrail.predict(source, images)
     for one, other in zip(found, expected, strict=True):
         assert one.labels[0] == other.labels[0]
         np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-3)

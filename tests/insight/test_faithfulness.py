@@ -13,12 +13,12 @@ from torch import Tensor
 
 from insight.small import build
 from vitrail.insight import Best, explain_pixels
-from vitrail.insight.covering import Ask
-from vitrail.insight.drawing import Drawn
+from vitrail.insight.activations import Answer, asked
+from vitrail.insight.attribution import Drawn
 from vitrail.insight.faithfulness import area, centre_first, curves, order_of, random_orders, scores_of
-from vitrail.insight.judging import Candidate, judged
+from vitrail.insight.map_scores import Candidate, judged
 from vitrail.insight.methods import Relevance
-from vitrail.insight.recording import Answer, asked
+from vitrail.insight.occlusion import Ask
 from vitrail.insight.sanity import outlying, rank_correlation, shuffled
 from vitrail.insight.targets import Aim, aim_at
 
@@ -30,17 +30,17 @@ def pixels() -> Tensor:
 
 def test_curves_by_hand(pixels: Tensor) -> None:
     model = build()
-    picture = pixels[0]
+    image = pixels[0]
     aim = aim_at(2, asked(model, pixels[:1]).logits[0])
     order = np.array([4, 0, 5, 2, 1, 3])
-    [found] = curves(partial(asked, model), picture, (2, 3), [order], aim)
+    [found] = curves(partial(asked, model), image, (2, 3), [order], aim)
 
     def probability(gone: list[int]) -> float:
-        changed = picture.clone()
+        changed = image.clone()
         for patch in gone:
             row, column = divmod(patch, 3)
             for channel in range(3):
-                changed[channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = picture[channel].mean()
+                changed[channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = image[channel].mean()
         with torch.no_grad():
             return float(model(changed[None]).softmax(dim=1)[0, 2])
 

@@ -14,9 +14,9 @@ from torch import Tensor
 import vitrail
 from insight.small import POOLS, build
 from vitrail.insight import GradCam, IntegratedGradients, Occlusion, explain_pixels, gradients
-from vitrail.insight.covering import covered, occlusion_map
+from vitrail.insight.activations import Answer
 from vitrail.insight.gradients import integrated_gradients, patch_sums
-from vitrail.insight.recording import Answer
+from vitrail.insight.occlusion import covered, occlusion_map
 from vitrail.insight.targets import aim_at
 from vitrail.network import ViT
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 import vitrail
 from insight.small import build
-from vitrail.insight import portrait as portraits
+from vitrail.insight import model_figures as portraits
 from vitrail.insight.cards import card, film, heads_sheet, save_film
-from vitrail.insight.explaining import explain
+from vitrail.insight.explainer import explain
 from vitrail.insight.explanation import Explanation
+from vitrail.insight.image_sheets import heat_over, smoothed
 from vitrail.insight.measures import (
     attention_distance,
     attention_distances,
@@ -26,11 +27,10 @@ from vitrail.insight.measures import (
     principal_colours,
     token_norms,
 )
+from vitrail.insight.model_figures import portrait
 from vitrail.insight.pages import Figure, write_page
-from vitrail.insight.pictures import heat_over, smoothed
 from vitrail.insight.plots import cells, dots, histogram, ticks
-from vitrail.insight.portrait import portrait
-from vitrail.insight.slimming import batches_of
+from vitrail.insight.pruning_run import batches_of
 from vitrail.insight.tracing import trace
 
 
@@ -68,9 +68,9 @@ def test_distances_of_a_network_by_loops(pixels: Tensor) -> None:
     for block in range(3):
         for place, head in enumerate(model.config.heads_of(block)):
             total = 0.0
-            for picture in range(2):
+            for image in range(2):
                 for query in range(6):
-                    row = seen.attention[block][picture, place, 2 + query, 2:].tolist()
+                    row = seen.attention[block][image, place, 2 + query, 2:].tolist()
                     for key, weight in enumerate(row):
                         away = math.hypot(4 * (query // 3 - key // 3), 4 * (query % 3 - key % 3))
                         total += weight / sum(row) * away / 12
@@ -190,16 +190,16 @@ def test_the_box_is_what_the_network_sees(
     np.testing.assert_allclose(preprocess.box(*size), expected, atol=1e-9)
 
 
-def test_a_box_with_a_margin_by_the_picture_itself() -> None:
+def test_a_box_with_a_margin_by_the_image_itself() -> None:
     """A bright square in the middle of what is seen is in the middle of the box."""
     preprocess = vitrail.Preprocess(size=224, crop=0.9)
     left, top, right, bottom = preprocess.box(300, 451)
     image = np.zeros((300, 451, 3), np.uint8)
     image[round(top) : round(bottom), round(left) : round(right)] = 255
-    seen = np.asarray(preprocess.view(image))
+    seen = np.asarray(preprocess.visible_image(image))
     assert seen[3:-3, 3:-3].min() == 255
     image = 255 - image
-    assert np.asarray(preprocess.view(image))[3:-3, 3:-3].max() == 0
+    assert np.asarray(preprocess.visible_image(image))[3:-3, 3:-3].max() == 0
 
 
 @pytest.mark.row("VE.3")
@@ -256,20 +256,20 @@ def test_captions_are_only_text(tmp_path: Path) -> None:
 @pytest.mark.row("VE.3")
 def test_card_heads_and_film(tmp_path: Path) -> None:
     dice = np.random.default_rng(0)
-    picture = Image.fromarray(dice.integers(0, 255, (30, 90, 3), dtype=np.uint8))
+    image = Image.fromarray(dice.integers(0, 255, (30, 90, 3), dtype=np.uint8))
     model = build(registers=1)
     loaded = vitrail.Checkpoint(model, vitrail.Preprocess(size=(8, 12), crop=1.0))
-    found = [explain(loaded, picture, method) for method in ("relevance", "rollout", "occlusion")]
+    found = [explain(loaded, image, method) for method in ("relevance", "rollout", "occlusion")]
     drawn = card(found)
     assert drawn.width > 4 * 300
-    frames = film(loaded, picture)
+    frames = film(loaded, image)
     assert len(frames) == 3
     save_film(frames, str(tmp_path / "film.gif"))
     with Image.open(tmp_path / "film.gif") as moving:
         assert moving.n_frames == 3
         assert moving.info["loop"] == 0
         assert moving.info["duration"] == 700  # milliseconds a frame
-    grid = heads_sheet(loaded, picture, 4)
+    grid = heads_sheet(loaded, image, 4)
     assert grid.height > 3 * 80
 
 
@@ -292,14 +292,14 @@ def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(portraits, "histogram", keep("norms", histogram))
     sizes = iter([np.r_[[2.9] * 3, [3.1] * 5, [1.0] * 16]] * 4)
     monkeypatch.setattr(portraits, "token_norms", lambda model, pixels: (np.array([7.0] * len(pixels)), next(sizes)))
-    figures = {each.name: each for each in portraits.figures_of_pictures(loaded, images[:14], "14 images")}
+    figures = {each.name: each for each in portraits.figures_of_images(loaded, images[:14], "14 images")}
     expected = attention_distances(loaded.model, torch.from_numpy(loaded.preprocess.batch(images[:14])))
     np.testing.assert_allclose(drawn["dots"][0], expected, rtol=1e-5)
     assert drawn["norms"][1][2] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
     assert f"{5 / 24:.1%} are larger than 3 times the median" in figures["norms"].caption
     monkeypatch.undo()
     page = portrait(loaded, tmp_path, images).page.read_text()
-    assert "Measured on 16 pictures." in page
+    assert "Measured on 16 images." in page
 
 
 @pytest.mark.row("000.28", "P.9")

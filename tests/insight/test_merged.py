@@ -17,10 +17,10 @@ from vitrail.insight import Attention, Explanation, Flow, GradCam, GradientRollo
 from vitrail.insight.cards import film, heads_sheet
 from vitrail.insight.flow import merged_rows
 from vitrail.insight.rollout import with_residual, without_weak
+from vitrail.insight.token_rows import spread
 from vitrail.insight.tracing import watch
 from vitrail.network import Positions, Rotary, ViT, with_merging
-from vitrail.network.merging import spread
-from vitrail.network.tokens import Place
+from vitrail.network.tokens import TokenLayout
 
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
@@ -46,7 +46,7 @@ METHODS = [
 
 
 def of_few(copies: list[int]) -> Tensor:
-    """A picture of six different patches, each in so many places, neighbours equal; one row: (1, 3, 4, 4 * patches)."""
+    """An image of six different patches, each in so many places, neighbours equal; one row: (1, 3, 4, 4 * patches)."""
     dice = torch.Generator().manual_seed(3)
     patches = torch.randn(len(copies), 3, 4, 4, generator=dice)
     return torch.cat([patches[kind] for kind, count in enumerate(copies) for _ in range(count)], dim=2)[None]
@@ -63,10 +63,10 @@ def test_where_equal_patches_merge_nothing_changes(kind: str, copies: list[int],
     """Merging equal tokens is exact with attention in proportion to size, and so is every map."""
     model, pixels = nowhere(copies, **KINDS[kind]), of_few(copies).double()
     merging = with_merging(model, per_block)
-    merged = watch(merging, pixels).places[-1]
-    assert merged.sizes is not None
+    merged = watch(merging, pixels).layouts[-1]
+    assert merged.counts is not None
     for patch in range(sum(copies)):  # the test is one only if equal ones have merged, and no others
-        mates = (merged.sources[0] == merged.sources[0, patch]).nonzero().flatten().tolist()
+        mates = (merged.patch_to_token[0] == merged.patch_to_token[0, patch]).nonzero().flatten().tolist()
         kinds = np.repeat(range(len(copies)), copies)
         assert {int(kinds[each]) for each in mates} == {int(kinds[patch])}
     torch.testing.assert_close(merging(pixels), model(pixels))
@@ -112,12 +112,12 @@ def test_maps_of_a_merging_network_against_matrices(kind: str) -> None:
         np.testing.assert_allclose(relevant[row].ravel(), (start @ relevance - own)[prefix:], atol=1e-5)
 
 
-def _held(place: Place, prefix: int) -> list[set[int]]:
+def _held(place: TokenLayout, prefix: int) -> list[set[int]]:
     """Which original tokens each token holds."""
     tokens: list[set[int]] = [{number} for number in range(prefix)]
-    if place.sources is None:
+    if place.patch_to_token is None:
         return tokens + [{prefix + number} for number in range(6)]
-    sources = place.sources[0].tolist()
+    sources = place.patch_to_token[0].tolist()
     count = max(sources) + 1
     return tokens + [{prefix + patch for patch in range(6) if sources[patch] == token} for token in range(count)]
 
@@ -130,7 +130,7 @@ def test_a_query_is_seen_by_the_token_that_holds_it() -> None:
         for patch in range(6):
             found = maps(model, pixels, Attention(block, 1, patch))
             for row in range(2):
-                sources = None if places[block].sources is None else places[block].sources[row].tolist()
+                sources = None if places[block].patch_to_token is None else places[block].patch_to_token[row].tolist()
                 token = patch if sources is None else sources[patch]
                 weights = seen.attention[block][row, 1, 2 + token].detach()
                 for other in range(6):
@@ -143,7 +143,7 @@ def test_a_query_is_seen_by_the_token_that_holds_it() -> None:
 
 def test_weak_links_are_counted_between_patches() -> None:
     """A token of three patches has links three times as many, each a third as strong."""
-    place = Place((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
+    place = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
     fused = torch.tensor([[[0.1, 0.6, 0.3], [0.1, 0.45, 0.45], [0.3, 0.66, 0.04]]])
     # strengths: 0.2 (x3), 0.3 (x1); 0.15 (x9), 0.45 (x3); 0.22 (x3), 0.04 (x1): 20, from the weakest 1, 9, 3, 3
     for discard, cut in ((0.04, []), (0.05, [4]), (0.49, [4]), (0.5, [4, 2]), (0.65, [4, 2, 0]), (0.8, [4, 2, 0, 5])):
@@ -157,9 +157,9 @@ def test_weak_links_are_counted_between_patches() -> None:
 
 def test_links_of_a_merged_token_are_the_mean_of_what_it_holds() -> None:
     """A cls token and four patches, of which three become one: at once, or two and then the third."""
-    whole = Place((1, 4), 1)
-    two = Place((1, 4), 1, sizes=torch.tensor([[1.0, 2.0, 1.0, 1.0]]), sources=torch.tensor([[0, 0, 1, 2]]))
-    three = Place((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
+    whole = TokenLayout((1, 4), 1)
+    two = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 2.0, 1.0, 1.0]]), sources=torch.tensor([[0, 0, 1, 2]]))
+    three = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
     step = torch.rand(1, 5, 5)
     first, merged, last = merged_rows(step, whole, three)[0]
     torch.testing.assert_close((first, last), (step[0, 0], step[0, 4]))
@@ -205,15 +205,15 @@ def test_every_method_explains_a_merging_network(kind: str) -> None:
 def test_sheets_and_films_show_all_patches() -> None:
     model = build(merge_per_block=2)
     checkpoint = vitrail.Checkpoint(model, vitrail.Preprocess(size=(8, 12)))
-    picture = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
-    from vitrail.insight.figures import looks
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
+    from vitrail.insight.attention_figures import looks
 
-    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None]
+    pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
     seen = watch(model, pixels)
     for block in (0, 1, -1):
         found = looks(seen, block, (2, 3))
-        row = spread(seen.trace.attention[block][:, :, 0], seen.places[block % 3])[0, :, 1:]
+        row = spread(seen.trace.attention[block][:, :, 0], seen.layouts[block % 3])[0, :, 1:]
         torch.testing.assert_close(found.flatten(1), row.detach())
         np.testing.assert_allclose(found.mean(dim=0).numpy(), maps(model, pixels, Attention(block))[0], atol=1e-6)
-    assert len(film(checkpoint, picture)) == 3
-    assert heads_sheet(checkpoint, picture, 4).width > 100
+    assert len(film(checkpoint, image)) == 3
+    assert heads_sheet(checkpoint, image, 4).width > 100

@@ -15,6 +15,7 @@ import vitrail
 from vitrail.errors import InputError
 from vitrail.insight import prune_heads, trace
 from vitrail.network import Positions, Rotary, ViT, ViTConfig
+from vitrail.network.surgery import with_head
 
 pytestmark = pytest.mark.row("000.15")
 
@@ -215,7 +216,7 @@ def test_the_last_heads_cannot_go_one_by_one() -> None:
 
 def test_other_networks_can_be_made_from_a_pruned_one(pixels: Tensor) -> None:
     pruned = prune_heads(build(), CUTS)
-    tuned = pruned.with_head(2)
+    tuned = with_head(pruned, 2)
     assert tuned.config.kept_heads == pruned.config.kept_heads
     assert torch.equal(tuned.features(pixels).patches, pruned.features(pixels).patches)
 

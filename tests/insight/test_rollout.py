@@ -27,7 +27,7 @@ def maps(model: ViT, pixels: Tensor, method: Any, target: Any = 3) -> list[Array
 
 
 def weights_and_gradients(model: ViT, pixels: Tensor, target: int) -> tuple[list[Array], list[Array], Array]:
-    """Attention and gradients, each block (A, T, T), of one picture; and what the pool reads (T,)."""
+    """Attention and gradients, each block (A, T, T), of one image; and what the pool reads (T,)."""
     seen = trace(model, pixels)
     slopes = torch.autograd.grad(seen.logits[0, target], seen.attention)
     return (
@@ -173,7 +173,7 @@ def test_e45_every_block_is_weighted_by_its_own_gradient(pixels: Tensor) -> None
 
 
 def test_e46_maps_under_the_fused_kernel_twice_and_for_the_whole_batch(pixels: Tensor) -> None:
-    """Nothing empty, nothing left over from the call before, every picture of a batch, any aspect, any prefix."""
+    """Nothing empty, nothing left over from the call before, every image of a batch, any aspect, any prefix."""
     model = build(registers=2)
     first = maps(model, pixels, "rollout")
     again = maps(model, pixels, "rollout")
@@ -189,10 +189,10 @@ def test_e46_maps_under_the_fused_kernel_twice_and_for_the_whole_batch(pixels: T
 @pytest.mark.row("VE.1")
 def test_links_to_the_class_token_are_never_cut() -> None:
     from vitrail.insight.rollout import without_weak
-    from vitrail.network.tokens import Place
+    from vitrail.network.tokens import TokenLayout
 
     fused = torch.tensor([[[0.01, 0.5, 0.49], [0.02, 0.38, 0.6], [0.03, 0.57, 0.4]]])
-    found = without_weak(fused, 0.99, Place((1, 2), 1))
+    found = without_weak(fused, 0.99, TokenLayout((1, 2), 1))
     torch.testing.assert_close(found[0, :, 0], fused[0, :, 0])
     assert (found[0, :, 1:] > 0).sum() == 1
     assert found[0, 1, 2] == pytest.approx(0.6)

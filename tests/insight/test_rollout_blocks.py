@@ -34,7 +34,7 @@ def test_a_map_for_each_block_and_a_final_one_laid_over_the_image() -> None:
     assert len({each.tobytes() for each in maps}) == 3
     checkpoint = vitrail.Checkpoint(model, vitrail.Preprocess(size=(8, 12), crop=1.0))
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8))
-    laid = [explain(checkpoint, photo, Rollout(discard=0.0, blocks=count)).picture() for count in (1, 2, 3)]
+    laid = [explain(checkpoint, photo, Rollout(discard=0.0, blocks=count)).overlay() for count in (1, 2, 3)]
     assert {each.size for each in laid} == {laid[0].size}
     assert len({each.tobytes() for each in laid}) == 3
 

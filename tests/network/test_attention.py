@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.errors import ConfigError
 from vitrail.network import Attention, Positions, ViTConfig
-from vitrail.network.attention import off_line
-from vitrail.network.tokens import Place
+from vitrail.network.attention import axial_mask
+from vitrail.network.tokens import TokenLayout
 
 BIASES = ["all", "none", "no-key"]
 
@@ -288,9 +288,9 @@ def test_causal_attention_does_not_look_ahead(x: Tensor, explicit: bool) -> None
 def test_causal_attention_with_a_bias_on_its_scores(x: Tensor) -> None:
     attention = build(causal=True)
     sizes = torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7)
-    place = Place((1, 7), 0, sizes=sizes)
-    explicit = attention.attend(x, place=place, explicit=True)
-    torch.testing.assert_close(attention(x, place=place), explicit.output, atol=1e-5, rtol=1e-5)
+    place = TokenLayout((1, 7), 0, sizes=sizes)
+    explicit = attention.attend(x, layout=place, explicit=True)
+    torch.testing.assert_close(attention(x, layout=place), explicit.output, atol=1e-5, rtol=1e-5)
     assert explicit.weights.triu(1).abs().max() == 0
 
 
@@ -320,17 +320,17 @@ def test_a_head_mask_scales_what_a_head_gathers(x: Tensor) -> None:
 def test_axial_attention_is_full_attention_under_a_mask(line: str, prefix: int) -> None:
     grid = (3, 4)
     attention = build(line=line)
-    place = Place(grid, prefix)
+    place = TokenLayout(grid, prefix)
     x = torch.randn(2, prefix + 12, 16)
     unseen = torch.zeros(prefix + 12, prefix + 12, dtype=torch.bool)
     for i in range(12):
         for j in range(12):
             same = i // 4 == j // 4 if line == "row" else i % 4 == j % 4
             unseen[prefix + i, prefix + j] = not same
-    assert torch.equal(off_line(place, line, x.device), unseen)
+    assert torch.equal(axial_mask(place, line, x.device), unseen)
     expected = plainly(attention, x, unseen=unseen)
-    torch.testing.assert_close(attention(x, place=place), expected, atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, place=place, explicit=True)
+    torch.testing.assert_close(attention(x, layout=place), expected, atol=1e-5, rtol=1e-5)
+    attended = attention.attend(x, layout=place, explicit=True)
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
     assert attended.weights[..., unseen].abs().max() == 0
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(2, 4, prefix + 12))
@@ -350,7 +350,7 @@ def test_axial_attention_costs_lines_not_the_square() -> None:
             attention = Attention(16, 4, 4, line=line)
             x = torch.empty(1, side * side, 16)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            attention(x, place=Place((side, side), 0))
+            attention(x, layout=TokenLayout((side, side), 0))
         return counter.get_total_flops() // 2 - side * side * 16 * 64  # less qkv and out
 
     for side in (4, 8, 16):
@@ -364,15 +364,15 @@ def test_relative_keys_shift_the_scores() -> None:
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.4)
     x = torch.randn(2, 7, 16)
-    place = Place((2, 3), 1)
+    place = TokenLayout((2, 3), 1)
     q, k, v = split(attention, x)
     scores = q @ k.mT / 2
     for i in range(6):
         for j in range(6):
             scores[:, :, 1 + i, 1 + j] += q[:, :, 1 + i] @ attention.relative.table[i - j + 5] / 2
     expected = attention.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, place=place), expected, atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, place=place, explicit=True)
+    torch.testing.assert_close(attention(x, layout=place), expected, atol=1e-5, rtol=1e-5)
+    attended = attention.attend(x, layout=place, explicit=True)
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -380,7 +380,7 @@ def test_relative_keys_shift_the_scores() -> None:
 @pytest.mark.parametrize("kind", ["plain", "causal", "row", "column", "relative", "sizes"])
 def test_the_rows_asked_for_are_those_of_the_whole_matrix(x: Tensor, kind: str, rows: tuple[int, ...]) -> None:
     """And beside them the tokens come from all rows, as ever."""
-    place = Place((2, 3), 1)
+    place = TokenLayout((2, 3), 1)
     if kind == "relative":
         positions = Positions("relative")
         config = ViTConfig(image_size=(8, 12), patch_size=4, width=16, heads=4, depth=1, positions=positions)
@@ -391,8 +391,8 @@ def test_the_rows_asked_for_are_those_of_the_whole_matrix(x: Tensor, kind: str, 
         attention = build(causal=kind == "causal", line=kind if kind in ("row", "column") else "")
     if kind == "sizes":
         place = place._replace(sizes=torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7))
-    every = attention.attend(x, place=place, explicit=True)
-    some = attention.attend(x, place=place, explicit=True, rows=rows)
+    every = attention.attend(x, layout=place, explicit=True)
+    some = attention.attend(x, layout=place, explicit=True, rows=rows)
     assert every.weights is not None
     assert some.weights is not None
     torch.testing.assert_close(some.weights, every.weights[:, :, list(rows)])

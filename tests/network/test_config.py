@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 from vitrail.network.config import (
@@ -115,7 +115,7 @@ WHOLE = [
 def test_whole_numbers(name: str, value: Any) -> None:
     message = refusal(tiny, **{name: value})
     assert message.startswith(f"{name}: expected a whole number from ")
-    assert message.endswith(f"got {shown(value)}")
+    assert message.endswith(f"got {short_repr(value)}")
 
 
 SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
@@ -136,7 +136,7 @@ NUMBERS = [
 def test_numbers(name: str, value: Any) -> None:
     message = refusal(tiny, **{name: value})
     assert message.startswith(f"{name}: expected a number from ")
-    assert message.endswith(f"got {shown(value)}")
+    assert message.endswith(f"got {short_repr(value)}")
 
 
 CHOICES = [

@@ -15,9 +15,9 @@ from vitrail.errors import ConfigError
 from vitrail.network import ViT, ViTConfig
 from vitrail.network.config import ACTIVATIONS
 from vitrail.network.encoder import Block, LayerScale, Mlp, SwiGLU, TokenBatchNorm, activate, drop_path
-from vitrail.network.tokens import Place
+from vitrail.network.tokens import TokenLayout
 
-HERE = Place((2, 3), 1)
+HERE = TokenLayout((2, 3), 1)
 
 
 def tiny(**changes: Any) -> ViTConfig:
@@ -122,7 +122,7 @@ def test_a_block_is_equations_2_and_3(x: Tensor, eps: float) -> None:
 def test_an_axial_block_attends_along_its_line_and_then_has_its_mlp(x: Tensor, index: int, axis: str) -> None:
     each: Any = shaken(Block(tiny(axial=True), index=index))
     assert each.attention.line == axis
-    after = each.attention(layer_norm(x, each.norm1), place=HERE) + x
+    after = each.attention(layer_norm(x, each.norm1), layout=HERE) + x
     expected = each.mlp(layer_norm(after, each.norm2)) + after
     torch.testing.assert_close(each(x, HERE).tokens, expected, atol=1e-5, rtol=1e-5)
     everywhere = shaken(Block(tiny(), index=index))

@@ -15,8 +15,8 @@ from vitrail.insight import trace
 from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
 from vitrail.network.config import INITIALISATIONS
 from vitrail.network.heads import AttentionPool, DistillationHead, Head, Pool, pool_weights
-from vitrail.network.tokens import Place
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty, with_head
+from vitrail.network.tokens import TokenLayout
 
 BOTH = {"distillation_token": True, "pool": "cls+distillation"}
 
@@ -53,7 +53,7 @@ def test_embed_encode_norm_pool_head(pixels: Tensor) -> None:
 @pytest.mark.row("003.10")
 def test_the_head_reads_token_0_alone_and_gap_the_patches_alone(pixels: Tensor) -> None:
     tokens = torch.randn(3, 9, 16)
-    place = Place((2, 3), 3)
+    place = TokenLayout((2, 3), 3)
     changed = tokens.clone()
     changed[:, 1:] += 1
     assert torch.equal(Pool("cls")(changed, place), Pool("cls")(tokens, place))
@@ -127,20 +127,20 @@ def test_two_vectors_side_by_side_with_a_representation_and_another_head(pixels:
     model = build(pool="cls+mean", representation_width=24)
     assert model.head.representation.weight.shape == (24, 32)
     assert model.head.classify.weight.shape == (5, 24)
-    both = model.pool(model.norm(model.encode(pixels).tokens), Place((2, 3), 1))
+    both = model.pool(model.norm(model.encode(pixels).tokens), TokenLayout((2, 3), 1))
     expected = torch.tanh(both @ model.head.representation.weight.T + model.head.representation.bias)
     torch.testing.assert_close(trace(model, pixels).pooled, expected, atol=1e-5, rtol=1e-4)
-    tuned = model.with_head(3)
+    tuned = with_head(model, 3)
     assert torch.equal(tuned.head.classify.weight, torch.zeros(3, 32))
     torch.testing.assert_close(tuned.embed(pixels), both)
-    kept = model.with_head(3, keep_representation=True)
+    kept = with_head(model, 3, keep_representation=True)
     torch.testing.assert_close(kept.embed(pixels), expected, atol=1e-5, rtol=1e-4)
-    bare = model.with_head(0)
+    bare = with_head(model, 0)
     torch.testing.assert_close(bare(pixels), both)
 
 
 def test_merged_tokens_count_for_all_they_hold_beside_the_cls_token() -> None:
-    tokens, place = torch.randn(1, 4, 16), Place((2, 3), 1, sizes=torch.tensor([[1.0, 1.0, 3.0, 2.0]]))
+    tokens, place = torch.randn(1, 4, 16), TokenLayout((2, 3), 1, sizes=torch.tensor([[1.0, 1.0, 3.0, 2.0]]))
     whole = tokens[:, [1, 2, 2, 2, 3, 3]].mean(dim=1)
     torch.testing.assert_close(Pool("cls+mean")(tokens, place), torch.cat((tokens[:, 0], whole), dim=1))
     shares = pool_weights(tokens, place, "cls+mean")
@@ -219,8 +219,8 @@ def test_a_representation_layer_is_dense_and_tanh(pixels: Tensor, width: int, po
 def test_100_classes_on_the_representation_or_on_token_0() -> None:
     """Both heads at full size: on the tanh layer, and straight on the cls token (E22)."""
     pixels = torch.empty(32, 3, 224, 224, device="meta")
-    pooled = on_meta(ViTConfig(classes=100, representation_width=768))
-    straight = on_meta(ViTConfig(classes=100))
+    pooled = build_empty(ViTConfig(classes=100, representation_width=768))
+    straight = build_empty(ViTConfig(classes=100))
     assert pooled(pixels).shape == straight(pixels).shape == (32, 100)
     assert trace(pooled, pixels, attention=False, hidden=False).pooled.shape == (32, 768)
     counts = [sum(each.numel() for each in model.parameters()) for model in (pooled, straight)]
@@ -233,7 +233,7 @@ def test_100_classes_on_the_representation_or_on_token_0() -> None:
 def test_fine_tuning_drops_the_representation_and_keeps_the_rest(pixels: Tensor, changes: dict[str, Any]) -> None:
     model = build(representation_width=40, classes=9, **changes)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    tuned = model.with_head(3)
+    tuned = with_head(model, 3)
     assert (tuned.config.classes, tuned.config.representation_width) == (3, 0)
     assert tuned.head.representation is None
     state = tuned.state_dict()
@@ -256,7 +256,7 @@ def test_fine_tuning_drops_the_representation_and_keeps_the_rest(pixels: Tensor,
 @pytest.mark.row("4.REP", "004.10")
 def test_the_hidden_layer_may_stay_while_the_last_is_reset(pixels: Tensor) -> None:
     model = build(representation_width=40, classes=9)
-    tuned = model.with_head(3, keep_representation=True)
+    tuned = with_head(model, 3, keep_representation=True)
     assert tuned.config.representation_width == 40
     assert torch.equal(tuned.head.representation.weight, model.head.representation.weight)
     assert torch.equal(tuned.head.representation.bias, model.head.representation.bias)
@@ -269,10 +269,10 @@ def test_the_hidden_layer_may_stay_while_the_last_is_reset(pixels: Tensor) -> No
 @pytest.mark.row("004.10")
 def test_swapped_heads_keep_dtype_and_may_be_absent(pixels: Tensor) -> None:
     model = build(**BOTH).to(torch.float64)
-    tuned = model.with_head(2)
+    tuned = with_head(model, 2)
     assert tuned.head.distil.weight.dtype == torch.float64
     assert torch.equal(tuned.head.distil.weight, torch.zeros(2, 16, dtype=torch.float64))
-    bare = model.with_head(0)
+    bare = with_head(model, 0)
     embedding = bare(pixels.double())
     tokens = model.norm(model.encode(pixels.double()).tokens)
     torch.testing.assert_close(embedding, tokens[:, :2].mean(dim=1))
@@ -329,7 +329,7 @@ def test_map_is_a_probe_that_attends_then_an_mlp(pixels: Tensor) -> None:
 def test_merged_tokens_count_for_all_they_hold() -> None:
     tokens = torch.randn(1, 4, 16)
     sizes = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
-    place = Place((2, 3), 1, sizes=sizes)
+    place = TokenLayout((2, 3), 1, sizes=sizes)
     whole = tokens[:, [1, 2, 2, 2, 3, 3]]
     torch.testing.assert_close(Pool("mean")(tokens, place), whole.mean(dim=1))
     weights = pool_weights(tokens, place, "mean")
@@ -339,7 +339,7 @@ def test_merged_tokens_count_for_all_they_hold() -> None:
     pooled = pool.weigh(tokens, place)
     torch.testing.assert_close(pooled.vector, vector, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(pooled.weights, F.pad(shares, (1, 0)), atol=1e-6, rtol=1e-5)
-    repeated = pool(tokens[:, [0, 1, 2, 2, 2, 3, 3]], Place((2, 3), 1))
+    repeated = pool(tokens[:, [0, 1, 2, 2, 2, 3, 3]], TokenLayout((2, 3), 1))
     torch.testing.assert_close(pooled.vector, repeated, atol=1e-5, rtol=1e-5)
 
 

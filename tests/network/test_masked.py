@@ -152,7 +152,7 @@ def test_learned_positions(mae: Any) -> None:
 
 
 def test_another_size_reads_positions_on_the_grid(mae: Any) -> None:
-    """transformers resamples the decoder's positions along one line of patches, as if the picture had one row.
+    """transformers resamples the decoder's positions along one line of patches, as if the image had one row.
 
     With positions of the right grid in its hands it gives our numbers; with its own it is far from them.
     """

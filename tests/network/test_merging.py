@@ -20,11 +20,12 @@ import vitrail
 from shipping.conftest import operators_read_once  # noqa: F401  (a fixture)
 from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
+from vitrail.insight.cost import estimate
+from vitrail.insight.token_rows import carry, collect, spread
 from vitrail.network import Attention, Positions, Rotary, ViT, ViTConfig, with_merging
-from vitrail.network.cost import estimate
 from vitrail.network.encoder import Tape
-from vitrail.network.merging import carry, collect, match, merge, most_joined, spread, unmerge
-from vitrail.network.tokens import Place
+from vitrail.network.merging import match, merge, most_joined, unmerge
+from vitrail.network.tokens import TokenLayout
 
 
 def build(**changes: Any) -> ViT:
@@ -106,49 +107,49 @@ def test_the_most_alike_are_joined() -> None:
 def test_merging_is_a_mean_weighted_by_size(prefix: int, count: int) -> None:
     x, metric = torch.randn(2, prefix + 9, 4), torch.randn(2, prefix + 9, 3)
     places = torch.randn(9, 2)
-    place = Place((3, 3), prefix, places)
+    layout = TokenLayout((3, 3), prefix, places)
     patches = x[:, prefix:]
     for _ in range(3):  # merging what was merged keeps the books
-        x, place = merge(x, place, metric, count)
+        x, layout = merge(x, layout, metric, count)
         metric = torch.randn(2, x.shape[1], 3)
     left = x.shape[1] - prefix
     assert left == {1: 6, 3: 2, 100: 2}[count]  # 9, 8, 7, 6; 9, 6, 3, 2; 9, 5, 3, 2
-    assert torch.equal(place.sizes.sum(dim=1), torch.full((2,), prefix + 9.0))
-    assert torch.equal(place.sizes[:, :prefix], torch.ones(2, prefix))
-    assert place.sources.shape == (2, 9)
+    assert torch.equal(layout.counts.sum(dim=1), torch.full((2,), prefix + 9.0))
+    assert torch.equal(layout.counts[:, :prefix], torch.ones(2, prefix))
+    assert layout.patch_to_token.shape == (2, 9)
     for image in range(2):
         for token in range(left):
-            members = place.sources[image] == token
-            assert members.sum() == place.sizes[image, prefix + token] >= 1
+            members = layout.patch_to_token[image] == token
+            assert members.sum() == layout.counts[image, prefix + token] >= 1
             torch.testing.assert_close(x[image, prefix + token], patches[image, members].mean(dim=0))
-            torch.testing.assert_close(place.places[image, token], places[members].mean(dim=0))
+            torch.testing.assert_close(layout.coordinates[image, token], places[members].mean(dim=0))
 
 
 def test_prefix_tokens_take_no_part() -> None:
     x = torch.ones(2, 8, 4)  # all alike: a prefix token would be the best of partners
     x[:, :3] = torch.randn(2, 3, 4)
-    merged, place = merge(x, Place((1, 5), 3), x, 2)
+    merged, layout = merge(x, TokenLayout((1, 5), 3), x, 2)
     assert merged.shape == (2, 6, 4)
     assert torch.equal(merged[:, :3], x[:, :3])
-    assert torch.equal(place.sizes[:, :3], torch.ones(2, 3))
+    assert torch.equal(layout.counts[:, :3], torch.ones(2, 3))
 
 
 def test_unmerge_gives_every_patch_the_token_that_holds_it() -> None:
     x = torch.randn(2, 9, 4)
-    merged, place = merge(x, Place((2, 4), 1), torch.randn(2, 9, 3), 3)
-    back = unmerge(merged[:, 1:], place)
+    merged, layout = merge(x, TokenLayout((2, 4), 1), torch.randn(2, 9, 3), 3)
+    back = unmerge(merged[:, 1:], layout)
     assert back.shape == (2, 8, 4)
     for image in range(2):
         for patch in range(8):
-            assert torch.equal(back[image, patch], merged[image, 1 + place.sources[image, patch]])
-    assert unmerge(x, Place((3, 3), 0)) is x
+            assert torch.equal(back[image, patch], merged[image, 1 + layout.patch_to_token[image, patch]])
+    assert unmerge(x, TokenLayout((3, 3), 0)) is x
 
 
 def test_one_patch_is_left_alone() -> None:
     x = torch.randn(2, 2, 4)
-    merged, place = merge(x, Place((1, 1), 1), x, 5)
+    merged, layout = merge(x, TokenLayout((1, 1), 1), x, 5)
     assert torch.equal(merged, x)
-    assert place.sizes is None
+    assert layout.counts is None
     model = build(merge_per_block=50, depth=6)  # 12, 6, 3, 2, 1, 1, 1
     hidden = trace(model, torch.randn(2, 3, 12, 16)).hidden
     assert [each.shape[1] - 1 for each in hidden] == [12, 6, 3, 2, 1, 1, 1]
@@ -162,7 +163,7 @@ def test_proportional_attention_counts_a_merged_token_for_all_it_holds(explicit:
     sizes = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
     repeated = x[:, [0, 1, 2, 2, 2, 3, 3]]
     expected = attention(repeated)[:, [0, 1, 2, 5]]
-    attended = attention.attend(x, place=Place((1, 3), 1, sizes=sizes), explicit=explicit)
+    attended = attention.attend(x, layout=TokenLayout((1, 3), 1, sizes=sizes), explicit=explicit)
     torch.testing.assert_close(attended.output, expected, atol=1e-6, rtol=1e-5)
     assert (attention(x) - expected).abs().max() > 1e-3
     if explicit:
@@ -178,7 +179,7 @@ def test_without_merging_the_network_is_plain() -> None:
     for block in merging.encoder.blocks:
         block.merged = 0
     assert torch.equal(merging(pixels), model(pixels))
-    assert model.encode(pixels).place.sizes is None
+    assert model.encode(pixels).layout.counts is None
 
 
 @pytest.mark.parametrize("rotary", [None, Rotary("axial"), Rotary("mixed", 10.0)])
@@ -191,13 +192,13 @@ def test_a_block_merges_by_its_keys_between_attention_and_mlp(rotary: Rotary | N
     for index, block in enumerate(model.encoder.blocks):
         torch.testing.assert_close(tape.hidden[index], x)
         rotation = model.tokens.rotary(place.places, index) if rotary else None
-        attended = block.attention.attend(block.norm1(x), place=place, rotation=rotation)
+        attended = block.attention.attend(block.norm1(x), layout=place, angles=rotation)
         x, place = merge(x + attended.output, place, attended.keys.mean(dim=1), 2)
         x = x + block.mlp(block.norm2(x))
     torch.testing.assert_close(encoded.tokens, x)
     assert [each.shape[1] for each in tape.hidden] == [14, 12, 10, 8]
-    assert torch.equal(encoded.place.sources, place.sources)
-    assert torch.equal(encoded.place.sizes.sum(dim=1), torch.full((2,), 14.0))
+    assert torch.equal(encoded.place.patch_to_token, place.patch_to_token)
+    assert torch.equal(encoded.layout.counts.sum(dim=1), torch.full((2,), 14.0))
 
 
 def by_tokens(model: ViT, pixels: Tensor, count: int, head_mask: Tensor | None = None) -> Tensor:
@@ -249,7 +250,7 @@ def test_a_network_that_merges_by_tokens_against_a_loop(kind: str, mask: tuple[f
 def test_what_the_first_token_heeds_is_its_row_of_attention() -> None:
     attention = Attention(8, 2, 4).eval()
     x, sizes = torch.randn(3, 5, 8), torch.tensor([[1.0, 1.0, 3.0, 2.0, 4.0]]).expand(3, -1)
-    attended = attention.attend(x, place=Place((1, 4), 1, sizes=sizes), explicit=True, heeds=True)
+    attended = attention.attend(x, layout=TokenLayout((1, 4), 1, sizes=sizes), explicit=True, heeds=True)
     assert attended.weights is not None
     assert attended.heeded is not None
     torch.testing.assert_close(attended.heeded, attended.weights[:, :, 0].mean(dim=1))
@@ -262,7 +263,7 @@ def test_where_every_head_is_silenced_tokens_merge_by_likeness_alone() -> None:
     silent = model.encode(pixels, torch.zeros(4))
     for block in model.encoder.blocks:
         block.heeds = False
-    assert torch.equal(silent.place.sources, model.encode(pixels, torch.zeros(4)).place.sources)
+    assert torch.equal(silent.place.patch_to_token, model.encode(pixels, torch.zeros(4)).place.patch_to_token)
     assert silent.tokens.isfinite().all()
 
 
@@ -291,7 +292,7 @@ def test_features_give_merged_patches_back_to_their_places(pool: str) -> None:
     assert encoded.tokens.shape == (2, 4, 16)
     normed = model.norm(encoded.tokens)
     for patch in range(12):
-        holder = normed[1, 1 + encoded.place.sources[1, patch]]
+        holder = normed[1, 1 + encoded.layout.patch_to_token[1, patch]]
         torch.testing.assert_close(features.patches[1, patch], holder)
 
 
@@ -306,24 +307,24 @@ def test_merging_can_be_learned_through() -> None:
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_row_goes_back_to_the_patches_by_their_shares(rounds: int) -> None:
     """Against matrices: the merging as the mean that it is, row after row."""
-    x, place = torch.eye(11).expand(2, -1, -1), Place((3, 3), 2)  # a merged row says what went into it
-    places, shares = [place], []
+    x, layout = torch.eye(11).expand(2, -1, -1), TokenLayout((3, 3), 2)  # a merged row says what went into it
+    places, shares = [layout], []
     for _ in range(rounds):
-        merged, place = merge(x, place, torch.randn(2, x.shape[1], 3), 2)
-        places.append(place)
+        merged, layout = merge(x, layout, torch.randn(2, x.shape[1], 3), 2)
+        places.append(layout)
         shares.append(merged)  # (B, T', 11): the share of every original token
         x = merged
     row = torch.rand(2, x.shape[1])
-    torch.testing.assert_close(spread(row, place), torch.einsum("bt,bts->bs", row, shares[-1]))
-    torch.testing.assert_close(spread(row, place).sum(dim=1), row.sum(dim=1))
+    torch.testing.assert_close(spread(row, layout), torch.einsum("bt,bts->bs", row, shares[-1]))
+    torch.testing.assert_close(spread(row, layout).sum(dim=1), row.sum(dim=1))
     heads = torch.rand(2, 3, x.shape[1])
-    torch.testing.assert_close(spread(heads, place)[:, 1], spread(heads[:, 1], place))
-    torch.testing.assert_close(collect(spread(row, place), place), row)
+    torch.testing.assert_close(spread(heads, layout)[:, 1], spread(heads[:, 1], layout))
+    torch.testing.assert_close(collect(spread(row, layout), layout), row)
     back = row
     for number in reversed(range(rounds)):
         back = carry(back, places[number + 1], places[number])
-        torch.testing.assert_close(spread(back, places[number]), spread(row, place))  # a step at a time, or at once
-    plain = Place((3, 3), 2)
+        torch.testing.assert_close(spread(back, places[number]), spread(row, layout))  # a step at a time, or at once
+    plain = TokenLayout((3, 3), 2)
     assert spread(row, plain) is row
     assert carry(row, plain, plain) is row
 
@@ -331,9 +332,9 @@ def test_a_row_goes_back_to_the_patches_by_their_shares(rounds: int) -> None:
 def test_half_precision_keeps_the_mean_of_many() -> None:
     x = torch.randn(1, 41, 8).bfloat16()
     metric = torch.zeros(1, 41, 2) + torch.tensor([1.0, 0.0])
-    merged, place = merge(x, Place((1, 40), 1), metric, 20)  # all of the first set into one
+    merged, layout = merge(x, TokenLayout((1, 40), 1), metric, 20)  # all of the first set into one
     assert merged.dtype == torch.bfloat16
-    assert place.sizes[0, 1] == 21
+    assert layout.counts[0, 1] == 21
     expected = x[0, 1:].double()[[*range(0, 40, 2), 1]].mean(dim=0)
     assert ((merged[0, 1].double() - expected).abs() <= 2**-8 * expected.abs() + 1e-6).all()  # rounded once
 

@@ -290,10 +290,10 @@ def test_mae_encoder(transformers: ModuleType) -> None:
 
 @pytest.mark.row("003.13")
 def test_the_base_model_with_pooler_has_as_many_parameters(transformers: ModuleType) -> None:
-    from vitrail.network.cost import count_parameters
-    from vitrail.network.vit import on_meta
+    from vitrail.insight.cost import count_parameters
+    from vitrail.network.surgery import build_empty
 
     with torch.device("meta"):
         theirs = transformers.ViTModel(transformers.ViTConfig())
-    ours = on_meta(ViTConfig(classes=0, representation_width=768))
+    ours = build_empty(ViTConfig(classes=0, representation_width=768))
     assert count_parameters(ours) == count_parameters(theirs) == 86_389_248

@@ -28,7 +28,7 @@ def by_loop(pixels: torch.Tensor, p: int, q: int) -> torch.Tensor:
 
 
 @pytest.mark.row("004.05")
-def test_a_picture_of_256_has_256_patches_of_16_and_loses_nothing() -> None:
+def test_an_image_of_256_has_256_patches_of_16_and_loses_nothing() -> None:
     image = torch.randn(1, 3, 256, 256)
     patches = patchify(image, (16, 16))
     assert patches.shape == (1, 256, 768)

@@ -20,12 +20,12 @@ from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
 from vitrail.network.positions import (
     RelativeKeys,
     RotaryPositions,
-    coordinates,
+    apply_rotary,
+    grid_coordinates,
     mixed_frequencies,
     resample,
     sincos_1d,
     sincos_2d,
-    turn,
 )
 from vitrail.network.presets import preset
 
@@ -318,7 +318,7 @@ def rotary_of(kind: str, theta: float = 100.0, **changes: Any) -> RotaryPosition
 
 
 def turned(rotary: RotaryPositions, x: Tensor, grid: Grid, prefix: int = 0, block: int = 0) -> Tensor:
-    return turn(x, rotary(rotary.places(grid, x.device), block), prefix)
+    return apply_rotary(x, rotary(rotary.coordinates(grid, x.device), block), prefix)
 
 
 KINDS = ["axial", "mixed", "dinov3"]
@@ -425,7 +425,7 @@ def test_networks_with_rotary_positions_run_on_any_grid(kind: str) -> None:
     assert model(torch.randn(2, 3, 40, 16)).shape == (2, 5)
     assert not list(model.tokens.tables.parameters())
     rotary = model.tokens.rotary
-    small, large = (rotary(rotary.places(grid, torch.device("cpu")), 0) for grid in ((3, 4), (5, 4)))
+    small, large = (rotary(rotary.coordinates(grid, torch.device("cpu")), 0) for grid in ((3, 4), (5, 4)))
     same = torch.equal(small.cos, large.cos[..., :12, :])
     assert same is (kind != "dinov3")
 
@@ -649,7 +649,7 @@ def test_every_kind_runs_on_other_sizes(kind: str) -> None:
 
 
 def test_coordinates_go_row_by_row() -> None:
-    assert coordinates((2, 3)).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert grid_coordinates((2, 3)).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
 
 
 def test_tables_of_moco_are_made_anew_for_another_grid() -> None:

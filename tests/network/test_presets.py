@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from vitrail.errors import ConfigError
+from vitrail.insight.cost import count_parameters
 from vitrail.network import ResNetStem, ViTConfig, create
 from vitrail.network.config import Positions
-from vitrail.network.cost import count_parameters
 from vitrail.network.presets import PRESETS, preset
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty
 
 
 def parameters(config: ViTConfig) -> int:
-    return count_parameters(on_meta(config))
+    return count_parameters(build_empty(config))
 
 
 CLASSES = (0, 10, 100, 1000, 21843)
@@ -178,7 +178,7 @@ def test_head_width_follows_new_heads_unless_it_is_given() -> None:
 def test_the_classes_of_imagenet_21k() -> None:
     config = preset("vit-b16", classes=21843)
     assert replace(config, classes=1000) == PRESETS["vit-b16"]
-    head = on_meta(config).head
+    head = build_empty(config).head
     assert count_parameters(head) == 21843 * (768 + 1)
 
 

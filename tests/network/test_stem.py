@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from network import renames
 from vitrail.errors import ConfigError
+from vitrail.insight.cost import count_parameters
 from vitrail.network import ConvStem, ResNetStem, ViT, ViTConfig
-from vitrail.network.cost import count_parameters
 from vitrail.network.presets import preset
 from vitrail.network.stem import EarlyConvolutions, ResNetV2, StandardisedConv, pad_same
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 1, "heads": 2, "mlp_width": 64, "classes": 5}
 
@@ -61,7 +61,7 @@ def test_plain_and_hybrid_give_the_same_grid() -> None:
     with torch.device("meta"):
         pixels = torch.empty(1, 3, 224, 224)
     for config in (plain, hybrid):
-        model = on_meta(config).eval()
+        model = build_empty(config).eval()
         x = pixels if model.stem is None else model.stem(pixels)
         assert model.patches(x).shape == (1, 196, 768)
 
@@ -70,7 +70,7 @@ def test_plain_and_hybrid_give_the_same_grid() -> None:
 @pytest.mark.parametrize("size", [160, 448, 512])
 def test_hybrids_run_at_sizes_where_a_derived_patch_fails(size: int) -> None:
     """Trap E26: the patch is one cell always, never computed from the image size."""
-    model = on_meta(preset("r50-vit-b16", depth=1)).eval()
+    model = build_empty(preset("r50-vit-b16", depth=1)).eval()
     with torch.device("meta"):
         assert model(torch.empty(1, 3, size, size)).shape == (1, 1000)
 
@@ -92,7 +92,7 @@ def test_hybrids_and_their_tokens(name: str, layers: tuple[int, ...], reduction:
     assert (config.stem.layers, config.stem.reduction) == (layers, reduction)
     assert config.patch_size == (patch, patch)
     assert config.grid[0] * config.grid[1] == tokens
-    model = on_meta(config).eval()
+    model = build_empty(config).eval()
     with torch.device("meta"):
         assert model.features(torch.empty(1, 3, 224, 224)).patches.shape == (1, tokens, config.width)
         wide = model.features(torch.empty(1, 3, 160, 288))

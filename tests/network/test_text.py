@@ -16,7 +16,7 @@ from vitrail.network.attention import Attention
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.encoder import Encoder, Mlp, Tape
 from vitrail.network.text import TextConfig, TextDecoder
-from vitrail.network.tokens import Place
+from vitrail.network.tokens import TokenLayout
 
 V, BLOCK, D = 11, 8, 24
 CONFIG = TextConfig(vocabulary=V, block_size=BLOCK, width=D, depth=3, heads=4)
@@ -106,7 +106,7 @@ def test_causal_blocks_stay_causal_with_relative_positions() -> None:
     encoder = Encoder(config, causal=True).eval()
     for parameter in encoder.parameters():
         nn.init.normal_(parameter, std=0.3)
-    x, place = torch.randn(1, 6, 16), Place((1, 6), 0)
+    x, place = torch.randn(1, 6, 16), TokenLayout((1, 6), 0)
     changed = x.clone()
     changed[:, 4] += 1
     fused = encoder(x, place).tokens

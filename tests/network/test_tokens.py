@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from vitrail.errors import InputError
 from vitrail.network import Positions, Rotary, ViT, ViTConfig
-from vitrail.network.positions import coordinates
+from vitrail.network.positions import grid_coordinates
+from vitrail.network.surgery import build_empty
 from vitrail.network.tokens import Tokens, drop_patches
-from vitrail.network.vit import on_meta
 
 BOTH = {"distillation_token": True, "pool": "cls+distillation"}
 
@@ -75,7 +75,7 @@ def test_the_walk_of_b16() -> None:
         (block,) = model.encoder.blocks
         by_hand = model.head.classify(model.norm(block(tokens, place).tokens)[:, 0])
     torch.testing.assert_close(logits, by_hand)
-    whole = on_meta(ViTConfig())
+    whole = build_empty(ViTConfig())
     assert whole(torch.empty(32, 3, 224, 224, device="meta")).shape == (32, 1000)
     assert whole.tokens(torch.empty(32, 196, 768, device="meta"), (14, 14))[0].shape == (32, 197, 768)
 
@@ -165,7 +165,7 @@ def test_patch_dropout_only_while_training(patches: Tensor) -> None:
     tokens = build(patch_dropout=0.5, rotary=Rotary())
     still, place = tokens(patches, (2, 3))
     assert still.shape == (3, 7, 16)
-    assert torch.equal(place.places, coordinates((2, 3)))
+    assert torch.equal(place.places, grid_coordinates((2, 3)))
 
     out, place = tokens.train()(patches, (2, 3))
     assert out.shape == (3, 4, 16)  # the cls token and half of six

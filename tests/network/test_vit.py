@@ -15,8 +15,8 @@ import vitrail
 from vitrail.errors import InputError
 from vitrail.network import Features, Positions, Rotary, ViT, ViTConfig, patchify, unpatchify
 from vitrail.network.encoder import Tape
-from vitrail.network.modes import evaluating
 from vitrail.network.patches import PatchEmbed
+from vitrail.network.surgery import eval_mode, with_head
 
 NONE = Positions("none")
 
@@ -146,14 +146,14 @@ def test_modes_are_as_before_also_after_an_error() -> None:
     before = [module.training for module in model.modules()]
 
     def fail() -> None:
-        with evaluating(model):
+        with eval_mode(model):
             assert not any(module.training for module in model.modules())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert [module.training for module in model.modules()] == before
-    with evaluating(model, [model.head]):  # those alone that are named
+    with eval_mode(model, [model.head]):  # those alone that are named
         assert [module for module in model.modules() if module.training != before.pop(0)] == [model.head]
 
 
@@ -188,7 +188,7 @@ def test_the_embedding_is_what_the_last_layer_receives(pixels: Tensor, changes: 
     embedding = model.embed(pixels)
     assert embedding.shape == (3, changes.get("representation_width", 16))
     torch.testing.assert_close(model.head.classify(embedding), model(pixels))
-    torch.testing.assert_close(model.with_head(0, keep_representation=True)(pixels), embedding)
+    torch.testing.assert_close(with_head(model, 0, keep_representation=True)(pixels), embedding)
 
 
 @pytest.mark.row("001.06", "001.07")
@@ -219,7 +219,7 @@ def test_a_loss_is_one_line_more(pixels: Tensor) -> None:
 
 
 @pytest.mark.row("002.06", "004.09")
-def test_a_small_one_for_small_pictures() -> None:
+def test_a_small_one_for_small_images() -> None:
     model = ViT(
         ViTConfig(image_size=32, patch_size=4, width=24, depth=6, heads=3, mlp_width=48, classes=10, dropout=0.1)
     )
@@ -238,7 +238,7 @@ def test_a_small_one_for_small_pictures() -> None:
 
 
 def shuffled(pixels: Tensor, order: Tensor) -> Tensor:
-    """The patches of 4x4 of a picture of 2x3 patches in another order."""
+    """The patches of 4x4 of an image of 2x3 patches in another order."""
     return unpatchify(patchify(pixels, (4, 4))[:, order], (2, 3), (4, 4))
 
 
@@ -373,7 +373,7 @@ def test_a_new_head_keeps_what_was_frozen_and_how_memory_is_spent() -> None:
     model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3))
     model.encoder.checkpointing, model.encoder.mlp_chunk = True, 2
     model.requires_grad_(False)
-    other = model.with_head(5)
+    other = with_head(model, 5)
     assert {name for name, each in other.named_parameters() if each.requires_grad} == {
         "head.classify.weight",
         "head.classify.bias",

@@ -1,4 +1,4 @@
-"""Small networks and pictures for the tests of packed runtimes."""
+"""Small networks and images for the tests of packed runtimes."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def checkpoint(seed: int = 0, preprocess: Preprocess | None = None, **changes: A
     )
 
 
-def pictures(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Smooth random colour pictures, uint8 (n, 32, 32, 3)."""
+def make_images(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Smooth random colour images, uint8 (n, 32, 32, 3)."""
     dice = np.random.default_rng(seed)
     coarse = dice.integers(0, 256, (count, 4, 4, 3))
     fine = coarse.repeat(8, axis=1).repeat(8, axis=2) + dice.integers(-20, 21, (count, 32, 32, 3))
@@ -75,8 +75,8 @@ def pictures(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def labelled(runtime: Checkpoint, count: int = 96, seed: int = 0, **splits: int) -> Dataset:
-    """Pictures with the network's own answers for labels: it is right about all of them."""
-    images = pictures(count, seed)
+    """Images with the network's own answers for labels: it is right about all of them."""
+    images = make_images(count, seed)
     logits, _ = runtime.run(runtime.preprocess.batch(list(images)))
     marks = [name for name, each in splits.items() for _ in range(each)] or [""] * count
     samples = tuple(

@@ -11,6 +11,7 @@ import torch
 
 import vitrail
 from shipping.packs import VARIANTS, checkpoint
+from vitrail.checkpoint.safetensors_io import lay_out, read_all, read_safetensors, write_safetensors
 from vitrail.errors import CheckpointError, InputError
 from vitrail.shipping import artefact, packed
 from vitrail.shipping.artefact import KEY, is_packed, measurements_of, open_packed, save_packed
@@ -18,7 +19,6 @@ from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.kernels import Probe
 from vitrail.shipping.packed import Packed
 from vitrail.shipping.packing import Plan
-from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
 
 PIXELS = np.random.default_rng(3).standard_normal((2, 3, 32, 32), np.float32)
 

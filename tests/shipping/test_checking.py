@@ -16,7 +16,7 @@ import vitrail
 from shipping import small
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.images import Preprocess
-from vitrail.inference.contents import Contents
+from vitrail.inference.export_info import Contents
 from vitrail.shipping import artefact, checking, exporting, packed
 from vitrail.shipping.artefact import open_packed, save_packed
 from vitrail.shipping.checking import Case, cases, compare_pixels, tolerance
@@ -89,14 +89,14 @@ def test_a_file_may_be_so_far_from_the_network_and_no_further(
 @pytest.mark.parametrize("output, name", [(0, "logits"), (1, "embedding"), (2, "probs")])
 def test_every_output_is_compared(output: int, name: str, drifting: Callable[[Drift], None], tmp_path: Path) -> None:
     drifting(lambda number, values: 2e-4 * (number == output))
-    with pytest.raises(CheckpointError, match=f"not exported: {name} of 1 pictures of 32x32 is 0.0002 away"):
+    with pytest.raises(CheckpointError, match=f"not exported: {name} of 1 images of 32x32 is 0.0002 away"):
         vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
 def test_every_pass_is_compared(batch: int, drifting: Callable[[Drift], None], tmp_path: Path) -> None:
     drifting(lambda number, values: 2e-4 * (len(values) == batch))
-    with pytest.raises(CheckpointError, match=f"of {batch} pictures"):
+    with pytest.raises(CheckpointError, match=f"of {batch} images"):
         vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
 
 

@@ -16,10 +16,11 @@ from PIL import Image
 from shipping.packs import VARIANTS, checkpoint, labelled
 from vitrail import Checkpoint
 from vitrail.checkpoint import content_hash
+from vitrail.checkpoint.safetensors_io import lay_out, read_all, read_safetensors, write_safetensors
 from vitrail.errors import CheckpointError, ConfigError, InputError, VitrailError
-from vitrail.inference.passes import passes
+from vitrail.inference.batches import passes
 from vitrail.inference.settling import near_ties
-from vitrail.network.vit import with_merging
+from vitrail.network.surgery import with_merging
 from vitrail.shipping import optimising, packed
 from vitrail.shipping.artefact import EXACT, KEY, open_packed, save_packed
 from vitrail.shipping.calibration import calibrate
@@ -29,7 +30,6 @@ from vitrail.shipping.optimising import Merging, doubting, merged_most, optimize
 from vitrail.shipping.packed import Packed, possible, weight_bytes
 from vitrail.shipping.packing import Plan, unmerged
 from vitrail.shipping.resampling import resample
-from vitrail.stored import lay_out, read_all, read_safetensors, write_safetensors
 
 PIXELS = np.random.default_rng(5).standard_normal((32, 3, 32, 32), np.float32)
 
@@ -49,7 +49,7 @@ def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: st
     quick, slow = Packed(fewer, plan).run(PIXELS), Packed(whole, plan.exact).run(PIXELS)
     clear = float(np.exp(np.median(np.diff(np.sort(quick[0], axis=1)[:, -2:]))))  # half of them are unclear
     runtime = Packed(fewer, replace(plan, clear=clear))
-    again = near_ties(quick[0], "one", clear)
+    again = near_ties(quick[0], "single-label", clear)
     assert 8 <= again.sum() <= 24
     for found, merged, exact in zip(runtime.run(PIXELS), quick, slow, strict=True):
         np.testing.assert_array_equal(found[~again], merged[~again])
@@ -69,7 +69,7 @@ def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
     small, exact = Packed(made, Plan("fp32", ranges)).run(PIXELS)[0], Packed(made).run(PIXELS)[0]
     clear = float(np.exp(np.median(np.diff(np.sort(small, axis=1)[:, -2:]))))
     runtime = Packed(made, Plan("fp32", ranges, clear))
-    again = near_ties(small, "one", clear)
+    again = near_ties(small, "single-label", clear)
     found = runtime.run(PIXELS)[0]
     np.testing.assert_array_equal(found[~again], small[~again])
     np.testing.assert_allclose(found[again], exact[again], rtol=0, atol=1e-6)
@@ -109,7 +109,7 @@ def test_unclear_answers_in_bf16_may_be_those_of_fp32(name: str, int8: bool, tmp
     rough, exact = Packed(made, Plan("bf16", ranges)).run(PIXELS)[0], Packed(whole).run(PIXELS)[0]
     clear = float(np.exp(np.median(np.diff(np.sort(rough, axis=1)[:, -2:]))))
     runtime = Packed(made, Plan("bf16", ranges, clear, "fp32"))
-    again = near_ties(rough, "one", clear)
+    again = near_ties(rough, "single-label", clear)
     found = runtime.run(PIXELS)[0]
     np.testing.assert_array_equal(found[~again], rough[~again])
     np.testing.assert_allclose(found[again], exact[again], rtol=0, atol=1e-5)
@@ -159,8 +159,8 @@ def test_where_int8_is_missing_all_answers_are_exact(tmp_path: Path, monkeypatch
         np.testing.assert_allclose(each.run(PIXELS)[0], exact, rtol=0, atol=1e-5)
 
 
-def test_near_ties_of_scaled_pictures_go_to_the_sure_network() -> None:
-    """In one go with full decoding; pictures in memory too, which are seen no better."""
+def test_near_ties_of_scaled_images_go_to_the_sure_network() -> None:
+    """In one go with full decoding; images in memory too, which are seen no better."""
     made = checkpoint(**VARIANTS["plain"])
     made = replace(made, preprocess=replace(made.preprocess, scaled_decoding=True))
     noise = np.random.default_rng(0).integers(0, 256, (12, 40, 40, 3), np.uint8)
@@ -173,7 +173,7 @@ def test_near_ties_of_scaled_pictures_go_to_the_sure_network() -> None:
     ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
     runtime = Packed(made, Plan("fp32", ranges, 1e6))  # everything is unclear
     whole = replace(made, preprocess=replace(made.preprocess, scaled_decoding=False))
-    exact, _ = Packed(whole).run_bytes(np.stack([whole.preprocess.bytes(each, resample) for each in images]))
+    exact, _ = Packed(whole).run_bytes(np.stack([whole.preprocess.to_uint8(each, resample) for each in images]))
     found = np.concatenate([each.logits for each in passes(runtime, images, batch=8, settled=True)])
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 
@@ -219,8 +219,8 @@ def test_mistakes_are_told() -> None:
     for plan in (Plan(clear=2.0), Plan("fp32", clear=2.0, again="fp32"), Plan("bf16", clear=2.0)):
         with pytest.raises(InputError, match="a plan with int8, or one less precise than that"):
             Packed(whole, plan)
-    with pytest.raises(InputError, match="one label a picture"):
-        Packed(replace(fewer, task="several"), Plan(clear=2.0))
+    with pytest.raises(InputError, match="one label an image"):
+        Packed(replace(fewer, task="multi-label"), Plan(clear=2.0))
     with pytest.raises(ConfigError, match="clear"):
         Plan(clear=0.5)
     with pytest.raises(ConfigError, match="less precise than precision='fp32'"):
@@ -243,7 +243,7 @@ def test_the_least_work_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> No
         for clear in optimising.CLEAR:
             if clear < best.clear:  # a lower threshold would have been less work, and loses more
                 assert judge(Packed(best.of(made), Plan(clear=clear))).drop.value > budget
-    assert doubting(replace(made, task="several"), judge, 1.0) == []
+    assert doubting(replace(made, task="multi-label"), judge, 1.0) == []
     assert doubting(made, judge, -1.0) == []  # nothing gains
     assert doubting(best.of(made), judge, 100.0) == []  # what merges already is compared with itself
 

@@ -97,7 +97,7 @@ def test_relative_keys_of_any_grid_are_the_networks_own() -> None:
 
 def test_the_graph_gives_probabilities_as_the_checkpoint_does() -> None:
     one = small.checkpoint()
-    several = replace(one, task="several", temperature=None, reject=None, thresholds=(0.5,) * 5)
+    several = replace(one, task="multi-label", temperature=None, reject=None, thresholds=(0.5,) * 5)
     pixels = torch.randn(3, 3, 32, 32)
     for checkpoint, expected in (
         (one, lambda logits: (logits / 1.7).softmax(dim=1)),
@@ -165,7 +165,7 @@ def test_several_labels_half_precision_and_silence(
 ) -> None:
     plain = small.checkpoint(depth=1)
     checkpoint = Checkpoint(
-        plain.model.bfloat16(), plain.preprocess, plain.classes, task="several", thresholds=(0.5,) * 5
+        plain.model.bfloat16(), plain.preprocess, plain.classes, task="multi-label", thresholds=(0.5,) * 5
     )
     vitrail.export(checkpoint, tmp_path / "a.onnx")
     assert capfd.readouterr() == ("", "")
@@ -176,11 +176,11 @@ def test_several_labels_half_precision_and_silence(
     expected = network(torch.from_numpy(pixels)).sigmoid().detach().numpy()
     exported = open_exported(tmp_path / "a.onnx")
     agree(exported.compute(pixels, ["probs"]), [expected])
-    assert (exported.task, exported.thresholds) == ("several", (0.5,) * 5)
+    assert (exported.task, exported.thresholds) == ("multi-label", (0.5,) * 5)
 
 
 class Whole(NamedTuple):
-    """A file that takes whole pictures, and what it was made from."""
+    """A file that takes whole images, and what it was made from."""
 
     checkpoint: Checkpoint
     report: ExportReport
@@ -197,26 +197,26 @@ def export_whole(preprocess: Preprocess, folder: Path) -> Whole:
     return Whole(checkpoint, report)
 
 
-def test_bytes_and_whole_pictures_go_in(cropping: Whole, tmp_path: Path) -> None:
+def test_bytes_and_whole_images_go_in(cropping: Whole, tmp_path: Path) -> None:
     checkpoint = cropping.checkpoint
     report = vitrail.export(checkpoint, tmp_path / "bytes.onnx", pixels="bytes")
     assert report.inputs == {"img": "uint8 (batch, 32, 32, 3)"}
     exported = open_exported(tmp_path / "bytes.onnx")
-    pictures = np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8)
-    pixels = np.stack([checkpoint.preprocess(each) for each in pictures])
-    seen = np.stack([np.asarray(checkpoint.preprocess.view(each)) for each in pictures])
+    images = np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8)
+    pixels = np.stack([checkpoint.preprocess(each) for each in images])
+    seen = np.stack([np.asarray(checkpoint.preprocess.visible_image(each)) for each in images])
     agree(exported.run_bytes(seen), checkpoint.run(pixels))
     agree(exported.run(pixels), checkpoint.run(pixels))
     with pytest.raises(InputError, match="8-bit values"):
         exported.run(pixels + 0.001)
-    assert vitrail.predict(exported, list(pictures))[0].labels == vitrail.predict(checkpoint, list(pictures))[0].labels
+    assert vitrail.predict(exported, list(images))[0].labels == vitrail.predict(checkpoint, list(images))[0].labels
 
     assert cropping.report.pixels is not None
     assert cropping.report.pixels.largest <= 1.01
     whole = open_exported(cropping.report.out)
-    for a, b in zip(whole.run_bytes(pictures), checkpoint.run(pixels), strict=True):
+    for a, b in zip(whole.run_bytes(images), checkpoint.run(pixels), strict=True):
         assert np.abs(a - b).max() < 0.01 * np.abs(b).max()  # a step of 8 bits here and there
-    with pytest.raises(InputError, match="whole pictures"):
+    with pytest.raises(InputError, match="whole images"):
         whole.run(pixels)
 
 
@@ -393,14 +393,14 @@ def test_more_than_one_file_can_hold_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("way", ["crop", "squash"])
-def test_predict_gives_whole_pictures_to_a_file_that_resizes(way: str, cropping: Whole, tmp_path: Path) -> None:
+def test_predict_gives_whole_images_to_a_file_that_resizes(way: str, cropping: Whole, tmp_path: Path) -> None:
     squash = Preprocess(size=32, resize="squash", crop=1.0)
     checkpoint, report = cropping if way == "crop" else export_whole(squash, tmp_path)
     dice = np.random.default_rng(0)
     shapes = ((50, 71), (90, 40), (33, 33))
-    pictures = [dice.integers(0, 256, (*shape, 3)).astype(np.uint8) for shape in shapes]
-    found = vitrail.predict(report.out, pictures, top=2)
-    expected = vitrail.predict(checkpoint, pictures, top=2)
+    images = [dice.integers(0, 256, (*shape, 3)).astype(np.uint8) for shape in shapes]
+    found = vitrail.predict(report.out, images, top=2)
+    expected = vitrail.predict(checkpoint, images, top=2)
     assert [each.labels for each in found] == [each.labels for each in expected]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-3)

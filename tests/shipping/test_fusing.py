@@ -29,21 +29,21 @@ def _nothing_kept() -> Iterator[None]:
     fusing._shapes.update(shapes)
 
 
-def views(pictures: int, tokens: int, heads: int, kind: torch.dtype) -> tuple[Tensor, ...]:
+def views(images: int, tokens: int, heads: int, kind: torch.dtype) -> tuple[Tensor, ...]:
     """q, k and v as a qkv layer gives them: views into one table."""
-    return torch.randn(pictures, tokens, 3, heads, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
+    return torch.randn(images, tokens, 3, heads, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 @pytest.mark.parametrize("kind, within", [(torch.bfloat16, 0.03), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("pictures, tokens, heads", [(1, 29, 3), (1, 1, 1), (8, 29, 3), (2, 197, 4)])
+@pytest.mark.parametrize("images, tokens, heads", [(1, 29, 3), (1, 1, 1), (8, 29, 3), (2, 197, 4)])
 @pytest.mark.parametrize("biased", ["", "row", "all"])
 @pytest.mark.parametrize("scale", [0.25, 1.0])
 def test_it_gives_what_the_formula_gives(
-    kind: torch.dtype, within: float, pictures: int, tokens: int, heads: int, biased: str, scale: float
+    kind: torch.dtype, within: float, images: int, tokens: int, heads: int, biased: str, scale: float
 ) -> None:
-    q, k, v = views(pictures, tokens, heads, kind)
+    q, k, v = views(images, tokens, heads, kind)
     q.mul_(0.25 / scale)
-    bias = {"": None, "row": torch.randn(pictures, 1, 1, tokens), "all": torch.randn(pictures, heads, tokens, tokens)}
+    bias = {"": None, "row": torch.randn(images, 1, 1, tokens), "all": torch.randn(images, heads, tokens, tokens)}
     added = None if bias[biased] is None else bias[biased].to(kind)
     kernel = fused(q, k, v, added, scale)
     assert kernel is not None
@@ -60,7 +60,7 @@ def test_it_gives_what_the_formula_gives(
 def test_others_are_left_to_other_ways() -> None:
     q, k, v = views(1, 29, 3, torch.float32)
     assert fused(q[:, :, :1], k, v, None, 0.25) is None  # one query
-    assert fused(*(each[:0] for each in (q, k, v)), None, 0.25) is None  # no picture
+    assert fused(*(each[:0] for each in (q, k, v)), None, 0.25) is None  # no image
     assert fused(*(each.double() for each in (q, k, v)), None, 0.25) is None
     tokens = int((fusing.MOST / 2) ** 0.5) + 1
     assert fused(*views(1, tokens, 2, torch.float32), None, 0.25) is None  # memory would grow with the square of tokens
@@ -151,7 +151,7 @@ def test_many_threads_make_one_kernel() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_program_has_kernels_for_every_shape_on_its_way(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "AT_ONCE", 3 * 17 * 48)  # pieces of three pictures
+    monkeypatch.setattr(program, "AT_ONCE", 3 * 17 * 48)  # pieces of three images
     packed = Packed(checkpoint(merge_per_block=2, merge_by="tokens"), Plan(precision)).model
     short, kind = packed.short, next(packed.parameters()).dtype
     assert isinstance(short, encoder.ShortWay)
@@ -171,7 +171,7 @@ def test_a_program_has_kernels_for_every_shape_on_its_way(precision: str, monkey
                 assert sum(name.startswith("LlgaPartition") for name in names) == 6  # two blocks of three pieces
         finally:
             torch.set_num_threads(threads)
-    # of 7 pictures 3, 3 and 1; 17 tokens in the first block, two fewer in the next, and the last is of one query
+    # of 7 images 3, 3 and 1; 17 tokens in the first block, two fewer in the next, and the last is of one query
     names = [(3, 17, 4, False), (3, 15, 4, True), (1, 17, 4, False), (1, 15, 4, True)]
     assert set(given[0]) == {program.name_of(*each, False) for each in names}
     assert given[0] is given[1] is given[4]  # those for so many threads, there and back

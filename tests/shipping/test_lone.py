@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 import vitrail
-from shipping.packs import checkpoint, pictures
-from vitrail.inference import passes as passes_module
+from shipping.packs import checkpoint, make_images
+from vitrail.inference import batches as passes_module
 from vitrail.shipping import Packed, Plan, packed
 
 UNFINISHED = """
@@ -57,7 +57,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def files(count: int) -> list[bytes]:
     made = []
-    for values in pictures(count):
+    for values in make_images(count):
         file = io.BytesIO()
         Image.fromarray(values).save(file, "PNG")
         made.append(file.getvalue())

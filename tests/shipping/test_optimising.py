@@ -57,11 +57,11 @@ def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path
     assert str(found.best.way) == "packed int8"
     assert (found.best.rate, found.eager.rate, found.speed) == (4 / 0.5, 4 / 2.0, 4.0)
     assert found.eager[1:3] == found.best[1:3]
-    assert found.reported.pictures == 20
+    assert found.reported.images == 20
     assert found.out == tmp_path / "fast.safetensors"
     opened = open_packed(found.out)
     assert opened.precision == "int8"
-    assert opened.measurements["best"]["pictures_per_second"] == found.best.rate
+    assert opened.measurements["best"]["images_per_second"] == found.best.rate
     assert opened.model.config.merge_per_block == 0
     save_plot(found, tmp_path / "plots" / "found.png")
     assert (tmp_path / "plots" / "found.png").stat().st_size > 10_000
@@ -105,8 +105,8 @@ def test_what_is_over_the_budget_never_wins(monkeypatch: pytest.MonkeyPatch) -> 
         within = {str(each.way): each.within for each in found.tried}
         assert within == {str(way): lost <= budget for way, lost in contest.WAYS.items()}
         assert str(contest.written[-1]) == winner
-        assert found.reported.pictures == 20  # test images, which chose nothing
-        assert found.words == "calibrated on train, chosen by val pictures, reported on test"
+        assert found.reported.images == 20  # test images, which chose nothing
+        assert found.words == "calibrated on train, chosen by val images, reported on test"
 
 
 def test_every_batch_is_timed_and_for_latency_one_image_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
     for wrong in ("packed", ("tensorrt",)):
         with pytest.raises(InputError, match="runtimes: expected some of packed, onnx, openvino"):
             optimize(made, labelled(made, 40), tmp_path / "a", runtimes=wrong)
-    with pytest.raises(InputError, match=r"nothing keeps the budget of -1 points on 30 pictures: the best found"):
+    with pytest.raises(InputError, match=r"nothing keeps the budget of -1 points on 30 images: the best found"):
         optimize(
             *(made, labelled(made, 40), tmp_path / "a"),
             max_drop=-1.0,
@@ -298,7 +298,7 @@ def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monk
     ]
     for each in found.rows:
         assert each.milliseconds == pytest.approx(20 * len(each.runtime))
-        assert each.pictures_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
+        assert each.images_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
         assert (each.start_seconds, each.largest_batch) == (1.5, 40)
         assert each.memory_bytes == (900 if each.runtime == "eager" else 500)  # of a file of its own
         assert each.of_limit is not None

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import vitrail
-from shipping.packs import VARIANTS, attending, checkpoint, network, pictures
+from shipping.packs import VARIANTS, attending, checkpoint, make_images, network
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network import ConvStem, Positions
@@ -95,8 +95,8 @@ def test_the_network_given_is_left_alone() -> None:
 def test_bytes_go_in_without_normalising_first(name: str, order: str) -> None:
     way = Preprocess(size=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), order=order)
     made = checkpoint(preprocess=way, **VARIANTS[name])
-    images = pictures(4)
-    values = np.stack([way.bytes(each) for each in images])
+    images = make_images(4)
+    values = np.stack([way.to_uint8(each) for each in images])
     runtime = Packed(made)
     assert runtime.model.patches.takes_bytes == (name != "patch norms")  # a norm in between cannot be folded
     expected, _ = made.run(way.batch(list(images)))
@@ -108,7 +108,7 @@ def test_bytes_in_bf16_are_as_exact_as_pixels_in_bf16() -> None:
     """Rounded weights times the mean of the bytes would be a shift that all patches share; pixels have none."""
     made = checkpoint()
     way, runtime = made.preprocess, Packed(made, Plan("bf16"))
-    values = np.stack([way.bytes(each) for each in pictures(16)])
+    values = np.stack([way.to_uint8(each) for each in make_images(16)])
     pixels = torch.from_numpy(way.normalise(values))
     with torch.inference_mode():
         exact = made.model.patches(pixels)
@@ -121,8 +121,8 @@ def test_bytes_in_bf16_are_as_exact_as_pixels_in_bf16() -> None:
 def test_a_grey_network_takes_bytes_too() -> None:
     way = Preprocess(size=32, channels=1, mean=0.3, std=0.4)
     made = checkpoint(preprocess=way, channels=1)
-    image = pictures(1)[0, :, :, 0]
-    found, _ = Packed(made).run_bytes(way.bytes(image)[None])
+    image = make_images(1)[0, :, :, 0]
+    found, _ = Packed(made).run_bytes(way.to_uint8(image)[None])
     expected, _ = made.run(way(image)[None])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -211,7 +211,7 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
     hook.remove()
     with torch.inference_mode():
         assert torch.equal(model(pixels), usual)
-        assert torch.equal(model(pixels[:1]), model(pixels[:1]))  # nothing of a picture stays behind
+        assert torch.equal(model(pixels[:1]), model(pixels[:1]))  # nothing of an image stays behind
         assert seen == []
         hook = register_module_forward_hook(lambda each, *_: seen.append(2) if isinstance(each, Block) else None)
         model(pixels)
@@ -220,7 +220,7 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_picture_gives_no_answer(precision: str) -> None:
+def test_no_image_gives_no_answer(precision: str) -> None:
     logits, embedding = Packed(checkpoint(), Plan(precision)).run(np.zeros((0, 3, 32, 32), np.float32))
     assert (logits.shape, embedding.shape) == ((0, 5), (0, 48))
 
@@ -410,7 +410,7 @@ def test_no_gradients_go_through_a_packed_network(precision: str) -> None:
 
 def test_arrays_in_any_order_are_taken() -> None:
     made = checkpoint()
-    values = np.stack([made.preprocess.bytes(each) for each in pictures(2)])
+    values = np.stack([made.preprocess.to_uint8(each) for each in make_images(2)])
     expected, _ = Packed(made).run_bytes(np.ascontiguousarray(values[:, :, ::-1]))
     found, _ = Packed(made).run_bytes(values[:, :, ::-1])
     np.testing.assert_array_equal(found, expected)
@@ -433,7 +433,7 @@ def test_mistakes_are_told() -> None:
         Plan("fp16")
     with pytest.raises(InputError, match="expected Checkpoint"):
         Packed(made.model)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no pictures to calibrate on"):
+    with pytest.raises(InputError, match="no images to calibrate on"):
         calibrate(made.model, [])
     with pytest.raises(InputError, match="no pool"):
         Packed(replace(made, model=network(pool="none"), classes=())).run(np.zeros((1, 3, 32, 32), np.float32))
@@ -471,11 +471,11 @@ def test_a_large_batch_in_pieces_gives_what_it_gives_at_once(name: str, monkeypa
                 assert ours == theirs
             else:
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-        if "merging" not in name:  # which wants a picture
+        if "merging" not in name:  # which wants an image
             assert pieces(pixels[:0]).shape == once(pixels[:0]).shape == (0, once.config.classes)
 
 
-@pytest.mark.parametrize("pictures, at_once", [(0, 1), (1, 1), (3, 3), (4, 2), (7, 3), (16, 3)])
-def test_pieces_are_as_few_as_may_be_and_of_one_size(pictures: int, at_once: int) -> None:
-    assert program._at_once(pictures, 10, 39) == at_once
-    assert program._at_once(pictures, 100, 39) == 1  # one picture at least
+@pytest.mark.parametrize("images, at_once", [(0, 1), (1, 1), (3, 3), (4, 2), (7, 3), (16, 3)])
+def test_pieces_are_as_few_as_may_be_and_of_one_size(images: int, at_once: int) -> None:
+    assert program._at_once(images, 10, 39) == at_once
+    assert program._at_once(images, 100, 39) == 1  # one image at least

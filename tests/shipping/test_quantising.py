@@ -1,4 +1,4 @@
-"""Quantisation under a budget: the right layers stay, an impossible budget is refused, bad pictures are told."""
+"""Quantisation under a budget: the right layers stay, an impossible budget is refused, bad images are told."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 import vitrail
-from shipping.packs import VARIANTS, checkpoint, labelled, network, pictures
+from shipping.packs import VARIANTS, checkpoint, labelled, make_images, network
 from vitrail import Checkpoint
-from vitrail.data.reading import read_data
+from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.inference import Exported
-from vitrail.inference.contents import Contents
+from vitrail.inference.export_info import Contents
 from vitrail.network.encoder import Block
 from vitrail.shipping import quantising
 from vitrail.shipping.calibration import calibrate, sensitivity, watched
@@ -123,9 +123,9 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     all_bytes = float(next(line for line in said if line.startswith("all 12 layers")).split(": ")[1].split()[0])
     assert all_bytes > 5.0  # without keeping it, far too much was lost
     assert found.before.judged.accuracy.value == 1.0  # the labels are its own answers
-    assert found.after.judged.pictures == 40
+    assert found.after.judged.images == 40
     assert found.after.judged.agreement == pytest.approx(found.after.judged.accuracy.value)
-    assert found.words == "calibrated on train, chosen by val pictures, reported on test"
+    assert found.words == "calibrated on train, chosen by val images, reported on test"
     plain = found.to_dict()
     assert (plain["before"]["milliseconds"], plain["after"]["milliseconds"], plain["speed"]) == (6.0, 1.5, 4.0)
     assert plain["int8_layers"] == 12 - len(found.kept)
@@ -133,7 +133,7 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
 
 
 def constant(path: Path, made: Checkpoint, answers: Sequence[int]) -> Exported:
-    """A file, as it seems, that answers with these classes, one picture after the other, over and over."""
+    """A file, as it seems, that answers with these classes, one image after the other, over and over."""
     config = made.model.config
     contents = Contents(about=made.about, target="onnx", size=(32, 32), cell=config.cell, embedding=config.width)
     coming = cycle(answers)
@@ -146,7 +146,7 @@ def constant(path: Path, made: Checkpoint, answers: Sequence[int]) -> Exported:
     return Exported(path, contents, compute)
 
 
-def test_a_file_is_judged_by_its_own_answers_on_the_pictures_that_choose(tmp_path: Path) -> None:
+def test_a_file_is_judged_by_its_own_answers_on_the_images_that_choose(tmp_path: Path) -> None:
     made = checkpoint()
     data = labelled(made, 100, train=20, val=40, test=40)
     found = quantise(made, data, max_drop=30.0, batch=20)
@@ -160,14 +160,14 @@ def test_a_file_is_judged_by_its_own_answers_on_the_pictures_that_choose(tmp_pat
 
     assert found.choosing(constant(tmp_path / "a.onnx", made, wrong(val, 12))).drop.value == pytest.approx(30.0)
     assert found.judge(constant(tmp_path / "a.onnx", made, wrong(test, 4))).accuracy.value == pytest.approx(0.9)
-    with pytest.raises(InputError, match=r"loses 32\.50 points on 40 pictures, and 30 were allowed"):
+    with pytest.raises(InputError, match=r"loses 32\.50 points on 40 images, and 30 were allowed"):
         found.in_file(constant(tmp_path / "a.onnx", made, wrong(val, 13)))
     again = found.in_file(constant(tmp_path / "a.onnx", made, val))
     assert (again.by, again.after.weights, found.by) == ("onnx", 100, "packed")
     assert again.before.judged == found.before.judged
 
 
-def test_where_the_same_pictures_choose_and_report_a_file_is_judged_once(tmp_path: Path) -> None:
+def test_where_the_same_images_choose_and_report_a_file_is_judged_once(tmp_path: Path) -> None:
     made = checkpoint()
     data = labelled(made, 60, train=20, val=40)
     found = quantise(made, data, max_drop=30.0, batch=20)
@@ -184,7 +184,7 @@ def test_where_the_same_pictures_choose_and_report_a_file_is_judged_once(tmp_pat
 def test_an_impossible_budget_is_refused_with_the_best_found() -> None:
     made = fragile()
     data = labelled(made, 120, train=40, val=80)
-    with pytest.raises(InputError, match=r"no int8 network loses at most -1 points on 80 pictures: the best found"):
+    with pytest.raises(InputError, match=r"no int8 network loses at most -1 points on 80 images: the best found"):
         quantise(made, data, max_drop=-1.0, batch=20)
     with pytest.raises(InputError, match=r"bf16 loses .* points .* and -1 were allowed: stay in fp32"):
         quantise(made, data, precision="bf16", max_drop=-1.0, batch=20)
@@ -204,7 +204,7 @@ def test_our_trained_checkpoint_in_int8_within_its_budget_on_the_test_set() -> N
     rows = [row for row, each in enumerate(data.samples) if each.split == "train"][:200]
     rows += [row for row, each in enumerate(data.samples) if each.split == "test"]
     found = quantise(made, data.select(rows), max_drop=0.5, batch=100)
-    assert found.after.judged.pictures == 1000
+    assert found.after.judged.images == 1000
     assert found.after.judged.drop.value <= 0.5
     assert found.after.judged.agreement >= 0.99
     assert found.before.judged.accuracy.value == pytest.approx(0.881)  # as its description says
@@ -224,38 +224,38 @@ def test_the_fewest_that_hold(needed: int, expected: int | None, most_tries: int
     assert max(tried) <= 11
 
 
-# ---- pictures dealt out -------------------------------------------------------------------------------------------
+# ---- images dealt out -------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_dealt_by_their_splits() -> None:
+def test_images_are_dealt_by_their_splits() -> None:
     made = checkpoint()
     dealt = deal(labelled(made, 60, train=20, val=24, test=16), made)
     assert [len(each) for each in dealt[:3]] == [20, 24, 16]
     assert {each.split for each in dealt.choosing.samples} == {"val"}
     dealt = deal(labelled(made, 60, val=40, test=20), made)
-    assert dealt.words == "calibrated on a part of val, chosen by val pictures, reported on test"
+    assert dealt.words == "calibrated on a part of val, chosen by val images, reported on test"
     assert {each.split for each in dealt.calibration.samples} == {"val"}
     assert {each.split for each in dealt.reporting.samples} == {"test"}
     assert deal(labelled(made, 40, train=40), made).words.endswith("chose and report, all of them seen in training")
     dealt = deal(labelled(made, 60, train=30, test=30), made)
-    assert dealt.words == "calibrated on train, chosen by test pictures, reported on test"
+    assert dealt.words == "calibrated on train, chosen by test images, reported on test"
 
 
-def test_new_pictures_beside_training_ones_choose() -> None:
+def test_new_images_beside_training_ones_choose() -> None:
     made = checkpoint()
     data = labelled(made, 50, train=20, **{"": 30})
     dealt = deal(data, made)
-    assert dealt.words == "calibrated on train, chosen by new pictures, reported on new"
+    assert dealt.words == "calibrated on train, chosen by new images, reported on new"
     assert {each.split for each in dealt.calibration.samples} == {"train"}
     assert {each.split for each in dealt.choosing.samples} == {""}
     assert dealt.reporting is dealt.choosing
 
 
-def test_pictures_without_splits_are_dealt_by_chance_and_none_twice() -> None:
+def test_images_without_splits_are_dealt_by_chance_and_none_twice() -> None:
     made = checkpoint()
     data = labelled(made, 64)
     dealt = deal(data, made)
-    assert dealt.words == "16 pictures calibrated, the other 48 chose and report"
+    assert dealt.words == "16 images calibrated, the other 48 chose and report"
     first, second = ({each.name for each in lot.samples} for lot in dealt[:2])
     assert first.isdisjoint(second)
     assert len(first | second) == 64
@@ -263,44 +263,44 @@ def test_pictures_without_splits_are_dealt_by_chance_and_none_twice() -> None:
     assert deal(data, made, seed=1).calibration.samples != dealt.calibration.samples
 
 
-def test_pictures_without_labels_are_judged_by_agreement() -> None:
+def test_images_without_labels_are_judged_by_agreement() -> None:
     made = checkpoint()
-    data = self_labelled(made, list(pictures(40)))
+    data = self_labelled(made, list(make_images(40)))
     judge = Judge.by(made, data)
     assert judge(made).accuracy.value == judge(made).agreement == 1.0
-    pixels = torch.from_numpy(made.preprocess.batch(list(pictures(40))))
+    pixels = torch.from_numpy(made.preprocess.batch(list(make_images(40))))
     found = judge(Packed(made, Plan("fp32", calibrate(made.model, [pixels]))))
     assert found.accuracy.value == found.agreement
     assert found.drop.value == pytest.approx(100 * (1 - found.agreement))
 
 
-def test_bad_pictures_to_calibrate_on_are_told(tmp_path: object) -> None:
+def test_bad_images_to_calibrate_on_are_told(tmp_path: object) -> None:
     made = checkpoint()
     empty = Dataset("empty", (), np.zeros((0, 32, 32, 3), np.uint8), made.classes)
-    with pytest.raises(InputError, match="empty has no pictures to calibrate on"):
+    with pytest.raises(InputError, match="empty has no images to calibrate on"):
         quantise(made, empty)
-    with pytest.raises(InputError, match="has 3 pictures to calibrate on, expected at least 8"):
+    with pytest.raises(InputError, match="has 3 images to calibrate on, expected at least 8"):
         quantise(made, labelled(made, 13, train=3, val=10))
-    images = pictures(60)
+    images = make_images(60)
     one = Dataset("alike", tuple(Sample(str(row), ("1",)) for row in range(60)), images, made.classes)
-    with pytest.raises(InputError, match=r"all pictures to calibrate on are of one class \(1\), of 5"):
+    with pytest.raises(InputError, match=r"all images to calibrate on are of one class \(1\), of 5"):
         quantise(made, one)
     strange = tuple(Sample(str(row), ("whale",)) for row in range(60))
     with pytest.raises(InputError, match="classes that the checkpoint does not know"):
         quantise(made, Dataset("others", strange, images, ("whale",)))
     grey = Dataset("tiles", one.samples, np.zeros((60, 32, 32, 7), np.uint8), made.classes)
     mixed = replace(grey, samples=tuple(Sample(str(row), (str(row % 2),)) for row in range(60)))
-    with pytest.raises(InputError, match="none of .* pictures can be read"):
+    with pytest.raises(InputError, match="none of .* images can be read"):
         quantise(made, mixed)
-    with pytest.raises(InputError, match="0 of 60 pictures to calibrate on can be read, expected at least 8"):
+    with pytest.raises(InputError, match="0 of 60 images to calibrate on can be read, expected at least 8"):
         pixels_of(made, mixed, 16)
     with pytest.raises(InputError, match="not judged by its own answers"):
-        self_labelled(replace(made, task="several"), list(images))
+        self_labelled(replace(made, task="multi-label"), list(images))
     with pytest.raises(InputError, match="no head"):
         quantise(replace(checkpoint(classes=0), classes=()), labelled(made, 40))
     with pytest.raises(InputError, match="expected Checkpoint"):
         quantise(made.model, one)  # type: ignore[arg-type]
     with pytest.raises(vitrail.VitrailError, match="precision 'int4' is unknown"):
         quantise(made, one, precision="int4")
-    with pytest.raises(InputError, match="no pictures to calibrate on"):
+    with pytest.raises(InputError, match="no images to calibrate on"):
         self_labelled(made, [])

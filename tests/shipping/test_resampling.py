@@ -14,14 +14,14 @@ from PIL import Image
 import vitrail
 from shipping import packs
 from vitrail.checkpoint import Checkpoint
-from vitrail.images import Preprocess, exactly, sparingly
+from vitrail.images import Preprocess, resize_crop_only, resize_then_crop
 from vitrail.inference import scaling_effect
 from vitrail.shipping import Packed, Plan, packed, resampling
 
 Array = np.ndarray[Any, Any]
 
 
-def picture(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
+def make_image(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
     """Noise, half of it black and white: the hardest there is."""
     values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     values[: size[1] // 2] = 255 * (values[: size[1] // 2] > 127)
@@ -55,7 +55,7 @@ def unprobed() -> Iterator[None]:
 def test_within_two_levels_of_pillow(
     mode: str, interpolation: Any, size: tuple[int, int], area: Any, to: tuple[int, int]
 ) -> None:
-    image = picture(size, mode)
+    image = make_image(size, mode)
     whole = (0, 0, *to)
     made = resampling.resample(image, area, to, whole, interpolation)
     assert (made.mode, made.size) == (mode, to)
@@ -63,12 +63,12 @@ def test_within_two_levels_of_pillow(
     cut = resampling.resample(image, area, to, part, interpolation)
     assert np.array_equal(np.asarray(cut), np.asarray(made.crop(part)))
     # Across, then down; Pillow takes the shorter way round, which is another where ringing is cut off at 0 and 255.
-    right = exactly(image, (0, 0, area[2], size[1]), (to[0], size[1]), (0, 0, to[0], size[1]), interpolation)
-    right = exactly(right, (0, 0, to[0], area[3]), to, whole, interpolation)
+    right = resize_then_crop(image, (0, 0, area[2], size[1]), (to[0], size[1]), (0, 0, to[0], size[1]), interpolation)
+    right = resize_then_crop(right, (0, 0, to[0], area[3]), to, whole, interpolation)
     assert apart(made, right).max() <= 2
     assert (apart(made, right) > 0).mean() < 0.02
     soft = image.point([64 + value // 2 for value in range(256)] * len(image.getbands()))
-    made, right = (way(soft, area, to, whole, interpolation) for way in (resampling.resample, exactly))
+    made, right = (way(soft, area, to, whole, interpolation) for way in (resampling.resample, resize_then_crop))
     assert apart(made, right).max() <= 2
 
 
@@ -86,14 +86,14 @@ def test_within_two_levels_of_pillow(
     ],
 )
 def test_all_else_is_pillows(mode: str, interpolation: Any, area: Any, to: tuple[int, int]) -> None:
-    given = (picture((90, 60), mode), area, to, (3, 2, 20, 18), interpolation)
-    made, right = resampling.resample(*given), sparingly(*given)
+    given = (make_image((90, 60), mode), area, to, (3, 2, 20, 18), interpolation)
+    made, right = resampling.resample(*given), resize_crop_only(*given)
     assert made.size == (17, 16)
     assert np.array_equal(np.asarray(made), np.asarray(right))
 
 
 def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.MonkeyPatch, unprobed: None) -> None:
-    given: Any = (picture((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
+    given: Any = (make_image((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
     assert resampling.probe().works
     for kernels, why in (
         ({"bicubic": "_upsample_bilinear2d_aa", "bilinear": "_upsample_bilinear2d_aa"}, "levels from Pillow"),
@@ -102,7 +102,7 @@ def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.Monke
         monkeypatch.setattr(resampling, "_KERNELS", kernels)
         resampling.probe.cache_clear()
         assert why in resampling.probe().why
-        assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(sparingly(*given)))
+        assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(resize_crop_only(*given)))
         assert any("resized by Pillow" in note for note in packed.possible(Plan())[1])
 
 
@@ -117,7 +117,7 @@ def checkpoint() -> Checkpoint:
 @pytest.fixture(scope="module")
 def photo() -> bytes:
     file = io.BytesIO()
-    picture((40, 30)).resize((401, 301), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    make_image((40, 30)).resize((401, 301), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
@@ -142,18 +142,18 @@ def test_only_with_scaled_decoding(checkpoint: Checkpoint, photo: bytes, monkeyp
 
 def test_bits_are_pillows_by_default(photo: bytes) -> None:
     full, scaled = Preprocess(size=32), Preprocess(size=32, scaled_decoding=True)
-    assert np.array_equal(full.bytes(photo), full.bytes(photo, exactly))
-    assert np.array_equal(scaled.bytes(photo), scaled.bytes(photo, sparingly))
+    assert np.array_equal(full.to_uint8(photo), full.to_uint8(photo, resize_then_crop))
+    assert np.array_equal(scaled.bytes(photo), scaled.bytes(photo, resize_crop_only))
     assert np.array_equal(scaled.normalise(scaled.bytes(photo)), scaled(photo))
     for way in (full, scaled):
-        apart = np.abs(way.bytes(photo, resampling.resample).astype(int) - way.bytes(photo))
+        apart = np.abs(way.to_uint8(photo, resampling.resample).astype(int) - way.to_uint8(photo))
         assert 0 < apart.max() <= 3
 
 
-def test_large_pictures_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: Any = (picture((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
+def test_large_images_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: Any = (make_image((90, 60)), (0, 0, 90, 60), (30, 20), (1, 2, 28, 20), "bicubic")
     made = np.asarray(resampling.resample(*given))
     monkeypatch.setattr(resampling, "_MOST", 90 * 60 - 1)
-    assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(sparingly(*given)))
+    assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(resize_crop_only(*given)))
     monkeypatch.setattr(resampling, "_MOST", 90 * 60)
     assert np.array_equal(np.asarray(resampling.resample(*given)), made)

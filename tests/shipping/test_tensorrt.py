@@ -12,7 +12,7 @@ import pytest
 
 from shipping import small
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.inference.contents import Contents
+from vitrail.inference.export_info import Contents
 from vitrail.shipping import onnx as to_onnx
 from vitrail.shipping import tensorrt
 from vitrail.shipping.exporting import add_measurements, export, prepare, trace

@@ -13,7 +13,7 @@ import pytest
 
 from shipping.packs import checkpoint
 from vitrail.errors import VitrailError
-from vitrail.network.cost import estimate
+from vitrail.insight.cost import estimate
 from vitrail.shipping import Packed, benching, save_packed, timing
 from vitrail.shipping.benching import Alone, bench
 from vitrail.shipping.limits import rates
@@ -107,7 +107,7 @@ def test_the_table_is_what_the_times_come_to(monkeypatch: pytest.MonkeyPatch) ->
         seconds = 0.5 if each.runtime == "eager" else 0.125
         limit = 50.0 if each.runtime == "packed bf16" else 10.0
         assert (each.milliseconds, each.ratio) == (1000 * seconds, 0.5 / seconds)
-        assert each.pictures_per_second == each.batch / seconds
+        assert each.images_per_second == each.batch / seconds
         assert each.of_limit == pytest.approx(each.batch * gflops / seconds / limit)
         assert (each.start_seconds, each.memory_bytes) == (1.5, 7_000)
         assert each.largest_batch == (40 if each.runtime == "eager" else 80)

@@ -53,15 +53,15 @@ def test_matrices_resample_as_torch_does(policy: Resample) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("size", [(70, 50), (31, 64), (20, 20), (32, 32), (500, 375)])
-def test_pictures_are_resized_inside_as_pillow_does(preprocess: Preprocess, size: tuple[int, int]) -> None:
+def test_images_are_resized_inside_as_pillow_does(preprocess: Preprocess, size: tuple[int, int]) -> None:
     generator = np.random.default_rng(0)
     small = generator.integers(0, 256, (9, 12, preprocess.channels), np.uint8)
-    picture = Image.fromarray(small if preprocess.channels == 3 else small[:, :, 0]).resize(
+    image = Image.fromarray(small if preprocess.channels == 3 else small[:, :, 0]).resize(
         size[::-1], Image.Resampling.BICUBIC
     )
-    values = np.asarray(picture).reshape(*size, preprocess.channels)
+    values = np.asarray(image).reshape(*size, preprocess.channels)
     found = Entrance(preprocess, resize=True)(torch.from_numpy(values.copy())[None])[0].numpy()
-    steps = np.abs(found - preprocess(picture)) * 255 * np.reshape(preprocess.std, (-1, 1, 1))
+    steps = np.abs(found - preprocess(image)) * 255 * np.reshape(preprocess.std, (-1, 1, 1))
     if preprocess.antialias and preprocess.resize == "crop":
         assert steps.max() == 0  # Pillow's arithmetic, to the last bit
     # Where the sides shrink by different factors, Pillow may take the columns first, and rounds in between. Without
@@ -87,6 +87,6 @@ def test_bytes_are_normalised_as_outside() -> None:
         (Preprocess(size=32, range=65535.0), "65535 as 1.0"),
     ],
 )
-def test_what_a_graph_cannot_do_to_pictures_is_refused(preprocess: Preprocess, words: str) -> None:
+def test_what_a_graph_cannot_do_to_images_is_refused(preprocess: Preprocess, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Entrance(preprocess, resize=True)

@@ -24,15 +24,15 @@ from torch import Tensor
 import vitrail
 from vitrail.data import cache as views
 from vitrail.data import loader
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.vit import ViT
-from vitrail.training import Options, Recipe, Run, Watch, finish, loop, runs, train
+from vitrail.training import Options, Recipe, Run, Watch, final_evaluation, loop, runs, train
+from vitrail.training.autotune import Speed
 from vitrail.training.recipe import BALANCES, OPTIMISERS, PRECISIONS, SCHEDULES
-from vitrail.training.speed import Speed
 
 NETWORK = ViTConfig(
     image_size=8, patch_size=4, width=8, depth=2, heads=1, mlp_width=16, pool="mean", cls_token=False, dropout=0.0
@@ -91,7 +91,9 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "evaluation_of", partial(finish.evaluation_of, resamples=0))  # intervals take a while
+        patch.setattr(
+            final_evaluation, "evaluation_of", partial(final_evaluation.evaluation_of, resamples=0)
+        )  # intervals take a while
         patch.setattr(os, "fsync", lambda number: None)  # and so do thousands of syncs, which test_state.py looks at
         yield Bench(tmp_path_factory.mktemp("bench"))
 

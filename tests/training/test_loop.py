@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import vitrail
 from training import tiny
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import loop
@@ -29,8 +29,8 @@ from vitrail.training import state as saving
 from vitrail.training.loop import Job, Part, Watch, class_weights, fit, logits_of, loss_of
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
+from vitrail.training.signals import SIGNALS, Stop
 from vitrail.training.state import read_newest
-from vitrail.training.stopping import SIGNALS, Stop
 
 PLAIN = Recipe(batch=8, lr=1e-3, warmup=0.0, clip=0.0, weight_decay=0.0)
 
@@ -365,25 +365,25 @@ def test_several_labels(tmp_path: Path) -> None:
         each[:, 2] = np.maximum(each[:, 2], each[:, 0])  # class 2 wherever class 0 is
     assert job.val is not None
     parts = [Part(job.train.views, marks[0]), Part(job.val.views, marks[1])]
-    fit(replace(job, plan=replace(job.plan, task="several"), train=parts[0], val=parts[1]))
+    fit(replace(job, plan=replace(job.plan, task="multi-label"), train=parts[0], val=parts[1]))
     epochs = rows(tmp_path, "epoch")
     assert epochs[-1]["loss"] < 0.8 * epochs[0]["loss"]
     assert 0.5 < epochs[-1]["val_score"] <= 1
-    assert vitrail.load(tmp_path / "last.safetensors").task == "several"
+    assert vitrail.load(tmp_path / "last.safetensors").task == "multi-label"
 
 
 def test_losses_and_weights_of_classes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     logits, labels = torch.randn(6, 3), torch.tensor([0, 0, 0, 0, 1, 2])
     shares = F.one_hot(labels, 3).float()
-    assert float(loss_of(logits, shares, "one", None)) == pytest.approx(float(F.cross_entropy(logits, labels)))
+    assert float(loss_of(logits, shares, "single-label", None)) == pytest.approx(float(F.cross_entropy(logits, labels)))
     plan = tiny.job(tmp_path, 1).plan
     weights = class_weights(labels.numpy(), plan)
     assert weights.tolist() == pytest.approx([0.5, 2.0, 2.0])
     expected = (F.cross_entropy(logits, labels, reduction="none") * weights[labels]).mean()
-    assert float(loss_of(logits, shares, "one", weights)) == pytest.approx(float(expected))
+    assert float(loss_of(logits, shares, "single-label", weights)) == pytest.approx(float(expected))
     several = class_weights(
-        np.array([[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, 1, 0]], np.float32), replace(plan, task="several")
+        np.array([[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, 1, 0]], np.float32), replace(plan, task="multi-label")
     )
     assert several.tolist() == pytest.approx([0.05, 3.0, 3.0])
 
@@ -630,7 +630,7 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         return run.stdout
 
     run, whole = tmp_path / "run", tmp_path / "whole" / "run"
-    assert training("limited", str(run)).startswith("not enough memory for a step of 48 pictures")
+    assert training("limited", str(run)).startswith("not enough memory for a step of 48 images")
     assert training("free", str(run), str(whole)) == ""
     assert log_of(run) == log_of(whole)
 

@@ -39,7 +39,7 @@ def rates(model: ViT, **settings: Any) -> dict[str, tuple[float, float]]:
 
 
 def learn(model: ViT, optimiser: Optimiser, start: int, stop: int) -> None:
-    """Steps on pictures that depend on the step alone, each with another factor."""
+    """Steps on images that depend on the step alone, each with another factor."""
     for step in range(start, stop):
         dice = torch.Generator().manual_seed(step)
         targets = torch.randint(0, 4, (8,), generator=dice)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
+from vitrail.insight.cost import count_parameters
 from vitrail.network.config import ConvStem
-from vitrail.network.cost import count_parameters
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty
 from vitrail.training.optimisers import build
-from vitrail.training.presets import RECIPES, Preset
+from vitrail.training.published import RECIPES, Preset
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedule import factor
 
@@ -146,14 +146,14 @@ def test_learnopencv() -> None:
     recipe = found.recipe
     facts = (recipe.optimiser, recipe.lr, recipe.weight_decay, recipe.batch, recipe.epochs)
     assert facts == ("adamw", 1e-4, 0.05, 128, 300)
-    per_epoch = 10_009  # 1,281,167 pictures in batches of 128
+    per_epoch = 10_009  # 1,281,167 images in batches of 128
     restarts = [
         epoch for epoch in range(1, 300) if factor(recipe, epoch * per_epoch, 300 * per_epoch, per_epoch) == 1.0
     ]
     assert restarts == [10, 30, 70, 150]
     config = found.network(1000)
     assert config is not None
-    assert count_parameters(on_meta(config)) == 86_540_008
+    assert count_parameters(build_empty(config)) == 86_540_008
 
 
 @pytest.mark.parametrize("name, schedule", [("eva6-cats-dogs", "constant"), ("eva6-cats-dogs-step", "step")])
@@ -211,7 +211,7 @@ def test_every_recipe_can_be_used(name: str) -> None:
     assert config.classes == 10
     if found.size:
         assert config.image_size == (found.size, found.size)
-    model = on_meta(replace(config, depth=2))  # no memory: shapes only
+    model = build_empty(replace(config, depth=2))  # no memory: shapes only
     optimiser = build(model, found.recipe)
     assert sum(len(group["params"]) for group in optimiser.groups) == len(list(model.parameters()))
 

@@ -1,4 +1,4 @@
-"""Whole runs: from pictures to a checkpoint, numbers and a report; resumed, refused, repeated."""
+"""Whole runs: from images to a checkpoint, numbers and a report; resumed, refused, repeated."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from PIL import Image
 import vitrail
 from training import tiny
 from vitrail.data import read_data
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
 from vitrail.evaluation.calibration import fit_temperature
-from vitrail.evaluation.known import data_for, data_for_both
+from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.inference import probabilities
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import Options, Recipe, Run, Watch, finish, repeat, repeated, runs, speed, train
+from vitrail.training import Options, Recipe, Run, Watch, autotune, final_evaluation, repeated, reruns, runs, train
 from vitrail.training import state as saving
-from vitrail.training.choose import bands_of, choose, small_network
+from vitrail.training.autotune import Speed, Tried, measure_speed, overfits, steps_for, suggested
+from vitrail.training.dry_run import trial
 from vitrail.training.lock import locked
 from vitrail.training.loop import fit, logits_of
+from vitrail.training.model_choice import bands_of, choose, small_network
 from vitrail.training.plan import Plan, plan_differences
-from vitrail.training.prepare import prepare
+from vitrail.training.preparation import prepare
 from vitrail.training.probing import features_of
-from vitrail.training.repeat import Repeated
-from vitrail.training.speed import Speed, Tried, measure_speed, overfits, steps_for, suggested
-from vitrail.training.trial import trial
+from vitrail.training.reruns import Repeated
 
 QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
 NETWORK = ViTConfig(image_size=16, patch_size=4, width=24, depth=2, heads=1, mlp_width=48, pool="mean", cls_token=False)
 
 
 def draw(folder: Path, count: int = 20, side: int = 16) -> Path:
-    """Three class folders, by the colour of the pictures."""
+    """Three class folders, by the colour of the images."""
     dice = np.random.default_rng(3)
     for number, name in enumerate(("2 red", "10 green", "blue")):
         (folder / name).mkdir(parents=True)
@@ -61,7 +61,7 @@ def draw(folder: Path, count: int = 20, side: int = 16) -> Path:
 def quickly() -> Iterator[None]:
     """Intervals from a few resamples: a thousand take longer than so short a training."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "evaluation_of", partial(finish.evaluation_of, resamples=20))
+        patch.setattr(final_evaluation, "evaluation_of", partial(final_evaluation.evaluation_of, resamples=20))
         yield
 
 
@@ -99,7 +99,7 @@ def test_a_run_leaves_what_the_design_says(finished: Run) -> None:
     assert len(data["names"]) == len(data["digests"]) == 60
 
 
-def test_the_numbers_are_those_of_pictures_it_never_saw(finished: Run, photos: Path) -> None:
+def test_the_numbers_are_those_of_images_it_never_saw(finished: Run, photos: Path) -> None:
     found = finished.evaluation
     assert found.split == "test"
     assert len(found) == 12  # 20 % of 60, by class
@@ -120,7 +120,7 @@ def replace_splits(finished: Run, photos: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", ["slash", "absolute", "copied", "renamed"])
-def test_its_training_pictures_are_known_however_they_are_named(
+def test_its_training_images_are_known_however_they_are_named(
     finished: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.chdir(photos.parent)
@@ -141,10 +141,10 @@ def test_its_training_pictures_are_known_however_they_are_named(
     assert len(found) == 12
 
 
-def test_pictures_it_was_trained_on_are_not_taken_for_new_ones(finished: Run, photos: Path) -> None:
+def test_images_it_was_trained_on_are_not_taken_for_new_ones(finished: Run, photos: Path) -> None:
     loaded = vitrail.load(finished.best)
     for judge in (vitrail.evaluate, partial(vitrail.compare, loaded)):
-        with pytest.raises(InputError, match="was trained on pictures of .*data_for"):
+        with pytest.raises(InputError, match="was trained on images of .*data_for"):
             judge(loaded, photos)
     assert len(vitrail.evaluate(loaded, photos, split="all", resamples=0)) == 60
     assert len(vitrail.evaluate(loaded, data_for(finished.folder), resamples=0)) == 12
@@ -160,14 +160,14 @@ def test_two_runs_are_compared_by_what_neither_was_trained_on(finished: Run, pho
     assert len(held[0] & held[1]) < len(held[0])
 
 
-def test_a_run_with_a_pattern_knows_its_pictures_again(photos: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_pattern_knows_its_images_again(photos: Path, tmp_path: Path) -> None:
     pattern = r"(?P<label>[^/]+)/\d+\.png"
     made = run(photos, tmp_path, pattern=pattern, report=False)
     data = data_for(str(made.folder), "", vitrail.load(made.folder).classes)
     assert sum(each.split == "test" for each in data.samples) == len(made.evaluation)
 
 
-def test_evaluating_a_run_on_its_own_data_takes_its_test_pictures(finished: Run, photos: Path) -> None:
+def test_evaluating_a_run_on_its_own_data_takes_its_test_images(finished: Run, photos: Path) -> None:
     dataset = replace_splits(finished, photos)
     assert {name: len(dataset.part(name)) for name in dataset.splits} == {"train": 42, "val": 6, "test": 12}
     assert {each.name for each in dataset.part("test").samples} == set(finished.evaluation.names)
@@ -257,7 +257,7 @@ def test_changed_data_is_refused_with_what_differs(photos: Path, tmp_path: Path)
     (own / "blue" / "0.png").unlink()
     shutil.copy(own / "blue" / "1.png", own / "blue" / "new.png")
     Image.new("RGB", (16, 16)).save(own / "blue" / "2.png")
-    says = r"1 picture removed: blue/0.png.*1 picture added: blue/new.png.*changed content"
+    says = r"1 image removed: blue/0.png.*1 image added: blue/new.png.*changed content"
     with pytest.raises(InputError, match=says):
         run(own, tmp_path / "runs", name="mine")
 
@@ -287,7 +287,7 @@ def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[
         asked.append((data, options))
         return second
 
-    monkeypatch.setattr(repeat, "run", run_again)
+    monkeypatch.setattr(reruns, "run", run_again)
     return repeated(first), asked[0]
 
 
@@ -365,7 +365,7 @@ def test_a_timed_run_goes_on_with_the_steps_it_was_given(
 def test_minutes_are_measured_and_recorded(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a quarter of a second whenever it is looked at: once a step, twice a validation."""
     clock = itertools.count(step=0.25)
-    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     found = run(photos, tmp_path, minutes=0.0525, report=False)
     assert (found.plan.minutes, found.plan.steps, found.plan.per_epoch) == (0.0525, 10, 5)  # 3.15 s, 0.3 a step
     assert found.plan.recipe.epochs == 2.0
@@ -377,20 +377,20 @@ def test_minutes_are_measured_and_recorded(photos: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.fault("T16")
-def test_unreadable_pictures_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
+def test_unreadable_images_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
     own = tmp_path / "photos"
     shutil.copytree(photos, own)
     for row in range(5):
-        (own / "blue" / f"{row}.png").write_bytes(b"not a picture")
+        (own / "blue" / f"{row}.png").write_bytes(b"not an image")
     told: list[str] = []
     found = run(own, tmp_path / "runs", watch=Watch(tell=told.append))
-    assert "5 of 60 pictures cannot be read, and are skipped" in told
+    assert "5 of 60 images cannot be read, and are skipped" in told
     assert "blue/0.png" in (found.folder / "report.html").read_text()
-    with pytest.raises(vitrail.VitrailError, match="5 of 60 pictures .* cannot be read"):
+    with pytest.raises(vitrail.VitrailError, match="5 of 60 images .* cannot be read"):
         run(own, tmp_path / "runs", unreadable="stop")
 
 
-def test_excluded_pictures_are_left_out(photos: Path, tmp_path: Path) -> None:
+def test_excluded_images_are_left_out(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out.csv").write_text("path,exclude\nblue/0.png,1\nblue/1.png,0\n2 red/3.png,yes\n")
     found = run(photos, tmp_path / "runs", exclude=tmp_path / "out.csv", report=False)
     names = json.loads((found.folder / "data.json").read_text())["names"]
@@ -407,7 +407,7 @@ def test_several_labels_from_a_table(photos: Path, tmp_path: Path) -> None:
     found = train(
         tmp_path / "labels.csv", model=NETWORK, recipe=replace(QUICK, epochs=12), out=tmp_path / "runs", check=False
     )
-    assert found.plan.task == "several"
+    assert found.plan.task == "multi-label"
     assert found.evaluation.scores["mean_ap"].value > 0.9
     checkpoint = vitrail.load(found.folder)
     assert checkpoint.thresholds is not None
@@ -441,7 +441,7 @@ def test_bands_and_range_are_kept(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_test_part_that_is_given_is_the_only_one() -> None:
-    data = tiny.pictures()  # with train and val
+    data = tiny.make_images()  # with train and val
     prepared = prepare(data, val=0.3, test=0.3)
     assert [each.split for each in prepared.dataset.samples] == [each.split for each in data.samples]
 
@@ -489,7 +489,7 @@ def test_the_best_is_judged_not_the_last(tmp_path: Path) -> None:
     expected = logits_of(kept.model, job.val, job.plan)
     torch.nn.init.normal_(kept.model.head.classify.weight)
     vitrail.save(kept, tmp_path / "last.safetensors")  # of another mind
-    found = finish.judge(job, at, tiny.pictures(), None)
+    found = final_evaluation.judge(job, at, tiny.make_images(), None)
     assert at.best is not None
     assert found.evaluation.split == "val"
     assert found.evaluation.scores["top1"].value == at.best[0]
@@ -497,10 +497,12 @@ def test_the_best_is_judged_not_the_last(tmp_path: Path) -> None:
     best = vitrail.load(tmp_path / "best.safetensors")
     assert np.array_equal(logits_of(best.model, job.val, job.plan), expected)
     assert best.temperature is not None
-    assert best.temperature == pytest.approx(fit_temperature(found.evaluation.logits, job.val.targets, "one"), rel=1e-4)
-    known = probabilities(found.evaluation.logits, "one", best.temperature)
+    assert best.temperature == pytest.approx(
+        fit_temperature(found.evaluation.logits, job.val.targets, "single-label"), rel=1e-4
+    )
+    known = probabilities(found.evaluation.logits, "single-label", best.temperature)
     assert np.allclose(found.evaluation.probabilities, known)
-    assert not np.allclose(known, probabilities(found.evaluation.logits, "one", None))
+    assert not np.allclose(known, probabilities(found.evaluation.logits, "single-label", None))
 
 
 # ---- starting from a checkpoint ----------------------------------------------------------------------------------
@@ -569,16 +571,16 @@ def test_a_start_with_two_tokens_for_its_head(photos: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("crop", [None, (0.5, 1.0)])
-def test_judged_by_its_own_pictures_it_says_so(
+def test_judged_by_its_own_images_it_says_so(
     photos: Path, finished: Run, tmp_path: Path, crop: tuple[float, float] | None
 ) -> None:
     recipe = replace(QUICK, augment=Augment(crop=crop))
     found = train(photos, start=finished.best, recipe=recipe, out=tmp_path, val=0.0, test=0.0, check=False)
     assert found.evaluation.split == "train"
-    assert [each.name for each in found.stages] == ["linear probe"]  # the nearest picture would be itself
+    assert [each.name for each in found.stages] == ["linear probe"]  # the nearest image would be itself
     page = (found.folder / "report.html").read_text()
-    assert "trained on these very pictures" in page
-    assert "on new pictures like these" not in page
+    assert "trained on these very images" in page
+    assert "on new images like these" not in page
 
 
 def test_nothing_learned_leaves_the_probe(photos: Path, finished: Run, tmp_path: Path) -> None:
@@ -622,7 +624,7 @@ def test_trials_go_through_the_network_as_the_run_would(
 @pytest.mark.parametrize("wanted", [False, True])
 def test_trials_recompute_blocks_as_the_run_would(tmp_path: Path, wanted: bool) -> None:
     job = tiny.job(tmp_path, 1, replace(QUICK, checkpointing=wanted))
-    assert speed._copy(job).encoder.checkpointing is wanted
+    assert autotune._copy(job).encoder.checkpointing is wanted
     assert not job.model.encoder.checkpointing  # a trial leaves the network itself alone
 
 
@@ -636,15 +638,15 @@ def test_steps_that_fit_count_the_validation() -> None:
 def test_a_step_is_timed_by_the_median_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of its own: each step takes as long as it is told, and the run's network stays as it was."""
     now, took = [0.0], iter([50.0, 1.0, 2.0, 9.0, 2.0])
-    learn = speed._learn
+    learn = autotune._learn
 
     def slow(*arguments: Any) -> float:
         now[0] += next(took)
         return learn(*arguments)
 
-    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(speed, "_learn", slow)
-    monkeypatch.setattr(speed, "TRIAL_SECONDS", 63.5)
+    monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(autotune, "_learn", slow)
+    monkeypatch.setattr(autotune, "TRIAL_SECONDS", 63.5)
     job = tiny.job(tmp_path, 1)
     before = {name: value.clone() for name, value in job.model.state_dict().items()}
     assert measure_speed(job) == Speed(step=2.0, validation=0.0)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ConfigError, InputError

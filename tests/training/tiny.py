@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitrail.data.augment import Augment
+from vitrail.data.augmentation import Augment
 from vitrail.data.cache import Views
 from vitrail.data.samples import Dataset, Sample
 from vitrail.images import Preprocess
@@ -42,7 +42,7 @@ RECIPE = Recipe(
 )
 
 
-def pictures(count: int = 64) -> Dataset:
+def make_images(count: int = 64) -> Dataset:
     """Three classes of noise with a bright corner each."""
     dice = np.random.default_rng(7)
     labels = np.arange(count) % 3
@@ -58,7 +58,7 @@ def pictures(count: int = 64) -> Dataset:
 def job(folder: Path, steps: int, recipe: Recipe = RECIPE, **changes: Any) -> Job:
     """The training in a folder; changes are of Job."""
     torch.manual_seed(0)
-    dataset = pictures()
+    dataset = make_images()
     preprocess = Preprocess(size=8, crop=1.0, channels=1)
     parts = []
     for split in ("train", "val"):
@@ -67,7 +67,7 @@ def job(folder: Path, steps: int, recipe: Recipe = RECIPE, **changes: Any) -> Jo
     plan = Plan(
         data="noise",
         classes=dataset.classes,
-        task="one",
+        task="single-label",
         model=CONFIG,
         preprocess=preprocess,
         recipe=recipe,

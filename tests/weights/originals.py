@@ -134,14 +134,14 @@ def resized(table: Tensor, grid: tuple[int, int], way: str) -> Tensor:
     side = math.isqrt(table.shape[1])
     if grid == (side, side):
         return table
-    picture = table.reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    image = table.reshape(1, side, side, -1).permute(0, 3, 1, 2)
     if way == "offset":
         factors = ((grid[0] + 0.1) / side, (grid[1] + 0.1) / side)
-        picture = F.interpolate(picture, scale_factor=factors, mode="bicubic")
+        image = F.interpolate(image, scale_factor=factors, mode="bicubic")
     else:
-        picture = F.interpolate(picture, size=grid, mode="bicubic", antialias=way == "smooth")
-    assert picture.shape[-2:] == grid
-    return picture.permute(0, 2, 3, 1).reshape(1, grid[0] * grid[1], -1)
+        image = F.interpolate(image, size=grid, mode="bicubic", antialias=way == "smooth")
+    assert image.shape[-2:] == grid
+    return image.permute(0, 2, 3, 1).reshape(1, grid[0] * grid[1], -1)
 
 
 # ---- the networks ------------------------------------------------------------------------------------------------

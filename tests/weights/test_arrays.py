@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vitrail.errors import CheckpointError, InputError
-from vitrail.weights.reading.arrays import read_npz, write_npz
+from vitrail.weights.reading.npz_arrays import read_npz, write_npz
 from weights import evil
 
 KINDS = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8", "<c8", "<c16")

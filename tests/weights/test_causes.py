@@ -122,8 +122,8 @@ def test_the_real_network_answers_worse_with_wrong_statistics(fixtures: Path) ->
 
     path = fixtures / "vit_tiny_patch16_224_in1k.safetensors"
     right, wrong = load(path), load(path, override={"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)})
-    pictures = [data.chelsea(), data.coffee()]
-    first = right.run(right.preprocess.batch(pictures))[0]
-    second = wrong.run(wrong.preprocess.batch(pictures))[0]
+    images = [data.chelsea(), data.coffee()]
+    first = right.run(right.preprocess.batch(images))[0]
+    second = wrong.run(wrong.preprocess.batch(images))[0]
     assert abs(first - second).max() > 0.5
     assert why(wrong, "preprocess").why == "given"

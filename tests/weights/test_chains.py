@@ -17,7 +17,7 @@ from vitrail.images import Preprocess
 from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.weights import FAMILIES, convert
-from vitrail.weights.reading.files import open_contents
+from vitrail.weights.reading.weight_files import open_contents
 from weights.parity import assert_same_bits
 
 SMALL: dict[str, Any] = {"image_size": 16, "patch_size": 8, "width": 64, "depth": 1, "heads": 1, "mlp_width": 128}

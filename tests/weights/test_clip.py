@@ -134,7 +134,7 @@ def test_every_mlp_width_comes_back_from_its_ratio() -> None:
 
 
 def test_open_clip_loads_our_folder_with_its_text_tower(library: ModuleType, tmp_path: Path) -> None:
-    """With the text tower put back beside it, open_clip's own loader takes the folder, and prepares pictures alike."""
+    """With the text tower put back beside it, open_clip's own loader takes the folder, and prepares images alike."""
     settings = model_cfg(True)
     theirs = clip(library, settings)
     pixels = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4], "interpolation": "bilinear", "resize_mode": "squash"}
@@ -151,9 +151,9 @@ def test_open_clip_loads_our_folder_with_its_text_tower(library: ModuleType, tmp
     with torch.no_grad():
         noise = torch.randn(2, 3, 32, 32)
         assert torch.equal(model.eval().encode_image(noise), theirs.encode_image(noise))
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8))
     ours = load(out, leave_out=("text",)).preprocess
-    assert float(np.abs(ours(picture) - transform(picture).numpy()).max()) < 1e-6
+    assert float(np.abs(ours(image) - transform(image).numpy()).max()) < 1e-6
 
 
 @pytest.mark.parametrize("mode", ["shortest", "squash"])
@@ -165,9 +165,9 @@ def test_the_folders_preprocessing(library: ModuleType, tmp_path: Path, mode: st
     said = {"interpolation": interpolation, "resize_mode": mode, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
     path = folder(clip(library, settings), settings, tmp_path / "theirs", **said)
     transform = image_transform_v2(PreprocessCfg(size=32, **said), is_train=False)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8))
     ours = load(path, leave_out=("text",)).preprocess
-    assert float(np.abs(ours(picture) - transform(picture).numpy()).max()) < 1e-6
+    assert float(np.abs(ours(image) - transform(image).numpy()).max()) < 1e-6
 
 
 # ---- bare files --------------------------------------------------------------------------------------------------

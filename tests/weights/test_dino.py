@@ -14,17 +14,18 @@ from torch import Tensor, nn
 import vitrail
 from network import renames
 from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint.safetensors_io import Stored
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network import preset
 from vitrail.network.config import Resample, Rotary
-from vitrail.network.vit import ViT, on_meta
-from vitrail.stored import Stored
+from vitrail.network.surgery import build_empty
+from vitrail.network.vit import ViT
 from vitrail.weights import convert, load
 from vitrail.weights.conversion import differences
 from vitrail.weights.families import FAMILIES
+from vitrail.weights.name_tables import to_theirs
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import to_theirs
 from weights import originals
 from weights.originals import SMALL, Dino, DinoHead, DinoV2, DinoV3
 from weights.parity import CLOSE, SIZES, assert_equal, assert_same_bits
@@ -436,7 +437,7 @@ def test_a_size_that_does_not_divide_is_refused_with_one_that_does(tmp_path: Pat
 
 def shapes_of(name: str, family: str) -> Contents:
     """The names and shapes of a published file, without its values; whoever reads one fails."""
-    model = on_meta(preset(name))
+    model = build_empty(preset(name))
     config, checkpoint = model.config, Checkpoint(model, Preprocess(size=preset(name).image_size))
     description = FAMILIES[family].outline(checkpoint)
     ours = dict(model.state_dict()) | {f"extras.{n}": torch.empty(s) for n, s in description.extras.items()}

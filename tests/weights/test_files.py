@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.reading.files import COPIES, open_contents
+from vitrail.weights.reading.weight_files import COPIES, open_contents
 from weights import evil
 
 STRESS = Path(__file__).parents[2] / "stress" / "weights.py"
@@ -257,7 +257,7 @@ def _tar(data: bytes) -> bytes:
     return file.getvalue()
 
 
-def _picture(kind: str) -> bytes:
+def _image(kind: str) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, kind)
     return file.getvalue()
@@ -300,10 +300,10 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     "tar": (_tar(b"x"), "tar archive: unpack"),
     "gguf": (b"GGUF\3\0\0\0", "GGUF"),
     "lone array": (evil.npy((1,), data=bytes(4)), r"lone array \(.npy\)"),
-    "png": (_picture("PNG"), "picture .PNG."),
-    "jpeg": (_picture("JPEG"), "picture .JPEG."),
-    "webp": (_picture("WEBP"), "picture .WebP."),
-    "gif": (_picture("GIF"), "picture .GIF."),
+    "png": (_image("PNG"), "image .PNG."),
+    "jpeg": (_image("JPEG"), "image .JPEG."),
+    "webp": (_image("WEBP"), "image .WebP."),
+    "gif": (_image("GIF"), "image .GIF."),
     "pdf": (b"%PDF-1.7\n\xe2\xe3", "PDF"),
     "pickle of a list": (b"\x80\x04]\x94.", "pickle of something other than weights"),
     "pickle of a dict": (b"\x80\x04}\x94\x8c\1a\x94K\1s.", "pickle of plain values without tensors"),
@@ -356,7 +356,7 @@ MEASURE = """
 import json, os, resource, sys
 from pathlib import Path
 from vitrail.errors import VitrailError
-from vitrail.weights.reading.files import open_contents
+from vitrail.weights.reading.weight_files import open_contents
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

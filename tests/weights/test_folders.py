@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from vitrail.errors import CheckpointError
-from vitrail.weights.reading.files import open_contents
-from vitrail.weights.reading.folders import read_json
+from vitrail.weights.reading.model_folders import read_json
+from vitrail.weights.reading.weight_files import open_contents
 from weights import evil
 
 CONFIG = {"model_type": "vit", "hidden_size": 4}

@@ -261,30 +261,30 @@ GIVEN: dict[str, Any] = {"activation": "relu", "mean": 0.1307, "std": 0.3081, "c
 @pytest.fixture(scope="module")
 def digits(fixtures: Path) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """The first 2,000 test images of MNIST, and what they show."""
-    images = gzip.decompress((fixtures / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
+    raw = gzip.decompress((fixtures / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((fixtures / "mnist" / "t10k-labels-idx1-ubyte.gz").read_bytes())
-    pictures = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)[:2000]
-    return list(pictures), np.frombuffer(labels, np.uint8, offset=8)[:2000]
+    images = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)[:2000]
+    return list(images), np.frombuffer(labels, np.uint8, offset=8)[:2000]
 
 
-def answers(checkpoint: Checkpoint, pictures: list[np.ndarray[Any, Any]]) -> Tensor:
-    """Logits of pictures as the checkpoint prepares them."""
-    batches = [pictures[start : start + 100] for start in range(0, len(pictures), 100)]
+def answers(checkpoint: Checkpoint, images: list[np.ndarray[Any, Any]]) -> Tensor:
+    """Logits of images as the checkpoint prepares them."""
+    batches = [images[start : start + 100] for start in range(0, len(images), 100)]
     with torch.inference_mode():
         return torch.cat([checkpoint.model(torch.from_numpy(checkpoint.preprocess.batch(each))) for each in batches])
 
 
 def test_mnist(fixtures: Path, digits: Any) -> None:
     """96.2 % of 2,000 digits, with what no tensor says given; without it the answers are others."""
-    pictures, labels = digits
+    images, labels = digits
     path = fixtures / "vit_mnist_d64_l6_h4_p4.pt"
     ours = load(path, override=GIVEN)
     config = ours.model.config
     assert (config.channels, config.patch_size, config.image_size, config.heads) == (1, (4, 4), (28, 28), 4)
     assert (config.width, config.head_width, config.mlp_width, config.classes) == (64, 64, 128, 10)
-    expected = answers(ours, pictures)
+    expected = answers(ours, images)
     assert int((expected.argmax(1).numpy() == labels).sum()) == 1924
-    plain = answers(load(path), pictures[:200])
+    plain = answers(load(path), images[:200])
     assert not torch.allclose(plain, expected[:200], atol=0.1)
 
 
@@ -300,21 +300,21 @@ def test_mnist_written_back(fixtures: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif("transformers" not in FAMILIES, reason="the transformers family is not there")
 def test_mnist_through_transformers(fixtures: Path, digits: Any, tmp_path: Path) -> None:
     """To a folder of transformers, which keeps the activation and the free head width, and back, without a bit lost."""
-    pictures, labels = digits
-    pictures = pictures[:200]
+    images, labels = digits
+    images = images[:200]
     path = fixtures / "vit_mnist_d64_l6_h4_p4.pt"
     ours = load(path, override=GIVEN)
     convert(path, tmp_path / "folder", to="transformers", override=GIVEN)
     there = load(tmp_path / "folder")
     assert (there.model.config.activation, there.model.config.head_width) == ("relu", 64)
     assert_same_bits(there.model.state_dict(), ours.model.state_dict())
-    expected = answers(ours, pictures)
-    assert torch.equal(answers(there, pictures), expected)
+    expected = answers(ours, images)
+    assert torch.equal(answers(there, images), expected)
     with pytest.raises(CheckpointError, match="activation: relu, and it would come back as gelu"):
         convert(tmp_path / "folder", tmp_path / "back.pt", to="lucidrains")
     convert(tmp_path / "folder", tmp_path / "back.pt", to="lucidrains", override={"activation": "gelu"})
     theirs = torch.load(path, map_location="cpu", weights_only=True)
     assert_same_bits(torch.load(tmp_path / "back.pt", weights_only=True), theirs)
     back = load(tmp_path / "back.pt", override=GIVEN)
-    assert torch.equal(answers(back, pictures), expected)
+    assert torch.equal(answers(back, images), expected)
     assert int((expected.argmax(1).numpy() == labels[:200]).sum()) > 180

@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 import vitrail
+from vitrail.checkpoint.safetensors_io import Stored
 from vitrail.errors import CheckpointError
-from vitrail.opened import Opened
-from vitrail.stored import Stored
-from vitrail.weights.reading.opcodes import StandIn
+from vitrail.files import Opened
 from vitrail.weights.reading.pickles import read_pickle
+from vitrail.weights.reading.unpickler import StandIn
 from weights import evil
 
 FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}

@@ -1,4 +1,4 @@
-"""What families do to pictures: Preprocess against timm's, transformers' and torchvision's own code on photographs."""
+"""What families do to images: Preprocess against timm's, transformers' and torchvision's own code on photographs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TALL = Image.fromarray(skimage.data.coffee()).transpose(Image.Transpose.ROTATE_9
 
 
 def apart(ours: np.ndarray[Any, Any], theirs: Any, std: tuple[float, ...]) -> float:
-    """The largest difference of two sets of pixels, in grey levels of the picture."""
+    """The largest difference of two sets of pixels, in grey levels of the image."""
     difference = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64))
     return float((difference * 255 * np.array(std).reshape(-1, 1, 1)).max())
 
@@ -320,7 +320,7 @@ def test_class_defaults_are_those_of_transformers(transformers: ModuleType, name
 def test_pixels_are_those_of_transformers_processors(
     transformers: ModuleType, image: Image.Image, values: dict[str, Any]
 ) -> None:
-    """In Pillow's form to the last bit of the picture. In torchvision's within one grey level, but for fewer than two
+    """In Pillow's form to the last bit of the image. In torchvision's within one grey level, but for fewer than two
     values in a thousand: where a cubic or Lanczos kernel overshoots white or black, Pillow cuts after each pass.
     """
     preprocess = from_transformers(values)
@@ -492,7 +492,7 @@ def test_a_written_file_opens_by_its_name(transformers: ModuleType, tmp_path: Pa
 @pytest.mark.parametrize(
     "preprocess, message",
     [
-        (Preprocess(resize="pad", crop=1.0), "bars around the picture"),
+        (Preprocess(resize="pad", crop=1.0), "bars around the image"),
         (Preprocess((64, 32)), "covering a frame of \\(64, 32\\)"),
         (Preprocess(antialias=False), "antialias"),
         (Preprocess(order="BGR"), "order"),

@@ -20,7 +20,7 @@ from vitrail.images import Preprocess
 from vitrail.network import ResNetStem, ViT, ViTConfig
 from vitrail.weights import FAMILIES, convert, load
 from vitrail.weights.family import Description
-from vitrail.weights.tables import to_theirs
+from vitrail.weights.name_tables import to_theirs
 from weights.parity import assert_equal, assert_same_bits
 
 THEIRS: dict[str, Any] = {

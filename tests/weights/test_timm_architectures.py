@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from vitrail.checkpoint.safetensors_io import Stored
 from vitrail.errors import CheckpointError
 from vitrail.network import ViTConfig
-from vitrail.stored import Stored
 from vitrail.weights import FAMILIES
 from vitrail.weights.loading import recognise
 from vitrail.weights.reading.contents import Contents
@@ -43,13 +43,13 @@ def contents(model: nn.Module, sidecars: dict[str, Any]) -> Contents:
 
 def described(file: Contents) -> ViTConfig | None:
     """What is made of a file; None where it is refused. Every tensor must be in the table, as loading asks."""
-    from vitrail.network.vit import on_meta
+    from vitrail.network.surgery import build_empty
     from vitrail.weights.pairing import expected, pair
 
     try:
         family = recognise(file, {})
         description = family.describe(file, {})
-        pair(family, description, expected(description, on_meta(description.config)), file)
+        pair(family, description, expected(description, build_empty(description.config)), file)
     except (CheckpointError, ValueError):
         return None
     assert family.name in FAMILIES

@@ -13,9 +13,9 @@ from torch import nn
 
 import oracles
 from network import renames
+from vitrail.checkpoint.safetensors_io import Stored
 from vitrail.errors import CheckpointError
 from vitrail.network import Resample
-from vitrail.stored import Stored
 from vitrail.weights import convert, load
 from vitrail.weights.families.torchvision import describe
 from vitrail.weights.reading.contents import Contents
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused(torchvision: ModuleType, tmp_path: Path) -
 
 
 def test_what_torchvision_cannot_be_is_not_written(timm: ModuleType, tmp_path: Path) -> None:
-    """Grey pictures, oblong pictures, networks without a cls token: refused by name, nothing left behind."""
+    """Grey images, oblong images, networks without a cls token: refused by name, nothing left behind."""
     from timm.models.vision_transformer import VisionTransformer
 
     small = {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 1, "num_heads": 2, "num_classes": 5}

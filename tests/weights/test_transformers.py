@@ -383,8 +383,8 @@ def test_class_names_and_preprocessing_travel(transformers: ModuleType, tmp_path
     assert report.classes_carried
     assert reload(transformers, tmp_path / "ours").config.id2label == names
     back = transformers.AutoImageProcessor.from_pretrained(tmp_path / "ours")
-    picture = torch.randint(0, 256, (3, 40, 60), dtype=torch.uint8)
-    first, second = (each(picture, return_tensors="pt")["pixel_values"] for each in (processor, back))
+    image = torch.randint(0, 256, (3, 40, 60), dtype=torch.uint8)
+    first, second = (each(image, return_tensors="pt")["pixel_values"] for each in (processor, back))
     assert torch.equal(first, second)
 
 

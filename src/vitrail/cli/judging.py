@@ -33,7 +33,7 @@ Split = Annotated[str, typer.Option(help="train, val, test or all; by default te
 def evaluate(
     checkpoint: RuntimePath,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Pictures with labels; of a run: its own, if left out.")
+        str, typer.Argument(metavar="DATA", help="Images with labels; of a run: its own, if left out.")
     ] = "",
     split: Split = "",
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
     from vitrail.evaluation import evaluate
-    from vitrail.evaluation.known import data_for
+    from vitrail.evaluation.seen_images import data_for
 
     loaded = load_runtime(checkpoint, runtime=runtime)
     source = data_for(checkpoint, data, loaded.classes)
@@ -51,13 +51,13 @@ def evaluate(
         found = evaluate(loaded, source, split=split, batch=batch, skip=_skipped, done=done)
     files: list[Path] = []
     if to is not None:
-        from vitrail.evaluation.writing import write_evaluation
+        from vitrail.evaluation.report_files import write_evaluation
 
         files = write_evaluation(found, to, loaded, source, command_line())
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
-    say(f"{len(found.names)} pictures of {found.source} ({found.split})")
+    say(f"{len(found.names)} images of {found.source} ({found.split})")
     show_scores(found)
     for each in files:
         say(f"  {each}")
@@ -69,16 +69,14 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     data: Data,
     split: Split = "",
-    to: Annotated[
-        Path | None, typer.Option("--out", help="A folder for the page with the pictures that differ.")
-    ] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="A folder for the page with the images that differ.")] = None,
     batch: Batch = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models on the same pictures, with a paired test."""
+    """Compare two models on the same images, with a paired test."""
     from vitrail.evaluation import compare
-    from vitrail.evaluation.known import data_for_both
-    from vitrail.evaluation.writing import write_comparison
+    from vitrail.evaluation.report_files import write_comparison
+    from vitrail.evaluation.seen_images import data_for_both
 
     one, other = load_runtime(first), load_runtime(second)
     source = data_for_both(first, second, data, one.classes)
@@ -87,7 +85,7 @@ def compare(
     if as_json:
         print_json(found.to_dict() | {"files": [str(each) for each in files]})
         return
-    say(f"{len(found.a)} pictures of {found.a.source} ({found.a.split})")
+    say(f"{len(found.a)} images of {found.a.source} ({found.a.split})")
     for name, why in found.a.skipped:
         complain(f"{name} is skipped: {why}")
     table = table_of("", "A", "B")
@@ -111,10 +109,10 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Look at data before training: unreadable files, duplicates, leaks, imbalance, sizes, likely label errors."""
+    from vitrail.audit.audit_page import write_audit
+    from vitrail.audit.auditor import audit as run
+    from vitrail.audit.findings_table import verdicts
     from vitrail.data import read_data
-    from vitrail.evaluation.audit import audit as run
-    from vitrail.evaluation.audit_page import write_audit
-    from vitrail.evaluation.findings import verdicts
 
     loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None
     source = read_data(data)
@@ -128,7 +126,7 @@ def audit(
     for verdict in said:
         say(verdict.words)
     if not said:
-        say(f"{len(source)} pictures: nothing to complain about")
+        say(f"{len(source)} images: nothing to complain about")
     for note in found.notes:
         say(note)
     for each in files:
@@ -142,12 +140,12 @@ def show_scores(found: Any) -> None:
         table.add_row(name, f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}")
     show(table)
     worst = sorted(found.per_class, key=lambda each: each.f1)[:5]
-    names = left_table("weakest classes", "pictures", "precision", "recall", "f1")
+    names = left_table("weakest classes", "images", "precision", "recall", "f1")
     for each in worst:
         names.add_row(each.name, str(each.count), f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}")
     show(names)
     if found.skipped:
-        complain(f"{len(found.skipped)} pictures could not be read; the others are counted")
+        complain(f"{len(found.skipped)} images could not be read; the others are counted")
 
 
 def _skipped(name: str, error: ImageError) -> None:

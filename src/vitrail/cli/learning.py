@@ -37,9 +37,9 @@ def train(
     model: Annotated[str, typer.Option(help="A preset to train from scratch; by default a small network.")] = "",
     start: Annotated[str, typer.Option("--from", metavar="CHECKPOINT", help="Weights to fine-tune.")] = "",
     recipe: Annotated[str, typer.Option(help="A recipe by name; by default scratch, or finetune with --from.")] = "",
-    epochs: Annotated[float | None, typer.Option(help="Times that every picture is seen.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times that every image is seen.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Or: as many steps as fit this time on this machine.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Pictures a step.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images a step.")] = None,
     size: Annotated[str, typer.Option(help="Pixels the network sees: 64, or 160x288 (height x width).")] = "",
     limit: Annotated[
         int | None, typer.Option(min=1, help="So many images of each split, class by class: a quick try.")
@@ -54,10 +54,10 @@ def train(
     pattern: Annotated[
         str | None, typer.Option(help="Labels from file names: an expression with (?P<label>...).")
     ] = None,
-    exclude: Annotated[Path | None, typer.Option(help="A CSV of pictures to leave out, as audit writes it.")] = None,
-    unreadable: Annotated[str, typer.Option(help="Pictures that cannot be read: skip or stop.")] = "skip",
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures; 0: threads.")] = 0,
-    cache: Annotated[Path | None, typer.Option(help="A folder for resized pictures that memory cannot hold.")] = None,
+    exclude: Annotated[Path | None, typer.Option(help="A CSV of images to leave out, as audit writes it.")] = None,
+    unreadable: Annotated[str, typer.Option(help="Images that cannot be read: skip or stop.")] = "skip",
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read images; 0: threads.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help="A folder for resized images that memory cannot hold.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, and nothing else yet.")] = "cpu",
     to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
@@ -71,7 +71,7 @@ def train(
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the recipe.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a classifier on your pictures: a checkpoint, honest numbers, and a report."""
+    """Train a classifier on your images: a checkpoint, honest numbers, and a report."""
     from vitrail.training import Options
 
     if resume:
@@ -159,7 +159,7 @@ def report_run(result: Run, as_json: bool) -> None:
     say(f"{result.steps} steps; {result.seconds:.0f} s{since}")
     say(f"checkpoint        {result.best}")
     say(f"report            {result.folder / 'report.html'}")
-    say(f"try it            vitrail predict {shlex.quote(str(result.best))} PICTURE")
+    say(f"try it            vitrail predict {shlex.quote(str(result.best))} IMAGE")
 
 
 def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
@@ -189,7 +189,7 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
 
 def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: bool) -> None:
     """What can be known before a run: what the linter says, the rates of the layers, or a rate that suits."""
-    from vitrail.training.trial import trial
+    from vitrail.training.dry_run import trial
 
     with _watching() as watch:
         found = trial(data, options, rates=show_lr, search=find_lr, tell=watch.tell)
@@ -251,11 +251,11 @@ def _watching() -> Iterator[Watch]:
             if "val_score" in row:
                 score = f", validation {100 * row['val_score']:.1f} %"
             seconds = row["seconds"]
-            times = f"{seconds['compute']:.1f} s computing, {seconds['data']:.1f} s waiting for pictures"
+            times = f"{seconds['compute']:.1f} s computing, {seconds['data']:.1f} s waiting for images"
             complain(f"epoch {row['epoch']}: loss {row['loss']:.3f}{score}; {times}")
             share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
             if share > 0.3 and row["epoch"] <= 3:
-                waiting = f"{100 * share:.0f} % of the time goes into waiting for pictures"
+                waiting = f"{100 * share:.0f} % of the time goes into waiting for images"
                 complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
 
         yield Watch(tell=complain, step=step, epoch=epoch)

@@ -29,25 +29,25 @@ from vitrail.errors import InputError, nearest
 if TYPE_CHECKING:
     from vitrail.checkpoint import Provenance
     from vitrail.images import Source
-    from vitrail.insight.importance import Batches
-    from vitrail.insight.portrait import Portrait
+    from vitrail.insight.cost import Step
+    from vitrail.insight.head_importance import Batches
+    from vitrail.insight.model_figures import Portrait
     from vitrail.network.config import ViTConfig
-    from vitrail.network.cost import Step
 
 
 @app.command()
 def models(as_json: AsJson = False) -> None:
     """List the presets with their sizes."""
-    from vitrail.network.cost import count_parameters
+    from vitrail.insight.cost import count_parameters
     from vitrail.network.presets import PRESETS
-    from vitrail.network.vit import on_meta
+    from vitrail.network.surgery import build_empty
 
     rows: list[dict[str, Any]] = []
     for name, config in PRESETS.items():
         rows.append(
             {
                 "name": name,
-                "parameters": count_parameters(on_meta(config)),
+                "parameters": count_parameters(build_empty(config)),
                 "width": config.width,
                 "depth": config.depth,
                 "heads": config.heads,
@@ -76,14 +76,14 @@ def inspect(
     size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
     figures: Annotated[Path | None, typer.Option(help="A folder for figures of the model and a page.")] = None,
-    images: Annotated[list[Path] | None, typer.Option(help="Pictures that the figures look at.")] = None,
-    data: Annotated[str, typer.Option(help="Labelled pictures, for the importance of heads.")] = "",
+    images: Annotated[list[Path] | None, typer.Option(help="Images that the figures look at.")] = None,
+    data: Annotated[str, typer.Option(help="Labelled images, for the importance of heads.")] = "",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
-    from vitrail.network.cost import estimate, shape_walk
+    from vitrail.insight.cost import estimate, shape_walk
 
     if figures is None and (images or data):
         raise InputError("--images and --data are looked at for figures: name a folder for them with --figures")
@@ -153,22 +153,22 @@ def _drawn(
     """The figures of a checkpoint; a preset has nothing to show yet."""
     from vitrail.evaluation import data_for
     from vitrail.inference import find_images
-    from vitrail.insight.portrait import PICTURES, portrait
-    from vitrail.insight.slimming import batches_of
+    from vitrail.insight.model_figures import IMAGES, portrait
+    from vitrail.insight.pruning_run import batches_of
     from vitrail.network.presets import PRESETS
     from vitrail.weights import load
 
     if what in PRESETS:
         raise InputError(f"{what} is a preset, without weights: --figures needs a checkpoint")
     loaded = load(what, override=settings_of(override), leave_out=leave_out or ())
-    pictures: Sequence[Source] = find_images(images) if images else ()
+    sources: Sequence[Source] = find_images(images) if images else ()
     labelled: Batches = ()
     if data:
         dataset = data_for(what, data, loaded.classes)
         labelled = batches_of(loaded, dataset)
-        pictures = pictures or list(dataset.images[:: max(1, len(dataset) // PICTURES)][:PICTURES])
+        sources = sources or list(dataset.images[:: max(1, len(dataset) // IMAGES)][:IMAGES])
     with busy("drawing figures"):
-        return portrait(loaded, to, pictures, labelled, Path(what).name)
+        return portrait(loaded, to, sources, labelled, Path(what).name)
 
 
 def _described(

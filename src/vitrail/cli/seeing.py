@@ -52,7 +52,7 @@ def explain(
             metavar="NAME=VALUE", help="Of the method: fusion=max, discard=0.5, block=3, head=1, query=[5,7]."
         ),
     ] = None,
-    to: Annotated[Path, typer.Option("--out", help="A folder for the pictures.")] = Path("explained"),
+    to: Annotated[Path, typer.Option("--out", help="A folder for the images.")] = Path("explained"),
     heads: Annotated[bool, typer.Option("--heads", help="Also draw every head of every block.")] = False,
     film: Annotated[bool, typer.Option("--film", help="Also draw an animated GIF through the blocks.")] = False,
     check: Annotated[bool, typer.Option(help="Measure how faithful each map is.")] = True,
@@ -60,7 +60,7 @@ def explain(
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where on a picture an answer comes from: heat maps over the picture, with what they are worth."""
+    """Show where on an image an answer comes from: heat maps over the image, with what they are worth."""
     from vitrail.inference import find_images
     from vitrail.insight import Versus
     from vitrail.insight import explain as run
@@ -111,18 +111,18 @@ def explain(
 @app.command()
 def prune(
     checkpoint: CheckpointPath,
-    data: Annotated[str, typer.Option(help="Pictures to rank heads on and to be judged by; of a run: its own.")] = "",
+    data: Annotated[str, typer.Option(help="Images to rank heads on and to be judged by; of a run: its own.")] = "",
     keep: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="The share of the heads to keep.")] = None,
     max_drop: Annotated[float | None, typer.Option(min=0.0, help="Cut as many as lose at most so many points.")] = None,
     channels: Annotated[bool, typer.Option("--channels", help="Cut MLP channels too, by the same share.")] = False,
     way: Annotated[str, typer.Option(help="How heads are ranked: gradient, or ablation, which is slow.")] = "gradient",
     tune: Annotated[float, typer.Option(min=0.0, metavar="EPOCHS", help="Train the smaller network a little.")] = 0.0,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.safetensors; usual: NAME-pruned.safetensors.")] = None,
-    split: Annotated[str, typer.Option(help="Which pictures judge it: test, val, train or all.")] = "",
-    seed: Annotated[int, typer.Option(help="Which pictures rank, and how tuning goes.")] = 0,
+    split: Annotated[str, typer.Option(help="Which images judge it: test, val, train or all.")] = "",
+    seed: Annotated[int, typer.Option(help="Which images rank, and how tuning goes.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Cut the heads that matter least on your pictures, and say what that costs and gains."""
+    """Cut the heads that matter least on your images, and say what that costs and gains."""
     from vitrail.checkpoint import save
     from vitrail.evaluation import data_for
     from vitrail.insight import prune as run
@@ -151,7 +151,7 @@ def prune(
     table = table_of("", "before", "cut", *(["tuned"] if tune else []), "change")
     states = [found.before, found.cut, *([found.after] if tune else [])]
     values = {
-        "accuracy, %" if loaded.task == "one" else "mean average precision, %": [
+        "accuracy, %" if loaded.task == "single-label" else "mean average precision, %": [
             100 * each.accuracy.value for each in states
         ],
         "parameters, M": [each.parameters / 1e6 for each in states],
@@ -167,7 +167,7 @@ def prune(
     say(f"heads cut         {cut or 'none'}")
     if channels:
         say(f"channels cut      {found.channels} of every MLP")
-    say(f"judged by {found.split} pictures, ranked on {found.ranked_by}; written to {place}")
+    say(f"judged by {found.split} images, ranked on {found.ranked_by}; written to {place}")
 
 
 def _stem(checkpoint: str) -> str:
@@ -201,7 +201,7 @@ def _methods(names: list[str], options: dict[str, Any]) -> list[Method]:
 
 
 def _name(path: Path, names: set[str]) -> str:
-    """The picture's own name for its files, numbered where another picture has it."""
+    """The image's own name for its files, numbered where another image has it."""
     name, number = path.stem, 2
     while name in names:
         name, number = f"{path.stem}-{number}", number + 1

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.cli.app import app
-from vitrail.cli.pictures import Unlabelled, pictures_for
+from vitrail.cli.images import Unlabelled, images_for
 from vitrail.cli.terminal import (
     AsJson,
     CheckpointPath,
@@ -44,17 +44,17 @@ def export(
     ],
     to: Annotated[str, typer.Option("--to", help="onnx, openvino or torch; by default as OUT is called.")] = "",
     dynamic_size: Annotated[
-        bool, typer.Option("--dynamic-size", help="Take pictures of any size that divides into patches.")
+        bool, typer.Option("--dynamic-size", help="Take images of any size that divides into patches.")
     ] = False,
     as_bytes: Annotated[
         bool, typer.Option("--bytes", help="Take 8-bit values, and normalise them inside the graph.")
     ] = False,
     resize_inside: Annotated[
-        bool, typer.Option("--resize-inside", help="Take whole pictures of any size, and resize them too.")
+        bool, typer.Option("--resize-inside", help="Take whole images of any size, and resize them too.")
     ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="In int8, as far as the budget allows; needs --data.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; .xml or .safetensors.")] = False,
-    data: Annotated[str, typer.Option(help="Pictures to calibrate on and to be judged by; of a run: its own.")] = "",
+    data: Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")] = "",
     max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="int8 about zero, as TensorRT wants it.")] = False,
     unlabelled: Unlabelled = False,
@@ -85,7 +85,7 @@ def export(
     if int8 or bf16:
         from vitrail.shipping import quantise
 
-        source = pictures_for(loaded, checkpoint, data, unlabelled)
+        source = images_for(loaded, checkpoint, data, unlabelled)
         small = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
     elif data or unlabelled or symmetric:
         raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
@@ -131,11 +131,11 @@ def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_jso
     if small is not None:
         _show(small)
     say(f"written           {out} (packed {runtime.precision}, {size_of(size)}); opened again, it answers the same")
-    say(f"try it            vitrail predict {out} PICTURE")
+    say(f"try it            vitrail predict {out} IMAGE")
 
 
 def _measuring(small: Quantised, made: list[Quantised]) -> Callable[[Exported], Mapping[str, Any]]:
-    """Judges a file by itself, on the same pictures and under the same budget; what it is worth goes into the file."""
+    """Judges a file by itself, on the same images and under the same budget; what it is worth goes into the file."""
 
     def measure(opened: Exported) -> Mapping[str, Any]:
         made.append(small.in_file(opened))
@@ -152,7 +152,7 @@ def _show(small: Quantised) -> None:
         ("accuracy, %", *(_percent(each.judged.accuracy) for each in (before, after))),
         ("points lost", "", f"{drop.value:+.2f} ({drop.low:+.2f} to {drop.high:+.2f})"),
         ("same answers, %", "", f"{100 * after.judged.agreement:.2f}"),
-        ("ms a picture", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
+        ("ms an image", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
         (
             "weights in memory" if small.by == "packed" else "weights, file",
             *map(size_of, (before.weights, after.weights)),
@@ -164,9 +164,9 @@ def _show(small: Quantised) -> None:
     say(f"speed             {small.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %")
     layers = 0 if small.runtime.plan is None else len(small.runtime.plan.int8)
     if layers:
-        kept = listed([each.name for each in small.kept], ", ")
+        kept = join_limited([each.name for each in small.kept], ", ")
         say(f"int8              {layers} layers; in higher precision: {kept or 'none'}")
-    say(f"pictures          {small.words}")
+    say(f"images          {small.words}")
 
 
 def _percent(score: Score) -> str:
@@ -180,12 +180,12 @@ def _tell(report: ExportReport) -> None:
     say(f"outputs           {', '.join(report.outputs)}")
     table = table_of("compared with the network", "size", "largest difference")
     for each in report.checks:
-        pictures = "1 picture" if each.batch == 1 else f"{each.batch} pictures"
-        table.add_row(pictures, f"{each.height}x{each.width}", f"{each.difference:.1e} of the largest value")
+        images = "1 image" if each.batch == 1 else f"{each.batch} images"
+        table.add_row(images, f"{each.height}x{each.width}", f"{each.difference:.1e} of the largest value")
     show(table)
     if report.pixels is not None:
         say(
             f"pixels            made inside differ from Preprocess's by at most {report.pixels.largest:.2g} of 255 "
             f"({100 * report.pixels.share:.2g} % of them by half a step or more)"
         )
-    say(f"try it            vitrail predict {shlex.quote(report.out)} PICTURE")
+    say(f"try it            vitrail predict {shlex.quote(report.out)} IMAGE")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli.app import app
-from vitrail.cli.pictures import Unlabelled, pictures_for
+from vitrail.cli.images import Unlabelled, images_for
 from vitrail.cli.terminal import (
     AsJson,
     CheckpointPath,
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 @app.command()
 def optimize(
     checkpoint: CheckpointPath,
-    data: Annotated[str, typer.Option(help="Pictures to calibrate on and to be judged by; of a run: its own.")] = "",
+    data: Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")] = "",
     max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
     to: Annotated[Path | None, typer.Option("--out", help="The file's name; its ending is that of what wins.")] = None,
-    goal: Annotated[str, typer.Option(help="throughput, or latency: pictures one by one.")] = "throughput",
+    goal: Annotated[str, typer.Option(help="throughput, or latency: images one by one.")] = "throughput",
     batch: Annotated[str, typer.Option(help="Batch sizes to try.")] = "1,8,16",
     merging: Annotated[bool, typer.Option(help="Try merging tokens.")] = True,
     plot: Annotated[Path | None, typer.Option(help="FILE.png: accuracy against speed of all that was tried.")] = None,
     unlabelled: Unlabelled = False,
-    seed: Annotated[int, typer.Option(help="Which pictures calibrate and choose.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which images calibrate and choose.")] = 0,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -54,7 +54,7 @@ def optimize(
     loaded = load_checkpoint(checkpoint, override, leave_out)
     name = Path(checkpoint.removeprefix("vitrail:"))
     place = to or Path(f"{name.name if name.is_dir() or not name.suffix else name.stem}-fast")
-    source = pictures_for(loaded, checkpoint, data, unlabelled)
+    source = images_for(loaded, checkpoint, data, unlabelled)
     found = run(
         loaded,
         source,
@@ -71,7 +71,7 @@ def optimize(
     if as_json:
         print_json(found.to_dict())
         return
-    table = table_of("way", "batch", "readers", "pictures/s", "times eager", "lost, points", "agree, %", "")
+    table = table_of("way", "batch", "readers", "images/s", "times eager", "lost, points", "agree, %", "")
     for each in sorted(found.tried, key=lambda each: -each.rate):
         table.add_row(
             str(each.way),
@@ -88,7 +88,7 @@ def optimize(
     say(
         f"{found.best.way}, batch {found.best.batch}, {found.best.threads} reading: {found.speed:.2f} times the "
         f"checkpoint as it is, from file to answer; {drop.value:+.2f} points lost (95 % interval {drop.low:+.2f} to "
-        f"{drop.high:+.2f}) on {found.reported.pictures} pictures"
+        f"{drop.high:+.2f}) on {found.reported.images} images"
     )
     say(f"{found.words}; written to {found.out}")
 
@@ -102,9 +102,7 @@ def bench(
         typer.Option(help="all, or some of: eager; packed or openvino fp32, bf16, int8; onnx fp32, int8."),
     ] = "all",
     rounds: Annotated[int, typer.Option(min=1, help="How often all take their turn.")] = 7,
-    size: Annotated[
-        str, typer.Option(metavar="PX,...", help="Sides of square pictures; usual: the network's own.")
-    ] = "",
+    size: Annotated[str, typer.Option(metavar="PX,...", help="Sides of square images; usual: the network's own.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Speed, memory and start-up of every runtime on this machine, beside the machine's own limit."""
@@ -118,7 +116,7 @@ def bench(
         print_json(found.to_dict())
         return
     table = table_of(
-        *("runtime", "size", "batch", "ms", "pictures/s", "times eager", "limit, %", "difference"),
+        *("runtime", "size", "batch", "ms", "images/s", "times eager", "limit, %", "difference"),
         *("start, s", "memory", "most"),
     )
     for each in found.rows:
@@ -127,7 +125,7 @@ def bench(
             f"{each.size[0]}x{each.size[1]}",
             str(each.batch),
             f"{each.milliseconds:.4g}",
-            f"{each.pictures_per_second:.4g}",
+            f"{each.images_per_second:.4g}",
             f"{each.ratio:.2f}",
             "" if each.of_limit is None else f"{100 * each.of_limit:.0f}",
             f"{each.difference:.1e}",

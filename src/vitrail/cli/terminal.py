@@ -42,9 +42,9 @@ Override = Annotated[
 LeaveOut = Annotated[
     list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
 ]
-ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Pictures, and folders of them.")]
-Batch = Annotated[int, typer.Option(min=1, help="Pictures in one pass.")]
-Threads = Annotated[int, typer.Option(min=1, help="Threads that read pictures while the network works.")]
+ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, and folders of them.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images in one pass.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that read images while the network works.")]
 ScaledDecoding = Annotated[
     bool,
     typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
@@ -52,7 +52,7 @@ ScaledDecoding = Annotated[
 
 
 class Skipped:
-    """Pictures that could not be read: told at once, counted at the end."""
+    """Images that could not be read: told at once, counted at the end."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str]] = []
@@ -67,7 +67,7 @@ class Skipped:
 
     def finish(self) -> None:
         if self.rows:
-            complain(f"{len(self.rows)} of the pictures could not be read; the others are done")
+            complain(f"{len(self.rows)} of the images could not be read; the others are done")
             raise typer.Exit(2)
 
 
@@ -83,12 +83,12 @@ def busy(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int | None, beside_lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while pictures are worked on; nothing where nobody watches.
+    """A bar on stderr while images are worked on; nothing where nobody watches.
 
     The total may be unknown. Where lines are printed meanwhile, on a terminal they are sign of life enough.
     """
     bar = Progress(
-        TextColumn("{task.completed} pictures" if total is None else "{task.completed}/{task.total} pictures"),
+        TextColumn("{task.completed} images" if total is None else "{task.completed}/{task.total} images"),
         BarColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),

@@ -1,4 +1,4 @@
-"""The verb demo: a picture through a network, then a training from nothing to a report."""
+"""The verb demo: an image through a network, then a training from nothing to a report."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from vitrail.inference import Prediction
     from vitrail.training import Run
 
-SHOWN = 6  # test pictures that the trained network is shown
+SHOWN = 6  # test images that the trained network is shown
 
 
 @app.command()
 def demo(
     to: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
-    picture: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
+    image: Annotated[Path | None, typer.Option(help="An image of yours instead.")] = None,
     epochs: Annotated[float, typer.Option(min=0.0, help="Of the training; 0 leaves it out.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """The whole tour: one picture through a network; then train on the built-in set, evaluate, predict, report."""
+    """The whole tour: one image through a network; then train on the built-in set, evaluate, predict, report."""
     from vitrail.data.glass import CLASSES, window
-    from vitrail.insight.tour import tour
+    from vitrail.insight.image_tour import tour
     from vitrail.weights import load
 
     drawn = window(seed, 384)
     try:
-        result = tour(load("vitrail:glass"), picture or drawn.image, to)
+        result = tour(load("vitrail:glass"), image or drawn.image, to)
     except OSError as error:
         raise InputError(f"cannot write to {to}: {error.strerror}") from error
     best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
     if not as_json:
         show_walk(result.walk)
-        truth = f"{picture}" if picture else f"a window with a {CLASSES[drawn.label]}"
-        say(f"the picture: {truth}; the network says: {best}")
+        truth = f"{image}" if image else f"a window with a {CLASSES[drawn.label]}"
+        say(f"the image: {truth}; the network says: {best}")
         for file in result.files:
             say(f"  {file}")
         say(f"all on one page: {result.page}")
@@ -51,11 +51,11 @@ def demo(
         "files": [str(file) for file in result.files],
         "labels": result.prediction.labels,
         "probabilities": result.prediction.probabilities,
-        "drawn": None if picture else CLASSES[drawn.label],
+        "drawn": None if image else CLASSES[drawn.label],
     }
     if epochs:
         if not as_json:
-            say(f"\nnow a training from nothing: 6,000 pictures of clothes, {epochs:g} times each")
+            say(f"\nnow a training from nothing: 6,000 images of clothes, {epochs:g} times each")
         run = _train(to, epochs)
         answers = _try(run, to)
         why = _explain(run, to, answers[0].path)
@@ -82,7 +82,7 @@ def _is_finished(to: Path) -> bool:
 
 
 def _try(run: Run, to: Path) -> list[Prediction]:
-    """Some test pictures as files, and what the trained network says of them; each is named after what it shows."""
+    """Some test images as files, and what the trained network says of them; each is named after what it shows."""
     import numpy as np
     from PIL import Image
 
@@ -91,7 +91,7 @@ def _try(run: Run, to: Path) -> list[Prediction]:
     from vitrail.weights import load
 
     test = read_data("vitrail:fashion").part("test")
-    folder = to / "pictures"
+    folder = to / "images"
     folder.mkdir(exist_ok=True)
     paths = []
     for number, sample in enumerate(test.samples[:SHOWN]):
@@ -100,13 +100,13 @@ def _try(run: Run, to: Path) -> list[Prediction]:
     return predict(load(run.folder), paths, top=1)
 
 
-def _explain(run: Run, to: Path, picture: str) -> Path:
-    """A card of one picture: where the trained network's answer comes from, by three methods."""
+def _explain(run: Run, to: Path, image: str) -> Path:
+    """A card of one image: where the trained network's answer comes from, by three methods."""
     from vitrail.insight import explain
     from vitrail.insight.cards import card
     from vitrail.weights import load
 
     loaded = load(run.folder)
     path = to / "explained.png"
-    card([explain(loaded, picture, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
+    card([explain(loaded, image, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
     return path

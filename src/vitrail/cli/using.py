@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrail.about import Described
 from vitrail.cli.app import app
 from vitrail.cli.terminal import (
     AsJson,
@@ -33,6 +32,7 @@ from vitrail.cli.terminal import (
 )
 from vitrail.cli.weights import load_runtime, settings_of, show_settings
 from vitrail.errors import ImageError, InputError
+from vitrail.images.model_info import Described
 
 if TYPE_CHECKING:
     from vitrail.images import Source
@@ -62,9 +62,9 @@ def predict(
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is on pictures: labels with probabilities. Of videos, on each frame."""
+    """Say what is on images: labels with probabilities. Of videos, on each frame."""
     from vitrail.inference import find_images, predictions
-    from vitrail.inference.frames import moves
+    from vitrail.inference.video import moves
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
@@ -81,7 +81,7 @@ def predict(
     with (
         writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
         progress(total, beside_lines=lines) as done,
-        closing(predictions(loaded, _pictures(paths, moving, every or 1), top, batch, skipped, done, threads)) as found,
+        closing(predictions(loaded, _images(paths, moving, every or 1), top, batch, skipped, done, threads)) as found,
     ):
         writer = csv.writer(table) if table is not None else None
         if writer is not None:
@@ -122,8 +122,8 @@ def _decoding(loaded: Runtime, scaled: bool) -> Runtime:
     return replace(loaded, preprocess=way)
 
 
-def _pictures(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
-    """Every picture, and every frame of what moves, called clip.mp4#120; what cannot be read stands as its error."""
+def _images(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
+    """Every image, and every frame of what moves, called clip.mp4#120; what cannot be read stands as its error."""
     from vitrail.inference import Named, frames
 
     for path in paths:
@@ -168,7 +168,7 @@ def embed(
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn pictures into vectors: what the head of the network receives."""
+    """Turn images into vectors: what the head of the network receives."""
     import numpy as np
 
     from vitrail.inference import embed as run

@@ -1,10 +1,10 @@
-"""Pictures to work with: read from folders, tables and arrays, checked, split, and written down."""
+"""Images to work with: read from folders, tables and arrays, checked, split, and written down."""
 
 from vitrail.data.exclusions import exclude
+from vitrail.data.image_scan import Scan, scan
 from vitrail.data.manifest import Entry, Manifest, differences, record
-from vitrail.data.reading import read_data, read_unlabelled
+from vitrail.data.readers import read_data, read_unlabelled
 from vitrail.data.samples import Dataset, Sample
-from vitrail.data.scan import Scan, scan
 from vitrail.data.splits import Split, split
 
 __all__ = [

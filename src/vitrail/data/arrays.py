@@ -1,4 +1,4 @@
-"""Pictures in arrays (.npz, or a folder of idx files) -> Reading, with one array (n, H, W) or (n, H, W, C)."""
+"""Images in arrays (.npz, or a folder of idx files) -> Reading, with one array (n, H, W) or (n, H, W, C)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.classes import Reading
+from vitrail.data.folder_walk import entries
 from vitrail.data.idx import read_idx
 from vitrail.data.naming import as_label, as_split
 from vitrail.data.samples import SPLITS, Sample
-from vitrail.data.walk import entries
 from vitrail.errors import InputError
 from vitrail.images import describe
 
@@ -26,7 +26,7 @@ _OTHER_NAMES = {"x": "images", "y": "labels"}  # as in x_train, y_train
 
 
 class Part(NamedTuple):
-    """The pictures of one split, or of none yet."""
+    """The images of one split, or of none yet."""
 
     split: str
     images: Array  # (n, H, W) or (n, H, W, C)
@@ -74,14 +74,14 @@ def read_npz_file(path: Path) -> Reading:
         parts = [Part("", arrays["images"], _labels(arrays, "labels", name))]
     else:
         raise InputError(
-            f"{name} has no pictures: expected the arrays train_images and train_labels, or images and labels"
+            f"{name} has no images: expected the arrays train_images and train_labels, or images and labels"
         )
     reading = joined(parts, names, name)
     if "splits" not in arrays or present:
         return reading
     splits = _texts(arrays["splits"], f"{name}: splits")
     if len(splits) != len(reading.samples):
-        raise InputError(f"{name}: {len(splits):,} splits for {len(reading.samples):,} pictures")
+        raise InputError(f"{name}: {len(splits):,} splits for {len(reading.samples):,} images")
     samples = [
         each._replace(split=as_split(split, f"{name}: splits"))
         for each, split in zip(reading.samples, splits, strict=True)
@@ -99,23 +99,23 @@ def joined(parts: Sequence[Part], classes: Sequence[str] | None, where: str) -> 
         _check_images(part.images, where)
         if len(part.images) != len(part.labels):
             raise InputError(
-                f"{where}: {len(part.labels):,} labels for {len(part.images):,} pictures in {part.split or 'all'}"
+                f"{where}: {len(part.labels):,} labels for {len(part.images):,} images in {part.split or 'all'}"
             )
         before = f"{part.split}/" if part.split else ""
         labels = _named(part.labels, names, where)
         samples += [Sample(f"{before}{number}", each, part.split) for number, each in enumerate(labels)]
     kinds = {(part.images.shape[1:], part.images.dtype) for part in parts}
     if len(kinds) > 1:
-        shapes = listed([f"{part.split} {part.images.dtype} {list(part.images.shape)}" for part in parts])
-        raise InputError(f"{where}: pictures of one set must be alike in size and kind, got {shapes}")
+        shapes = join_limited([f"{part.split} {part.images.dtype} {list(part.images.shape)}" for part in parts])
+        raise InputError(f"{where}: images of one set must be alike in size and kind, got {shapes}")
     images = parts[0].images if len(parts) == 1 else np.concatenate([part.images for part in parts])
-    task = "one" if all(len(each.labels) == 1 for each in samples) else "several"
+    task = "single-label" if all(len(each.labels) == 1 for each in samples) else "multi-label"
     return Reading(samples, images, {}, task, names or ())
 
 
 def _labels(arrays: Mapping[str, Array], key: str, name: str) -> Array:
     if key not in arrays:
-        raise InputError(f"{name} has pictures but no array {key!r}")
+        raise InputError(f"{name} has images but no array {key!r}")
     return arrays[key]
 
 
@@ -123,14 +123,14 @@ def _check_images(images: Array, where: str) -> None:
     shape = list(images.shape)
     if images.dtype not in PIXELS or images.ndim not in (3, 4) or 0 in shape[1:]:
         raise InputError(
-            f"{where}: pictures are {images.dtype} {shape}, expected (n, H, W) or (n, H, W, C), uint8, uint16 or float"
+            f"{where}: images are {images.dtype} {shape}, expected (n, H, W) or (n, H, W, C), uint8, uint16 or float"
         )
     if images.ndim == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4):
-        raise InputError(f"{where}: pictures {shape} seem to have channels first: use images.transpose(0, 2, 3, 1)")
+        raise InputError(f"{where}: images {shape} seem to have channels first: use images.transpose(0, 2, 3, 1)")
 
 
 def _named(labels: Array, names: Sequence[str] | None, where: str) -> list[tuple[str, ...]]:
-    """The labels of every picture by name."""
+    """The labels of every image by name."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:
@@ -141,7 +141,9 @@ def _named(labels: Array, names: Sequence[str] | None, where: str) -> list[tuple
         texts = _texts(labels, f"{where}: labels")
         known = {each: (as_label(each, f"{where}: labels"),) for each in set(texts)}
         if names is not None and (unknown := {label for (label,) in known.values()} - set(names)):
-            raise InputError(f"{where}: labels that classes does not name: {listed(sorted(map(repr, unknown)), ', ')}")
+            raise InputError(
+                f"{where}: labels that classes does not name: {join_limited(sorted(map(repr, unknown)), ', ')}"
+            )
         return [known[each] for each in texts]
     if labels.dtype.kind not in "iu":
         raise InputError(f"{where}: labels of kind {labels.dtype}, expected whole numbers or names")

@@ -1,6 +1,6 @@
-"""Views: a data set -> what the network sees of each picture, before normalisation; in memory where it fits.
+"""Views: a data set -> what the network sees of each image, before normalisation; in memory where it fits.
 
-`normalise` takes views, augmented or not, to pixels: the same bits as `Preprocess.batch` gives for the pictures.
+`normalise` takes views, augmented or not, to pixels: the same bits as `Preprocess.batch` gives for the images.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 from torch.utils import data as loading
 
-from vitrail.checks import number, whole
+from vitrail.checks import check_int, check_number
+from vitrail.data.disk_cache import Shelf, make_shelf, open_shelf, shelf_path
 from vitrail.data.samples import Dataset
-from vitrail.data.shelf import Shelf, make_shelf, open_shelf, shelf_path
 from vitrail.errors import ImageError, InputError, VitrailError
 from vitrail.images import Preprocess
 
 Array = np.ndarray[Any, Any]
-Done = Callable[[int], None]  # told how many more pictures are done
-Skip = Callable[[str, ImageError], None]  # told of a picture that could not be read
+Done = Callable[[int], None]  # told how many more images are done
+Skip = Callable[[str, ImageError], None]  # told of an image that could not be read
 
 LIMIT: Final = 2 * 2**30  # bytes held in memory
-_CHUNK: Final = 16  # pictures a thread or process reads at a time
+_CHUNK: Final = 16  # images a thread or process reads at a time
 
 
 class UnreadableError(InputError):
-    """A picture that cannot be read; a training that goes on without it needs its row."""
+    """An image that cannot be read; a training that goes on without it needs its row."""
 
     def __init__(self, message: str, row: int = -1) -> None:
         super().__init__(message)
@@ -40,13 +40,13 @@ class UnreadableError(InputError):
 
 
 class Views:
-    """What the network sees of every picture of a data set, (C, H, W) each.
+    """What the network sees of every image of a data set, (C, H, W) each.
 
-    Of ordinary pictures `Preprocess.view`, 8-bit; of other bands `Preprocess.array`, float32. They are held in memory
-    if they take at most `limit` bytes, else on disk if `shelf` gives a folder and a digest of every picture, else read
+    Of ordinary images `Preprocess.view`, 8-bit; of other bands `Preprocess.array`, float32. They are held in memory
+    if they take at most `limit` bytes, else on disk if `shelf` gives a folder and a digest of every image, else read
     whenever they are asked for. A margin of 1.25 gives views 1.25 times as large, for crops to be cut from. Several
     `threads` or `workers` (processes) read them faster, never differently.
-    A picture that cannot be read is an UnreadableError; give `skip` to be told of it and go on: its row then stands
+    An image that cannot be read is an UnreadableError; give `skip` to be told of it and go on: its row then stands
     in `unreadable`, and asking for it is an error.
     """
 
@@ -64,11 +64,11 @@ class Views:
         shelf: tuple[Path, Sequence[str]] | None = None,
     ) -> None:
         if not len(dataset):
-            raise InputError(f"{dataset.source}: no pictures to look at")
-        margin = number("margin", margin, 1.0, 4.0)
-        whole("threads", threads, 0, 1024, error=InputError)
-        whole("workers", workers, 0, 1024, error=InputError)
-        whole("limit", limit, 0, 1 << 60, error=InputError)
+            raise InputError(f"{dataset.source}: no images to look at")
+        margin = check_number("margin", margin, 1.0, 4.0)
+        check_int("threads", threads, 0, 1024, error=InputError)
+        check_int("workers", workers, 0, 1024, error=InputError)
+        check_int("limit", limit, 0, 1 << 60, error=InputError)
         self.dataset = dataset
         height, width = (round(side * margin) for side in preprocess.size)
         self.preprocess = replace(preprocess, size=(height, width))
@@ -92,7 +92,7 @@ class Views:
 
     @property
     def held(self) -> bool:
-        """Whether the views lie in memory or on a shelf, so that no picture is decoded any more."""
+        """Whether the views lie in memory or on a shelf, so that no image is decoded any more."""
         return self._array is not None or self._shelf is not None
 
     @property
@@ -124,10 +124,10 @@ class Views:
             except UnreadableError:
                 if strict:
                     raise
-        raise InputError(f"{self.dataset.source}: not one of its {len(self.dataset)} pictures can be read")
+        raise InputError(f"{self.dataset.source}: not one of its {len(self.dataset)} images can be read")
 
     def _fill(self, array: Array, threads: int, workers: int, done: Done | None, skip: Skip | None) -> None:
-        """Read every picture into its place; what cannot be read is skipped, or an error."""
+        """Read every image into its place; what cannot be read is skipped, or an error."""
         with self._deaths_named(), closing(self._parts(threads, workers, done)) as parts:
             for part in parts:
                 for row, reason in part.reasons:
@@ -166,12 +166,12 @@ class Views:
             if "DataLoader worker" not in str(error):
                 raise
             raise VitrailError(
-                f"{self.dataset.source}: a process that read pictures died ({str(error).splitlines()[0]}): "
+                f"{self.dataset.source}: a process that read images died ({str(error).splitlines()[0]}): "
                 "it may have run out of memory; try fewer workers, or workers=0"
             ) from error
 
     def _parts(self, threads: int, workers: int, done: Done | None) -> Generator[_Part, None, None]:
-        """Every picture, a chunk at a time, in order."""
+        """Every image, a chunk at a time, in order."""
         with closing(self._in_processes(workers) if workers else self._in_threads(threads)) as parts:
             for part in parts:
                 yield part
@@ -200,7 +200,7 @@ class Views:
 
 
 class _Part(NamedTuple):
-    """Some views, zero where a picture could not be read, and why it could not."""
+    """Some views, zero where an image could not be read, and why it could not."""
 
     start: int
     views: Tensor  # (b, C, H, W); tensors pass between processes in shared memory, which a death cannot cut in half
@@ -237,7 +237,11 @@ class _Reader(loading.Dataset[_Part]):
         """One view, (C, H, W)."""
         image = self.dataset.images[row]
         try:
-            view = np.asarray(self.preprocess.view(image)) if self.preprocess.ordinary else self.preprocess.array(image)
+            view = (
+                np.asarray(self.preprocess.visible_image(image))
+                if self.preprocess.is_8bit
+                else self.preprocess.array(image)
+            )
         except ImageError as error:  # of a file it gives the path, of an array only the shape
             name = f"{self.dataset.source}, {self.dataset.samples[row].name}: " if isinstance(image, np.ndarray) else ""
             raise UnreadableError(f"{name}{error}", row) from error
@@ -249,7 +253,7 @@ def _unchanged(part: Any) -> Any:
 
 
 def _as_they_are(images: Sequence[Any] | Array, preprocess: Preprocess, first: Array) -> Array | None:
-    """An array of pictures that are their own views, (n, C, H, W) without a copy; None where the view differs."""
+    """An array of images that are their own views, (n, C, H, W) without a copy; None where the view differs."""
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim not in (3, 4):
         return None
     if not images.shape[1:3] == preprocess.size == preprocess.scaled():

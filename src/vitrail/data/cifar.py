@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.data.arrays import Part, joined
 from vitrail.data.classes import Reading
-from vitrail.data.walk import entries
+from vitrail.data.folder_walk import entries
 from vitrail.errors import InputError
 from vitrail.images import describe
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.weights.reading.opcodes import RefusedPickle, StandIn, Symbol, run
+from vitrail.weights.reading.unpickler import RefusedPickle, StandIn, Symbol, run
 
 
 class ByteArray(StandIn):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.naming import SUFFIXES, in_order
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
@@ -25,8 +25,8 @@ class Reading(NamedTuple):
     samples: Sequence[Sample]
     images: Sequence[Path] | Array
     left_out: Mapping[str, int]
-    task: str = "one"
-    named: Collection[str] = ()  # classes that the source names, whether or not it has pictures of them
+    task: str = "single-label"
+    named: Collection[str] = ()  # classes that the source names, whether or not it has images of them
     hint: str = ""  # what else the user may have meant, for messages
 
 
@@ -34,14 +34,14 @@ def settle(source: str, reading: Reading, classes: Sequence[str] | None = None) 
     """The Dataset, its classes in natural order; or in the order of `classes`, which must then be the same names."""
     name = describe(source)
     if not reading.samples:
-        found_none = f"no pictures in {name}: expected files ending in {', '.join(SUFFIXES)}"
+        found_none = f"no images in {name}: expected files ending in {', '.join(SUFFIXES)}"
         raise InputError(found_none + _left_out(reading) + reading.hint)
     found = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
     samples = reading.samples
     if classes is None:
         order = tuple(in_order(found))
         _check_learnable(name, reading, order)
-        if reading.task == "one" and len(order) < 2:
+        if reading.task == "single-label" and len(order) < 2:
             only = f"{name} has one class only, {order[0]!r}: expected two or more"
             raise InputError(only + _left_out(reading) + reading.hint)
     else:
@@ -59,10 +59,10 @@ def differing(expected: Collection[str], found: Collection[str], unknown: str = 
     extra = in_order(set(found) - set(expected))
     parts = []
     if missing:
-        parts.append(f"missing: {listed([repr(each) for each in missing], ', ')}")
+        parts.append(f"missing: {join_limited([repr(each) for each in missing], ', ')}")
     if extra:
         shown = [repr(each) + _suggestion(each, expected) for each in extra[:8]] + extra[8:]
-        parts.append(f"{unknown}: {listed(shown, ', ')}")
+        parts.append(f"{unknown}: {join_limited(shown, ', ')}")
     return "; ".join(parts)
 
 
@@ -72,15 +72,15 @@ def _suggestion(name: str, known: Collection[str]) -> str:
 
 
 def _check_learnable(name: str, reading: Reading, order: tuple[str, ...]) -> None:
-    """Where there is something to train on, every class must have pictures there."""
+    """Where there is something to train on, every class must have images there."""
     learned = {label for each in reading.samples if each.split in ("train", "") for label in each.labels}
     if not any(each.split in ("train", "") for each in reading.samples):
         return
     seen = {label for sample in reading.samples for label in sample.labels}
     if empty := [each for each in order if each not in seen]:
-        names = listed([repr(each) for each in empty], ", ")
+        names = join_limited([repr(each) for each in empty], ", ")
         raise InputError(
-            f"{name} has no pictures of {names}: add some, or remove the name of the class{_left_out(reading)}"
+            f"{name} has no images of {names}: add some, or remove the name of the class{_left_out(reading)}"
         )
     for split in ("val", "test"):
         there = {label for each in reading.samples if each.split == split for label in each.labels}
@@ -101,4 +101,4 @@ def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[st
 def _left_out(reading: Reading) -> str:
     """What was left out, at the end of a message about what is missing."""
     parts = [f"{count:,} {reason}" for reason, count in reading.left_out.items()]
-    return f" (left out: {listed(parts, ', ')})" if parts else ""
+    return f" (left out: {join_limited(parts, ', ')})" if parts else ""

@@ -1,4 +1,4 @@
-"""A list of pictures to leave out, as the audit writes it -> the dataset without them."""
+"""A list of images to leave out, as the audit writes it -> the dataset without them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 
 import numpy as np
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.samples import Dataset
 from vitrail.data.tables import read_rows
 from vitrail.errors import InputError
 from vitrail.images import describe
 
-KEPT: Final = ("", "0", "no", "n", "false")  # answers to "exclude?" that leave a picture in
+KEPT: Final = ("", "0", "no", "n", "false")  # answers to "exclude?" that leave an image in
 
 
 def exclude(dataset: Dataset, csv_path: str | os.PathLike[str]) -> tuple[Dataset, int]:
-    """The dataset without the pictures in the column `path` (names or paths), and how many those are.
+    """The dataset without the images in the column `path` (names or paths), and how many those are.
 
-    Where there is a column `exclude`, a picture stays if that is empty, 0, no or false.
+    Where there is a column `exclude`, an image stays if that is empty, 0, no or false.
     """
     table = Path(csv_path)
     rows = {sample.name: row for row, sample in enumerate(dataset.samples)}
@@ -39,7 +39,8 @@ def exclude(dataset: Dataset, csv_path: str | os.PathLike[str]) -> tuple[Dataset
             unwanted.add(row)
     if unknown:
         raise InputError(
-            f"{describe(table)} excludes {len(unknown):,} pictures that are not in {dataset.source}: {listed(unknown)}"
+            f"{describe(table)} excludes {len(unknown):,} images that are not in {dataset.source}: "
+            f"{join_limited(unknown)}"
         )
     if not unwanted:
         return dataset, 0
@@ -47,6 +48,6 @@ def exclude(dataset: Dataset, csv_path: str | os.PathLike[str]) -> tuple[Dataset
     left = Counter(label for sample in kept.samples for label in sample.labels)
     before = Counter(label for sample in dataset.samples for label in sample.labels)
     if not len(kept) or (lost := [each for each in before if not left[each]]):
-        what = "any picture" if not len(kept) else f"any picture of {listed([repr(each) for each in lost], ', ')}"
+        what = "any image" if not len(kept) else f"any image of {join_limited([repr(each) for each in lost], ', ')}"
         raise InputError(f"{describe(table)} leaves {dataset.source} without {what}: exclude fewer")
     return kept, len(unwanted)

@@ -1,4 +1,4 @@
-"""Folders of pictures -> Reading: a folder a class, such folders below train, val and test, or labels in file names."""
+"""Folders of images -> Reading: a folder a class, such folders below train, val and test, or labels in file names."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.classes import Reading, differing
-from vitrail.data.files import Files
+from vitrail.data.file_names import Files
+from vitrail.data.folder_walk import Walk, entries, folders_in, walk
 from vitrail.data.naming import SPLIT_NAMES, as_label, as_split
 from vitrail.data.samples import Sample
-from vitrail.data.walk import Walk, entries, folders_in, walk
 from vitrail.errors import InputError
 from vitrail.images import describe
 
-OUTSIDE = "pictures outside class folders"
+OUTSIDE = "images outside class folders"
 
 
 def read_folders(root: Path) -> Reading:
-    """folder/<class>/**/picture, or folder/<split>/<class>/**/picture."""
+    """folder/<class>/**/image, or folder/<split>/<class>/**/image."""
     folders = folders_in(root)
     splits = _split_folders(root, folders)
     if not splits:
@@ -52,15 +52,15 @@ def read_names(root: Path, pattern: str) -> Reading:
         samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
     if wrong:
         raise InputError(
-            f"{len(wrong):,} of {len(found.names):,} pictures in {describe(root)} do not match {pattern!r}: "
-            f"{listed([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
+            f"{len(wrong):,} of {len(found.names):,} images in {describe(root)} do not match {pattern!r}: "
+            f"{join_limited([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
             r"as in '.*_(?P<label>[^_]+)\.jpg'"
         )
     return Reading(samples, _files(root, samples), found.left_out)
 
 
-def read_pictures(root: Path) -> Reading:
-    """Every picture below a folder, without labels."""
+def read_images(root: Path) -> Reading:
+    """Every image below a folder, without labels."""
     found = walk(root)
     return Reading([Sample(name, ()) for name in found.names], Files(root, found.names), found.left_out)
 
@@ -82,7 +82,7 @@ def _split_folders(root: Path, folders: list[str]) -> dict[str, str]:
     named = [each for each in folders if each.lower() in SPLIT_NAMES]
     # A train may be a vehicle: it is a class among others if no folders stand in it.
     if [each for each in named if folders_in(root / each)]:
-        others = listed([repr(each) for each in folders if each not in named], ", ")
+        others = join_limited([repr(each) for each in folders if each not in named], ", ")
         raise InputError(
             f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: "
             "expected either split folders alone (train, val, test), or class folders alone"
@@ -106,7 +106,7 @@ def _read_classes(root: Path, folders: list[str]) -> Reading:
     hint = _hint(root)
     if not folders:
         raise InputError(
-            f"{describe(root)} holds no class folders: expected <class>/picture, or train/<class>/picture{hint}"
+            f"{describe(root)} holds no class folders: expected <class>/image, or train/<class>/image{hint}"
         )
     found = walk(root)
     names = _class_names(root, folders)
@@ -121,7 +121,7 @@ def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
     for folder, names in classes.items():
         if not names:
             raise InputError(
-                f"{describe(root / folder)} holds no class folders: expected {folder}/<class>/picture{_hint(root)}"
+                f"{describe(root / folder)} holds no class folders: expected {folder}/<class>/image{_hint(root)}"
             )
     first = next((each for each in splits if splits[each] == "train"), next(iter(splits)))
     for folder, names in classes.items():
@@ -129,7 +129,7 @@ def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
         if difference:
             raise InputError(
                 f"{describe(root)}: the classes of {folder} are not those of {first}: {difference} "
-                f"(a class of which {folder} has no pictures needs an empty folder, to say that it is meant)"
+                f"(a class of which {folder} has no images needs an empty folder, to say that it is meant)"
             )
     labels = {(folder, each): (name,) for folder, names in classes.items() for each, name in names.items()}
     samples = [

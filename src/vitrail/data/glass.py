@@ -1,4 +1,4 @@
-"""Stained-glass windows drawn by rule: a seed -> a picture with one emblem among its panes, and its class.
+"""Stained-glass windows drawn by rule: a seed -> an image with one emblem among its panes, and its class.
 
 The built-in network `vitrail:glass` was trained on them, so that there is something true to look at from the start.
 """
@@ -30,7 +30,7 @@ _SCALE = 3  # drawn larger, then reduced: smooth edges
 
 
 class Window(NamedTuple):
-    """A picture, the number of its class, and where the emblem stands: (left, top, right, bottom)."""
+    """An image, the number of its class, and where the emblem stands: (left, top, right, bottom)."""
 
     image: Image.Image
     label: int
@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
 
 def window(seed: int, size: int = 96, label: int | None = None) -> Window:
-    """Draw the window of a seed; the same seed gives the same picture."""
+    """Draw the window of a seed; the same seed gives the same image."""
     dice = random.Random(seed)
     label = dice.randrange(len(CLASSES)) if label is None else label
     side = size * _SCALE

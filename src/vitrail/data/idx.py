@@ -17,11 +17,11 @@ from vitrail.images import describe
 
 Array = np.ndarray[Any, Any]
 
-LARGEST: Final = 8 * 2**30  # bytes of all pictures in memory; more belongs into files
+LARGEST: Final = 8 * 2**30  # bytes of all images in memory; more belongs into files
 EXPANSION: Final = 100  # what unpacks to more than this many times its weight is a trap; drawings reach 20
 ROOM: Final = 16 * 2**20  # what small files may unpack to
 
-_BYTES = 0x08  # the only kind of number in sets of pictures
+_BYTES = 0x08  # the only kind of number in sets of images
 
 
 def read_idx(path: Path) -> Array:
@@ -40,9 +40,7 @@ def read_idx(path: Path) -> Array:
 def check_size(name: str, weight: int, size: int) -> None:
     """Refuse what would unpack to far more than the file weighs, or than memory should hold."""
     if size > LARGEST or size > EXPANSION * weight + ROOM:
-        raise InputError(
-            f"{name}: {weight:,} bytes that claim to unpack to {size:,}: refused; use a folder of pictures"
-        )
+        raise InputError(f"{name}: {weight:,} bytes that claim to unpack to {size:,}: refused; use a folder of images")
 
 
 def _read(file: BinaryIO, name: str, weight: int) -> Array:

@@ -1,6 +1,6 @@
 """The loader: views, targets and a plan -> batches of pixels and targets, prepared ahead in threads.
 
-The plan says which pictures make up which step. What a batch holds is a function of the plan and the seed: the same
+The plan says which images make up which step. What a batch holds is a function of the plan and the seed: the same
 bits for any number of threads, and from whichever step on it is asked for.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checks import number, whole
-from vitrail.data.augment import Augment, augmented
+from vitrail.checks import check_int, check_number
+from vitrail.data.augmentation import Augment, augmented
 from vitrail.data.cache import Views, normalise
-from vitrail.data.draws import draws, order
+from vitrail.data.counter_rng import draws, order
 from vitrail.data.mixing import mixed, one_hot
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
@@ -31,7 +31,7 @@ _NAME: Final = "vitrail-loader"
 
 
 class Planned(NamedTuple):
-    """The pictures of one step, by their rows among the views."""
+    """The images of one step, by their rows among the views."""
 
     epoch: int
     step: int
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     targets: Tensor  # (B, K) float32
 
 
-# ---- which pictures, in which order ------------------------------------------------------------------------------
+# ---- which images, in which order ------------------------------------------------------------------------------
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> Array:
@@ -58,10 +58,10 @@ def epoch_order(seed: int, epoch: int, count: int) -> Array:
 def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
     """`count` rows in random order, each class equally often (but for one more where they do not divide).
 
-    The pictures of a class come round in turn, each round in another order, so that none is left out for long.
+    The images of a class come round in turn, each round in another order, so that none is left out for long.
     """
     if labels.ndim != 1 or not len(labels):
-        raise InputError(f"labels: expected one class number a picture, got shape {labels.shape}: balance needs (n,)")
+        raise InputError(f"labels: expected one class number an image, got shape {labels.shape}: balance needs (n,)")
     present = np.unique(labels)
     lucky = np.argsort(draws(seed, "balance classes", epoch, present, 1)[:, 0], kind="stable")  # who gets one more
     share = np.full(len(present), count // len(present))
@@ -109,12 +109,12 @@ def batches(
     the threads.
     """
     if len(targets) != len(views):
-        raise InputError(f"targets: expected one for each of {len(views)} pictures, got {len(targets)}")
+        raise InputError(f"targets: expected one for each of {len(views)} images, got {len(targets)}")
     if targets.ndim not in (1, 2) or (targets.ndim == 2 and targets.shape[1] != classes):
         raise InputError(f"targets: expected (n,) or (n, {classes}), got {targets.shape}")
-    smoothing = number("smoothing", smoothing, 0.0, 1.0)
-    whole("threads", threads, 0, 1024, error=InputError)
-    whole("ahead", ahead, 0, 1024, error=InputError)
+    smoothing = check_number("smoothing", smoothing, 0.0, 1.0)
+    check_int("threads", threads, 0, 1024, error=InputError)
+    check_int("ahead", ahead, 0, 1024, error=InputError)
 
     def prepare(step: Planned) -> Batch:
         images = views.get(step.rows)

@@ -1,4 +1,4 @@
-"""Manifest: what a run was trained on, picture by picture; to and from JSON, and what differs between two."""
+"""Manifest: what a run was trained on, image by image; to and from JSON, and what differs between two."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import InputError
 from vitrail.images import describe
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SPLITS = ("", *SPLITS)  # in the file, a split is its number here
 
 
 class Entry(NamedTuple):
-    """One picture: what it is called and what it was, so that any change shows."""
+    """One image: what it is called and what it was, so that any change shows."""
 
     name: str
     labels: tuple[str, ...]
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Every picture of a dataset, and its classes."""
+    """Every image of a dataset, and its classes."""
 
     source: str
     task: str
@@ -44,7 +44,7 @@ class Manifest:
         labels: list[Any] = [[number[label] for label in each.labels] for each in self.entries]
         columns: dict[str, list[Any]] = {
             "names": [each.name for each in self.entries],
-            "labels": [each[0] for each in labels] if self.task == "one" else labels,
+            "labels": [each[0] for each in labels] if self.task == "single-label" else labels,
             "splits": [_SPLITS.index(each.split) for each in self.entries],
             "groups": [each.group for each in self.entries] if any(each.group for each in self.entries) else [],
             "heights": [each.height for each in self.entries],
@@ -63,8 +63,8 @@ class Manifest:
             if plain["format"] != FORMAT:
                 raise InputError(f"the manifest has format {plain['format']!r:.20}, expected {FORMAT}: update vitrail")
             classes = tuple(plain["classes"])
-            labels = [[each] for each in plain["labels"]] if plain["task"] == "one" else plain["labels"]
-            known = [(name,) for name in classes]  # shared, not one a picture
+            labels = [[each] for each in plain["labels"]] if plain["task"] == "single-label" else plain["labels"]
+            known = [(name,) for name in classes]  # shared, not one an image
             named = [known[each[0]] if len(each) == 1 else tuple(classes[one] for one in each) for each in labels]
             names = plain["names"]
             rows = zip(
@@ -84,7 +84,7 @@ def record(dataset: Dataset, entries: Iterable[Entry]) -> Manifest:
     scanned = {each.name: each for each in entries}
     missing = [describe(each.name) for each in dataset.samples if each.name not in scanned]
     if missing:
-        raise InputError(f"{len(missing):,} pictures of {dataset.source} were not scanned: {listed(missing, ', ')}")
+        raise InputError(f"{len(missing):,} images of {dataset.source} were not scanned: {join_limited(missing, ', ')}")
     found = (
         scanned[name]._replace(labels=labels, split=split, group=group)
         for name, labels, split, group in dataset.samples
@@ -107,7 +107,7 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     if old.classes != new.classes:
         gone = [repr(each) for each in old.classes if each not in new.classes]
         come = [repr(each) for each in new.classes if each not in old.classes]
-        parts = [f"without {listed(gone, ', ')}"] * bool(gone) + [f"with {listed(come, ', ')}"] * bool(come)
+        parts = [f"without {join_limited(gone, ', ')}"] * bool(gone) + [f"with {join_limited(come, ', ')}"] * bool(come)
         found.append(f"classes changed: {' and '.join(parts) or 'another order'}")
     if old.task != new.task:
         found.append(f"task changed: {old.task} -> {new.task}")
@@ -116,7 +116,9 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
 
 def _sentence(what: str, names: Sequence[str]) -> str:
     return (
-        f"{len(names):,} {'picture' if len(names) == 1 else 'pictures'} {what}: {listed(names, ', ')}" if names else ""
+        f"{len(names):,} {'image' if len(names) == 1 else 'images'} {what}: {join_limited(names, ', ')}"
+        if names
+        else ""
     )
 
 

@@ -1,6 +1,6 @@
-"""Mixing: a batch of pixels and targets -> the same batch, each picture mixed with another of it.
+"""Mixing: a batch of pixels and targets -> the same batch, each image mixed with another of it.
 
-The partner is the batch in reverse, so any size will do: one picture, or the middle of an odd batch, stays itself.
+The partner is the batch in reverse, so any size will do: one image, or the middle of an odd batch, stays itself.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import Augment
-from vitrail.data.draws import key
+from vitrail.data.augmentation import Augment
+from vitrail.data.counter_rng import key
 from vitrail.errors import InputError
 
 
@@ -29,7 +29,7 @@ def mixed(pixels: Tensor, targets: Tensor, how: Augment, *, seed: int, epoch: in
     if not how.mixup and not how.cutmix:
         return Mixed(pixels, targets)
     if targets.ndim != 2 or len(targets) != len(pixels):
-        raise InputError(f"targets: expected ({len(pixels)}, K), one row a picture, got {tuple(targets.shape)}")
+        raise InputError(f"targets: expected ({len(pixels)}, K), one row an image, got {tuple(targets.shape)}")
     dice = np.random.Generator(np.random.Philox(key=key(seed, f"mix {epoch}", step)))
     coin = dice.random() < 0.5
     cut = how.cutmix > 0 and (coin or not how.mixup)
@@ -55,7 +55,7 @@ def one_hot(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
 
 
 def _blend(values: Tensor, share: float) -> Tensor:
-    """As much of the partner as `share` says; the same values where the partner is the picture itself."""
+    """As much of the partner as `share` says; the same values where the partner is the image itself."""
     return values.flip(0).sub_(values).mul_(share).add_(values)
 
 

@@ -1,4 +1,4 @@
-"""How things are called: which files are pictures, natural order, splits under their usual names, labels as text."""
+"""How things are called: which files are images, natural order, splits under their usual names, labels as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from vitrail.errors import InputError, nearest
 
-# What predict takes for pictures in a folder, and arrays with any number of bands.
+# What predict takes for images in a folder, and arrays with any number of bands.
 SUFFIXES: Final = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif", ".npy"),

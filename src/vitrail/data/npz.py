@@ -12,8 +12,8 @@ import numpy as np
 
 from vitrail.data.idx import check_size
 from vitrail.errors import CheckpointError, InputError
+from vitrail.files import Opened
 from vitrail.images import describe
-from vitrail.opened import Opened
 from vitrail.weights.reading.archives import Member, read_directory, unpack
 
 Array = np.ndarray[Any, Any]

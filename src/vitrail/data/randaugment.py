@@ -12,7 +12,7 @@ Values and geometry are Pillow's, at the paper's strengths:
 | solarise                                  | values from 0 on are turned round                  | from 256 on |
 | posterise                                 | 4 bits are left                                    | 8           |
 
-Where a picture leaves its frame, its own mean colour stands. Operations on values are for 8-bit pictures, `colour` for
+Where an image leaves its frame, its own mean colour stands. Operations on values are for 8-bit images, `colour` for
 three channels: to others they do nothing.
 """
 
@@ -49,7 +49,7 @@ _RED, _GREEN, _BLUE = 19595, 38470, 7471  # Pillow's grey, in 65536ths
 
 
 def rand_augmented(images: Tensor, magnitude: float, chances: Array) -> Tensor:
-    """As many operations in a row as `chances` (B, operations, 2), from 0 to under 1, has pairs for each picture."""
+    """As many operations in a row as `chances` (B, operations, 2), from 0 to under 1, has pairs for each image."""
     found = images.numpy().copy()
     for place in range(chances.shape[1]):
         chosen = (chances[:, place, 0] * len(OPERATIONS)).astype(np.int64)
@@ -63,7 +63,7 @@ def rand_augmented(images: Tensor, magnitude: float, chances: Array) -> Tensor:
 
 
 def strengths(name: str, magnitude: float, side: Array) -> Array:
-    """What a magnitude from 0 to 10 means to an operation, for pictures of side -1 or 1: the table above."""
+    """What a magnitude from 0 to 10 means to an operation, for images of side -1 or 1: the table above."""
     part = magnitude / 10
     if name in ("colour", "contrast", "brightness", "sharpness"):
         return 1 + 0.9 * part * side
@@ -87,7 +87,7 @@ def operated(images: Tensor, name: str, strength: Array) -> Tensor:
 
 
 def means(images: Array) -> Array:
-    """The mean colour of each picture, (n, C, 1, 1); of 8-bit ones rounded, halves up."""
+    """The mean colour of each image, (n, C, 1, 1); of 8-bit ones rounded, halves up."""
     count = images.shape[2] * images.shape[3]
     flat = images.reshape(*images.shape[:2], 1, count)
     if images.dtype == np.uint8:
@@ -139,10 +139,10 @@ _MATRICES: Final[dict[str, Callable[[Array, int, int], Array]]] = {
 
 
 def _warped(images: Tensor, matrices: Array) -> Tensor:
-    """Each picture seen through its matrix, as Pillow's transform(AFFINE, BILINEAR): x' = a x + b y + c and so on."""
+    """Each image seen through its matrix, as Pillow's transform(AFFINE, BILINEAR): x' = a x + b y + c and so on."""
     height, width = images.shape[2:]
     x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
-    there = np.empty((len(images), height, width, 2))  # from -1 to 1 inside the picture
+    there = np.empty((len(images), height, width, 2))  # from -1 to 1 inside the image
     for axis, side in enumerate((width, height)):
         across, down, start = (each[:, None] * (2 / side) for each in matrices[:, 3 * axis : 3 * axis + 3].T)
         np.add((across * x)[:, None, :], (down * y + (start - 1))[:, :, None], out=there[..., axis])
@@ -242,7 +242,7 @@ def _grey(images: Array) -> Array:
 
 
 def _towards(plain: Array, values: Array, factor: Array) -> Array:
-    """Pillow's enhancement: 0 is the plain picture, 1 the picture itself, 2 as far again beyond it."""
+    """Pillow's enhancement: 0 is the plain image, 1 the image itself, 2 as far again beyond it."""
     start = plain.astype(np.float32)
     found = (values - start) * factor.astype(np.float32)
     return np.asarray(np.clip(found + start, 0, 255), np.uint8)

@@ -1,4 +1,4 @@
-"""Dataset: pictures with their labels, splits and groups; what every reader gives and everything else takes."""
+"""Dataset: images with their labels, splits and groups; what every reader gives and everything else takes."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ SPLITS: Final = ("train", "val", "test")
 
 
 class Sample(NamedTuple):
-    """One picture, by a name that no other has: its path below the root, or its number in an array."""
+    """One image, by a name that no other has: its path below the root, or its number in an array."""
 
     name: str
     labels: tuple[str, ...]  # one; any number for several labels
     split: str = ""  # train, val or test; empty: not yet decided
-    group: str = ""  # pictures of one group (a patient, a video) stay in one split; empty: a group of its own
+    group: str = ""  # images of one group (a patient, a video) stay in one split; empty: a group of its own
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures and what is known of them; classes are names, and numbers only follow from them."""
+    """Images and what is known of them; classes are names, and numbers only follow from them."""
 
     source: str  # as the user named it
     samples: tuple[Sample, ...]
     images: Sequence[Path] | Array  # beside the samples: a file each, or one array (n, H, W) or (n, H, W, C)
     classes: tuple[str, ...]  # in natural order: "2" before "10"
-    task: str = "one"  # or "several": labels independent of each other
+    task: str = "single-label"  # or "multi-label": labels independent of each other
     left_out: Mapping[str, int] = field(default_factory=dict)  # files that are no samples: why, and how many
 
     def __post_init__(self) -> None:
         if len(self.samples) != len(self.images):
-            raise InputError(f"{self.source}: {len(self.samples)} samples, but {len(self.images)} pictures")
+            raise InputError(f"{self.source}: {len(self.samples)} samples, but {len(self.images)} images")
 
     def __len__(self) -> int:
         return len(self.samples)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that hold pictures."""
+        """The splits that hold images."""
         return tuple(split for split in SPLITS if any(each.split == split for each in self.samples))
 
     def select(self, rows: Sequence[int] | Array) -> Dataset:
-        """The pictures of these rows, in this order; the classes stay."""
+        """The images of these rows, in this order; the classes stay."""
         chosen = [int(row) for row in rows]
         images = self.images[chosen] if isinstance(self.images, np.ndarray) else [self.images[row] for row in chosen]
         return replace(self, samples=tuple(self.samples[row] for row in chosen), images=images)
 
     def part(self, split: str) -> Dataset:
-        """The pictures of one split."""
+        """The images of one split."""
         rows = [row for row, each in enumerate(self.samples) if each.split == split]
         if not rows:
             found = ", ".join(self.splits) or "no splits"
@@ -70,7 +70,7 @@ class Dataset:
             for label in sample.labels:
                 if label not in number:
                     raise InputError(f"{sample.name}: class {label!r} is unknown: {nearest(label, order)}")
-        if self.task == "one":
+        if self.task == "single-label":
             return np.array([number[each.labels[0]] for each in self.samples], np.int64)
         marks = np.zeros((len(self), len(order)), np.float32)
         for row, sample in enumerate(self.samples):

@@ -1,4 +1,4 @@
-"""split: fills in the splits that a dataset lacks; by class, by group, and by the names of its pictures."""
+"""split: fills in the splits that a dataset lacks; by class, by group, and by the names of its images."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.checks import listed, number, whole
-from vitrail.data.draws import draws
+from vitrail.checks import check_int, check_number, join_limited
+from vitrail.data.counter_rng import draws
 from vitrail.data.naming import in_order
 from vitrail.data.samples import SPLITS, Dataset, Sample
-from vitrail.data.stratify import Unit, by_class, by_unit
+from vitrail.data.stratification import Unit, by_class, by_unit
 from vitrail.errors import ConfigError, InputError
 
 Array = np.ndarray[Any, Any]
 
 
 class Split(NamedTuple):
-    """A dataset in which every picture has a split, and what was done to get there."""
+    """A dataset in which every image has a split, and what was done to get there."""
 
     dataset: Dataset
     notes: tuple[str, ...]
 
 
 def split(dataset: Dataset, *, val: float = 0.2, test: float = 0.0, seed: int = 0) -> Split:
-    """Cut val and test, as shares of the pictures without a split; where there are none, of train's.
+    """Cut val and test, as shares of the images without a split; where there are none, of train's.
 
     What is given stays: a val or test that is there is not cut again. Each class has its share in each split, at
-    least one picture where it has enough, and pictures of a group stay together. The choice depends on the seed
-    and the names of the pictures, not on their order.
+    least one image where it has enough, and images of a group stay together. The choice depends on the seed
+    and the names of the images, not on their order.
     """
-    shares = {"val": number("val", val, 0.0, 1.0, below=True), "test": number("test", test, 0.0, 1.0, below=True)}
+    shares = {
+        "val": check_number("val", val, 0.0, 1.0, below=True),
+        "test": check_number("test", test, 0.0, 1.0, below=True),
+    }
     if val + test >= 1:
         raise ConfigError(f"val {val} and test {test} leave nothing to train on: expected less than 1 together")
-    whole("seed", seed, 0, 2**63)
+    check_int("seed", seed, 0, 2**63)
     given = dataset.splits
     cuts = {name: share for name, share in shares.items() if share and name not in given}
     splits = _followed(dataset)
@@ -51,9 +54,9 @@ def split(dataset: Dataset, *, val: float = 0.2, test: float = 0.0, seed: int = 
         notes += _notes(dataset, splits, pool, cuts, "those without a split" if undecided else "train", seed)
     elif pool:
         splits = [name or "train" for name in splits]
-        notes.append(f"{len(pool):,} pictures without a split go to train")
+        notes.append(f"{len(pool):,} images without a split go to train")
     if "train" not in splits:
-        raise InputError(f"{dataset.source} has no pictures to train on: it has {', '.join(dataset.splits)} only")
+        raise InputError(f"{dataset.source} has no images to train on: it has {', '.join(dataset.splits)} only")
     samples = tuple(
         sample if sample.split == name else Sample(sample.name, sample.labels, name, sample.group)
         for sample, name in zip(dataset.samples, splits, strict=True)
@@ -62,7 +65,7 @@ def split(dataset: Dataset, *, val: float = 0.2, test: float = 0.0, seed: int = 
 
 
 def _followed(dataset: Dataset) -> list[str]:
-    """The splits as they are, but pictures without one follow their group; a group in two splits is an error."""
+    """The splits as they are, but images without one follow their group; a group in two splits is an error."""
     places: dict[str, str] = {}
     torn: dict[str, str] = {}
     for sample in dataset.samples:
@@ -70,7 +73,8 @@ def _followed(dataset: Dataset) -> list[str]:
             torn.setdefault(sample.group, f"{sample.group!r} in {places[sample.group]} and {sample.split}")
     if torn:
         raise InputError(
-            f"{dataset.source}: groups must stay in one split, but {len(torn):,} do not: {listed(list(torn.values()))}"
+            f"{dataset.source}: groups must stay in one split, but {len(torn):,} do not: "
+            f"{join_limited(list(torn.values()))}"
         )
     return [each.split or places.get(each.group, "") for each in dataset.samples]
 
@@ -97,10 +101,10 @@ def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> A
     return found
 
 
-def _unit(pictures: Sequence[tuple[str, ...]], kinds: dict[str, int]) -> Unit:
-    """How many pictures of each class; those without any label count as a class of their own."""
-    counts = Counter(kinds[label] for labels in pictures for label in labels)
-    if empty := sum(not labels for labels in pictures):
+def _unit(images: Sequence[tuple[str, ...]], kinds: dict[str, int]) -> Unit:
+    """How many images of each class; those without any label count as a class of their own."""
+    counts = Counter(kinds[label] for labels in images for label in labels)
+    if empty := sum(not labels for labels in images):
         counts[len(kinds)] = empty
     return tuple(sorted(counts.items()))
 
@@ -119,11 +123,11 @@ def _notes(
     everything = {label for row in pool for label in dataset.samples[row].labels}
     for name in cuts:
         rows = [row for row in pool if splits[row] == name]
-        notes.append(f"{name}: {len(rows):,} of {len(pool):,} pictures, cut from {origin} (seed {seed})")
+        notes.append(f"{name}: {len(rows):,} of {len(pool):,} images, cut from {origin} (seed {seed})")
         absent = in_order(everything - {label for row in rows for label in dataset.samples[row].labels})
         if absent:
-            named = listed([repr(each) for each in absent], ", ")
-            notes.append(f"{name} has no pictures of {named}: too few of them, or all in one group")
+            named = join_limited([repr(each) for each in absent], ", ")
+            notes.append(f"{name} has no images of {named}: too few of them, or all in one group")
     groups = {dataset.samples[row].group for row in pool} - {""}
     if groups:
         notes.append(f"{len(groups):,} groups stay whole")

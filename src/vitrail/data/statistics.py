@@ -23,14 +23,14 @@ class BandStatistics(NamedTuple):
 
 
 def band_statistics(views: Views, rows: Sequence[int] | Array | None = None, batch: int = 64) -> BandStatistics:
-    """Mean and std of every channel over all pixels of these pictures (all of them by default).
+    """Mean and std of every channel over all pixels of these images (all of them by default).
 
     Sums of 8-bit values are exact, so the order and the batches do not matter. A channel that never changes has no
     spread to divide by: its std is 1.
     """
     chosen = np.arange(len(views)) if rows is None else np.asarray(rows, np.int64)
     if not len(chosen):
-        raise InputError("rows: expected at least one picture to measure")
+        raise InputError("rows: expected at least one image to measure")
     channels, height, width = views.shape
     total, squares = np.zeros(channels), np.zeros(channels)
     for start in range(0, len(chosen), batch):

@@ -1,4 +1,4 @@
-"""A table (CSV or TSV) of pictures and labels -> Reading; its lines are numbered in every message."""
+"""A table (CSV or TSV) of images and labels -> Reading; its lines are numbered in every message."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
-from vitrail.checks import listed, shown
+from vitrail.checks import join_limited, short_repr
 from vitrail.data.classes import Reading
-from vitrail.data.files import Files
+from vitrail.data.file_names import Files
+from vitrail.data.folder_walk import is_inside
 from vitrail.data.naming import as_label, as_split, in_order
 from vitrail.data.samples import Sample
-from vitrail.data.walk import is_inside
 from vitrail.errors import InputError
 from vitrail.images import describe
 
 DELIMITERS: Final = (",", "\t", ";")
-BETWEEN: Final = "|"  # two labels of one picture
+BETWEEN: Final = "|"  # two labels of one image
 LONGEST_LINE: Final = 2**20
 
 
@@ -48,7 +48,7 @@ def read_table(path: Path) -> Reading:
         name = files.add(file.strip(), line)
         samples.append(Sample(name, labels[label], as_split(split, where) if split else "", group.strip()))
     files.check()
-    return Reading(samples, Files(path.parent, list(files.lines)), {}, "several" if several else "one")
+    return Reading(samples, Files(path.parent, list(files.lines)), {}, "multi-label" if several else "single-label")
 
 
 def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
@@ -105,7 +105,7 @@ def _header(cells: list[str], columns: Mapping[str, str | None], name: str) -> l
     if missing := [each for each in needed if each not in header]:
         raise InputError(
             f"{name} has no column {' and no '.join(map(repr, missing))}: expected a header with "
-            f"{', '.join(needed)}, its first line is {shown(cells)}"
+            f"{', '.join(needed)}, its first line is {short_repr(cells)}"
         )
     if twice := [each for each in columns if header.count(each) > 1]:
         raise InputError(f"{name} has two columns {twice[0]!r}: expected one")
@@ -134,12 +134,12 @@ class _Files:
     def add(self, text: str, line: int) -> str:
         """The name of a file; what is wrong with it is kept for later."""
         if not text or "\0" in text:
-            raise InputError(f"{self.table}, line {line}: expected the path of a picture, got {text!r:.80}")
+            raise InputError(f"{self.table}, line {line}: expected the path of an image, got {text!r:.80}")
         name = os.path.normpath(text)
         if self.lines.setdefault(name, line) != line:
             raise InputError(
                 f"{self.table}, line {line}: {describe(name)} stands in line {self.lines[name]} already: expected "
-                f"every picture once (several labels go into one cell, as in cat{BETWEEN}dog)"
+                f"every image once (several labels go into one cell, as in cat{BETWEEN}dog)"
             )
         if fault := self._fault(name):
             self.faults.append(f"line {line}: {describe(name)} {fault}")
@@ -148,8 +148,8 @@ class _Files:
     def check(self) -> None:
         if self.faults:
             raise InputError(
-                f"{self.table}: {len(self.faults):,} of {len(self.lines):,} pictures cannot be used "
-                f"(paths are relative to the folder of the table): {listed(self.faults)}"
+                f"{self.table}: {len(self.faults):,} of {len(self.lines):,} images cannot be used "
+                f"(paths are relative to the folder of the table): {join_limited(self.faults)}"
             )
 
     def _fault(self, name: str) -> str:

@@ -2,10 +2,10 @@
 
 from vitrail.evaluation.calibration import ece, fit_reject, fit_temperature
 from vitrail.evaluation.comparison import Comparison, compare
-from vitrail.evaluation.evaluate import evaluate
-from vitrail.evaluation.known import data_for, data_for_both
+from vitrail.evaluation.evaluator import evaluate
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.scoring import evaluation_of
+from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.evaluation.thresholds import fit_thresholds
 
 __all__ = [

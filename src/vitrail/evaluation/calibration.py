@@ -14,18 +14,18 @@ Array = np.ndarray[Any, Any]
 
 COLDEST: Final = 0.05
 HOTTEST: Final = 20.0
-FEW: Final = 50  # pictures, or right answers, with which no reject threshold can be fitted
+FEW: Final = 50  # images, or right answers, with which no reject threshold can be fitted
 MOST_ACCURATE: Final = 0.99
 
 
-def fit_temperature(logits: Array, targets: Array, task: str = "one") -> float:
-    """The temperature from 0.05 to 20 that gives held-out pictures the lowest loss; to about ten digits.
+def fit_temperature(logits: Array, targets: Array, task: str = "single-label") -> float:
+    """The temperature from 0.05 to 20 that gives held-out images the lowest loss; to about ten digits.
 
     With 1 / T the loss is convex, so Newton's steps between two ends that close in cannot miss. Where every answer
     is right, no temperature is low enough; then one answer in n + 2 is taken for an error, as Platt did.
     """
     logits = check_finite("logits", logits).astype(np.float64)
-    if task == "several":
+    if task == "multi-label":
         wrong = ((logits > 0) != (targets > 0)).any()
     else:
         wrong = (logits.argmax(axis=1) != targets).any()
@@ -53,7 +53,7 @@ def fit_temperature(logits: Array, targets: Array, task: str = "one") -> float:
 
 def _pull(logits: Array, targets: Array, task: str, doubt: float) -> float:
     """The mean logit of the truth, a little of it given to what is not true."""
-    if task == "several":
+    if task == "multi-label":
         return float((logits * (targets * (1 - doubt) + doubt / 2)).mean())
     own = np.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
     return float(((1 - doubt) * own + doubt * logits.mean(axis=1)).mean())
@@ -63,14 +63,14 @@ def _slope(logits: Array, inverse: float, pull: float, task: str) -> tuple[float
     """First and second derivative of the mean loss by the inverse temperature."""
     size = max(1, (1 << 16) // logits.shape[1])  # rows at a time that stay in the processor's cache
     found = [_sums(logits[start : start + size], inverse, task) for start in range(0, len(logits), size)]
-    first, second = np.sum(found, axis=0) / (logits.size if task == "several" else len(logits))
+    first, second = np.sum(found, axis=0) / (logits.size if task == "multi-label" else len(logits))
     return float(first) - pull, float(second)
 
 
 def _sums(logits: Array, inverse: float, task: str) -> tuple[float, float]:
-    """Sums, over pictures or decisions, of the mean logit under the probabilities, and of its variance."""
+    """Sums, over images or decisions, of the mean logit under the probabilities, and of its variance."""
     scaled = logits * inverse
-    if task == "several":
+    if task == "multi-label":
         shares = 0.5 * (1 + np.tanh(scaled / 2))
         return float((shares * logits).sum()), float((shares * (1 - shares) * logits**2).sum())
     shares = np.exp(scaled)  # none overflows: the highest logit is 0
@@ -83,7 +83,7 @@ def ece(probabilities: Array, targets: Array, bins: int = 15) -> tuple[float, tu
     """Expected calibration error: how far confidence and accuracy lie apart, over bins of equal width.
 
     The confidence is that of the likeliest class. For several labels every one of n x K decisions counts: the
-    probability of the label, and whether the picture has it.
+    probability of the label, and whether the image has it.
     """
     confidence, right = _decisions(probabilities, targets)
     number = _bin_of(confidence, bins)
@@ -97,15 +97,15 @@ def ece(probabilities: Array, targets: Array, bins: int = 15) -> tuple[float, tu
 
 
 def gaps(probabilities: Array, targets: Array, bins: int = 15) -> Array:
-    """What each picture adds to the gap of each bin (n, bins): the sum over pictures gives the error of a resample."""
+    """What each image adds to the gap of each bin (n, bins): the sum over images gives the error of a resample."""
     confidence, right = _decisions(probabilities, targets)
-    each = len(confidence) // len(targets)  # decisions a picture
+    each = len(confidence) // len(targets)  # decisions an image
     place = np.repeat(np.arange(len(targets)), each) * bins + _bin_of(confidence, bins)
     return np.bincount(place, (confidence - right) / each, minlength=len(targets) * bins).reshape(-1, bins)
 
 
 def _decisions(probabilities: Array, targets: Array) -> tuple[Array, Array]:
-    """Confidence and outcome (0 or 1) of every decision, picture after picture."""
+    """Confidence and outcome (0 or 1) of every decision, image after image."""
     if targets.ndim == 2:
         return probabilities.ravel(), targets.ravel().astype(np.float64)
     return probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
@@ -117,15 +117,15 @@ def _bin_of(confidence: Array, bins: int) -> Array:
 
 
 def fit_reject(probabilities: Array, targets: Array, accuracy: float | None = None) -> float | None:
-    """The confidence below which "none of these" is the better answer, from held-out pictures (n, K) and (n,).
+    """The confidence below which "none of these" is the better answer, from held-out images (n, K) and (n,).
 
     It is the smallest threshold with which the answered reach `accuracy`: by default halfway from the accuracy
     without a threshold to 1, at most 0.99. A network that reaches 0.99 anyway gets the threshold that 99 in 100 of
-    its right answers pass. None where there are fewer than 50 pictures or right answers, or where more than half
-    of the pictures would go unanswered.
+    its right answers pass. None where there are fewer than 50 images or right answers, or where more than half
+    of the images would go unanswered.
     """
     if targets.ndim != 1:
-        raise InputError("a reject threshold is for one label a picture: several labels have thresholds of their own")
+        raise InputError("a reject threshold is for one label an image: several labels have thresholds of their own")
     if accuracy is not None and not 0 < accuracy <= 1:
         raise InputError(f"accuracy: expected more than 0 and at most 1, got {accuracy}")
     right = check_finite("probabilities", probabilities).argmax(axis=1) == targets

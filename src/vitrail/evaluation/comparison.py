@@ -1,4 +1,4 @@
-"""compare: two runtimes on the same pictures -> Comparison, with a paired test of whether the difference is chance."""
+"""compare: two runtimes on the same images -> Comparison, with a paired test of whether the difference is chance."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 
 from vitrail.data.classes import differing
 from vitrail.errors import InputError
-from vitrail.evaluation.evaluate import Data, evaluate, opened
+from vitrail.evaluation.evaluator import Data, evaluate, opened
 from vitrail.evaluation.intervals import LEVELS, RESAMPLES
 from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, worded
 from vitrail.inference import Runtime
-from vitrail.inference.passes import Done
+from vitrail.inference.batches import Done
 from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 
 
 class Differing(NamedTuple):
-    """A picture of which the two say different things."""
+    """An image of which the two say different things."""
 
     row: int
     name: str
@@ -38,7 +38,7 @@ class Differing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two networks on the same pictures. Right means the class, or for several labels every one of them."""
+    """Two networks on the same images. Right means the class, or for several labels every one of them."""
 
     a: Evaluation
     b: Evaluation
@@ -72,9 +72,9 @@ def compare(
     threads: int = 2,
     done: Done | None = None,
 ) -> Comparison:
-    """Two runtimes (checkpoints, exported files), with the same classes in any order, on pictures with known labels.
+    """Two runtimes (checkpoints, exported files), with the same classes in any order, on images with known labels.
 
-    A picture that one of them cannot read counts for neither. `done` is told of each picture twice.
+    An image that one of them cannot read counts for neither. `done` is told of each image twice.
     """
     a, b = runtime_of(a), runtime_of(b)
     check_alike(a, b)
@@ -86,7 +86,7 @@ def compare(
 def check_alike(a: Runtime, b: Runtime) -> None:
     """Refuse two that do not answer the same question."""
     if a.task != b.task:
-        raise InputError(f"expected two networks for the same task, got {a.task!r} and {b.task!r} labels a picture")
+        raise InputError(f"expected two networks for the same task, got {a.task!r} and {b.task!r} labels an image")
     if set(a.classes) != set(b.classes):
         raise InputError(
             f"expected two networks with the same classes, got others in the second: {differing(a.classes, b.classes)}"
@@ -94,13 +94,13 @@ def check_alike(a: Runtime, b: Runtime) -> None:
 
 
 def comparison_of(a: Evaluation, b: Evaluation) -> Comparison:
-    """Two evaluations of the same pictures, compared picture by picture."""
+    """Two evaluations of the same images, compared image by image."""
     shared = set(a.names) & set(b.names)
     if not shared:
-        raise InputError(f"{a.source} and {b.source} have no picture in common: compare on the same data")
+        raise InputError(f"{a.source} and {b.source} have no image in common: compare on the same data")
     a, b = _only(a, shared), _only(b, shared)
     if a.names != b.names:
-        raise InputError(f"{a.source} and {b.source} list their pictures in another order: compare on the same data")
+        raise InputError(f"{a.source} and {b.source} list their images in another order: compare on the same data")
     first, second = rights(a), rights(b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return Comparison(
@@ -126,7 +126,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def difference(only_a: int, only_b: int, count: int, resamples: int = RESAMPLES, seed: int = 0) -> Score:
-    """Share of right answers, a minus b: pictures are drawn in pairs, so only those that one alone got right matter."""
+    """Share of right answers, a minus b: images are drawn in pairs, so only those that one alone got right matter."""
     shares = np.array([only_a, only_b, count - only_a - only_b]) / count
     drawn = np.random.default_rng(seed).multinomial(count, shares, resamples)
     low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, LEVELS)
@@ -134,7 +134,7 @@ def difference(only_a: int, only_b: int, count: int, resamples: int = RESAMPLES,
 
 
 def _only(found: Evaluation, names: set[str]) -> Evaluation:
-    """The evaluation of these pictures alone."""
+    """The evaluation of these images alone."""
     rows = [row for row, name in enumerate(found.names) if name in names]
     if len(rows) == len(found):
         return found
@@ -155,10 +155,14 @@ def _only(found: Evaluation, names: set[str]) -> Evaluation:
 
 
 def _differing(a: Evaluation, b: Evaluation, right_a: Array, right_b: Array) -> tuple[Differing, ...]:
-    """Pictures with different answers, in the order of the data."""
+    """Images with different answers, in the order of the data."""
     said_a, said_b = said_of(a), said_of(b)
     in_order = [b.classes.index(name) for name in a.classes]  # b's number of each of a's classes
-    same = np.array(in_order)[said_a] == said_b if a.task == "one" else (said_b[:, in_order] == said_a).all(axis=1)
+    same = (
+        np.array(in_order)[said_a] == said_b
+        if a.task == "single-label"
+        else (said_b[:, in_order] == said_a).all(axis=1)
+    )
     return tuple(
         Differing(
             row,

@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image
 
 from vitrail.errors import InputError, MissingExtraError
-from vitrail.evaluation.axes import cut
-from vitrail.evaluation.course import points, score_keys, steps_per_epoch, value
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import worded
-from vitrail.evaluation.sections import Pictures, f1_interval, named, picture_of
+from vitrail.evaluation.sections import Images, f1_interval, image_of, named
+from vitrail.evaluation.training_sections import points, score_keys, steps_per_epoch, value
 from vitrail.images import decode
+from vitrail.reporting.axes import cut
 
 Array = np.ndarray[Any, Any]
 Row = Mapping[str, Any]
@@ -37,7 +37,7 @@ def write_figures(
     history: Sequence[Row] = (),
     evaluation: Evaluation | None = None,
     seen: Sequence[tuple[Image.Image, str]] = (),
-    pictures: Pictures | None = None,
+    images: Images | None = None,
 ) -> list[Path]:
     """Everything there is something to draw of, each as a PNG file in the folder; the files written."""
     _matplotlib()
@@ -53,9 +53,9 @@ def write_figures(
             drawn.append(confusion_figure(folder / "confusion-normalised.png", evaluation, normalised=True))
         drawn.append(reliability_figure(folder / "reliability.png", evaluation))
         drawn.append(classes_figure(folder / "per-class.png", evaluation))
-        if pictures is not None:
-            drawn.append(worst_figure(folder / "worst.png", evaluation, pictures))
-            drawn.append(_one_answer(folder / "prediction.png", evaluation, pictures))
+        if images is not None:
+            drawn.append(worst_figure(folder / "worst.png", evaluation, images))
+            drawn.append(_one_answer(folder / "prediction.png", evaluation, images))
     if seen:
         drawn.append(batch_figure(folder / "batch.png", seen))
     return [path for path in drawn if path is not None]
@@ -110,7 +110,7 @@ def rate_figure(path: Path, history: Sequence[Row]) -> Path | None:
 def confusion_figure(path: Path, evaluation: Evaluation, normalised: bool = False) -> Path:
     """Rows are the truth, columns what was said: the darkest cell holds most."""
     if evaluation.confusion is None:
-        raise InputError("a confusion matrix needs one label a picture, and this evaluation has several")
+        raise InputError("a confusion matrix needs one label an image, and this evaluation has several")
     counts = evaluation.confusion.astype(np.float64)
     totals = counts.sum(axis=1, keepdims=True)
     shown = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0) if normalised else counts
@@ -127,7 +127,7 @@ def confusion_figure(path: Path, evaluation: Evaluation, normalised: bool = Fals
         axes.tick_params(labelsize=8 if count <= _NUMBERS else 6, length=0, colors=INK)
         axes.set_xlabel("the model said", color=SOFT)
         axes.set_ylabel("truth", color=SOFT)
-        title = "Confusion, per cent of each true class" if normalised else "Confusion, numbers of pictures"
+        title = "Confusion, per cent of each true class" if normalised else "Confusion, numbers of images"
         axes.set_title(title, color=INK, fontsize=11, loc="left")
         if count <= _NUMBERS:
             for row, column in np.argwhere(counts > 0):
@@ -181,11 +181,11 @@ def classes_figure(path: Path, evaluation: Evaluation) -> Path | None:
     return path
 
 
-def worst_figure(path: Path, evaluation: Evaluation, pictures: Pictures, most: int = 12) -> Path | None:
+def worst_figure(path: Path, evaluation: Evaluation, images: Images, most: int = 12) -> Path | None:
     """The worst errors with what they are and what was said."""
     tiles: list[tuple[Image.Image, str]] = []
     for each in evaluation.worst:
-        image = picture_of(pictures, each.row) if len(tiles) < most else None
+        image = image_of(images, each.row) if len(tiles) < most else None
         if image is not None:
             sure = "" if math.isnan(each.probability) else f", {100 * each.probability:.0f} %"
             tiles.append((image, f"{cut(named(each.truth), 20)}\nsaid {cut(named(each.said), 16)}{sure}"))
@@ -193,7 +193,7 @@ def worst_figure(path: Path, evaluation: Evaluation, pictures: Pictures, most: i
 
 
 def batch_figure(path: Path, seen: Sequence[tuple[Image.Image, str]]) -> Path | None:
-    """Nine pictures as the network sees them, with their labels."""
+    """Nine images as the network sees them, with their labels."""
     tiles = [(image, cut(label, 24)) for image, label in seen[:9]]
     return _mosaic(path, tiles, 3, "What the model sees") if tiles else None
 
@@ -201,11 +201,11 @@ def batch_figure(path: Path, seen: Sequence[tuple[Image.Image, str]]) -> Path | 
 def prediction_figure(
     path: Path, image: Image.Image, labels: Sequence[str], probabilities: Sequence[float], truth: Sequence[str] = ()
 ) -> Path:
-    """One picture and its likeliest classes as bars; the truth, if given, in green."""
+    """One image and its likeliest classes as bars; the truth, if given, in green."""
     with _canvas(path, 6.6, 3.0) as figure:
         left = figure.add_subplot(1, 2, 1)
         _show(left, image)
-        left.set_title(_plain(f"truth: {cut(named(truth), 24)}" if truth else "the picture"), color=INK, fontsize=10)
+        left.set_title(_plain(f"truth: {cut(named(truth), 24)}" if truth else "the image"), color=INK, fontsize=10)
         axes = _axes(figure, (1, 2, 2), "What it says", "probability")
         places = np.arange(len(labels))
         colours = [GREEN if label in truth else BLUE for label in labels]
@@ -219,10 +219,10 @@ def prediction_figure(
     return path
 
 
-def _one_answer(path: Path, evaluation: Evaluation, pictures: Pictures) -> Path | None:
-    """The answer for the first picture that can be shown: not a chosen one."""
+def _one_answer(path: Path, evaluation: Evaluation, images: Images) -> Path | None:
+    """The answer for the first image that can be shown: not a chosen one."""
     for row in range(len(evaluation)):
-        image = picture_of(pictures, row)
+        image = image_of(images, row)
         if image is not None:
             shares = evaluation.probabilities[row]
             best = np.argsort(-shares, kind="stable")[:5]
@@ -233,7 +233,7 @@ def _one_answer(path: Path, evaluation: Evaluation, pictures: Pictures) -> Path 
 
 
 def _mosaic(path: Path, tiles: Sequence[tuple[Image.Image, str]], columns: int, title: str) -> Path:
-    """Pictures in rows, each under its words."""
+    """Images in rows, each under its words."""
     rows = math.ceil(len(tiles) / columns)
     lines = max(words.count("\n") + 1 for _, words in tiles)
     with _canvas(path, 1.75 * columns, (1.6 + 0.2 * lines) * rows + 0.4) as figure:
@@ -246,8 +246,8 @@ def _mosaic(path: Path, tiles: Sequence[tuple[Image.Image, str]], columns: int, 
 
 
 def _show(axes: Any, image: Image.Image) -> None:
-    picture = decode(image)
-    axes.imshow(np.asarray(picture), interpolation="nearest" if max(picture.size) <= 96 else "antialiased")
+    decoded = decode(image)
+    axes.imshow(np.asarray(decoded), interpolation="nearest" if max(decoded.size) <= 96 else "antialiased")
     axes.set_axis_off()
 
 

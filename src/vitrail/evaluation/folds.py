@@ -1,4 +1,4 @@
-"""Folds: pictures dealt into equal parts in which every class has its share."""
+"""Folds: images dealt into equal parts in which every class has its share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.draws import draws
+from vitrail.data.counter_rng import draws
 
 Array = np.ndarray[Any, Any]
 
 
 def stratified(targets: Array, folds: int, seed: int = 0) -> Array:
-    """The fold of every picture (n,), by class numbers (n,) or 0 and 1 (n, K).
+    """The fold of every image (n,), by class numbers (n,) or 0 and 1 (n, K).
 
-    A class of fewer pictures than folds has at most one in each, so no two of them are ever held out together. Of
+    A class of fewer images than folds has at most one in each, so no two of them are ever held out together. Of
     several labels the rarest decides.
     """
     count = len(targets)
@@ -26,7 +26,7 @@ def stratified(targets: Array, folds: int, seed: int = 0) -> Array:
 
 
 def _rarest(marks: Array) -> Array:
-    """The rarest label of every picture, K where it has none."""
+    """The rarest label of every image, K where it has none."""
     counts = marks.sum(axis=0)
     rarity = np.where(marks > 0, counts, np.inf)
     return np.asarray(np.where(marks.any(axis=1), rarity.argmin(axis=1), marks.shape[1]))

@@ -18,7 +18,7 @@ RESAMPLES: Final = 1000
 
 
 def wilson(right: int, count: int) -> Score:
-    """A share of right answers with Wilson's interval, which holds for few pictures and near 0 and 1 too."""
+    """A share of right answers with Wilson's interval, which holds for few images and near 0 and 1 too."""
     share, square = right / count, WIDTH**2
     centre = (share + square / (2 * count)) / (1 + square / count)
     half = WIDTH / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
@@ -29,9 +29,9 @@ def wilson(right: int, count: int) -> Score:
 def bootstrap(
     statistic: Callable[[Array], Array], count: int, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Score, ...]:
-    """Statistics of pictures drawn with replacement: percentile intervals, the same for the same seed.
+    """Statistics of images drawn with replacement: percentile intervals, the same for the same seed.
 
-    `statistic` receives how often each of `count` pictures was drawn, float64 (count,), and gives any numbers (S,).
+    `statistic` receives how often each of `count` images was drawn, float64 (count,), and gives any numbers (S,).
     An interval is widened to hold its value, which a biased statistic (calibration error) may fall below. Without
     resamples the ends are NaN.
     """
@@ -48,5 +48,5 @@ def bootstrap(
 
 
 def _drawn(dice: np.random.Generator, count: int) -> Array:
-    """How often each picture comes in one draw of `count` with replacement: (count,)."""
+    """How often each image comes in one draw of `count` with replacement: (count,)."""
     return np.bincount(dice.integers(0, count, count), minlength=count).astype(np.float64)

@@ -18,7 +18,7 @@ from torch import Tensor
 Array = np.ndarray[Any, Any]
 
 EXACT: Final = 1 << 22  # up to so many numbers are fitted in float64
-NEVER: Final = 1e-6  # highest probability, on the pictures it was fitted to, of a class that none of them shows
+NEVER: Final = 1e-6  # highest probability, on the images it was fitted to, of a class that none of them shows
 _STAGES: Final = (8, 400)  # steps with the curvature at the start, then with that found
 
 
@@ -58,7 +58,7 @@ def tensor_of(values: Array) -> Tensor:
 
 
 def fit(basis: Basis, targets: Array, classes: int, l2: float, rows: Array | None = None, change: float = 0.0) -> Fit:
-    """The lowest loss on the pictures of these rows, all by default; targets (n,) or (n, K) are of all.
+    """The lowest loss on the images of these rows, all by default; targets (n,) or (n, K) are of all.
 
     It ends when a step lowers the loss by less than `change`; 0 is as near as the numbers allow.
     """
@@ -76,7 +76,7 @@ def fit(basis: Basis, targets: Array, classes: int, l2: float, rows: Array | Non
     weight[shown] = (found @ basis.axes.T).numpy()
     bias[shown] = free.numpy()
     rest = np.setdiff1d(np.arange(classes), shown)
-    if kept.ndim == 2:  # a label that every picture has, or none
+    if kept.ndim == 2:  # a label that every image has, or none
         bias[rest] = np.where(kept[:, rest].any(axis=0), -math.log(NEVER), math.log(NEVER))
     elif len(rest):
         bias[rest] = float(problem.logits(found, free).logsumexp(dim=1).min()) + math.log(NEVER)

@@ -2,9 +2,9 @@
 
 Targets are class numbers (n,), or 0 and 1 (n, K) for several labels; that shape says which task it is. What would be
 0 / 0 is 0. A macro score is the mean over the classes that occur among targets or answers; for several labels over
-all. Of equal scores the first class wins, so no number depends on how pictures were batched.
+all. Of equal scores the first class wins, so no number depends on how images were batched.
 
-Resampling asks for the same scores with a weight for each picture: `weights` (n,) says how often each one counts.
+Resampling asks for the same scores with a weight for each image: `weights` (n,) says how often each one counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Pairs(NamedTuple):
-    """The ones of a table (n, K) of 0 and 1: picture and class of each."""
+    """The ones of a table (n, K) of 0 and 1: image and class of each."""
 
     rows: Array
     labels: Array
@@ -47,16 +47,16 @@ class Rates(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The pictures by their score for one class, in steps: one for each different score of the class's own pictures."""
+    """The images by their score for one class, in steps: one for each different score of the class's own images."""
 
-    steps: Array  # (n,) of every picture: the first step it reaches, counted from the highest; G: none
+    steps: Array  # (n,) of every image: the first step it reaches, counted from the highest; G: none
     own: Array  # (P,) rows of the class's own
     count: int  # type: ignore[assignment]  # of steps, G
 
 
-def answers(probabilities: Array, task: str = "one", thresholds: Array | None = None) -> Array:
+def answers(probabilities: Array, task: str = "single-label", thresholds: Array | None = None) -> Array:
     """The likeliest class (n,); for several labels 1 from the threshold on (n, K), which is 0.5 by default."""
-    if task == "one":
+    if task == "single-label":
         return np.asarray(probabilities.argmax(axis=1))
     return np.asarray(probabilities >= (0.5 if thresholds is None else np.asarray(thresholds))).astype(np.uint8)
 
@@ -70,7 +70,7 @@ def places(scores: Array, targets: Array) -> Array:
 
 
 def top_k(scores: Array, targets: Array, k: int = 1) -> float:
-    """The share of pictures whose class is among the k likeliest."""
+    """The share of images whose class is among the k likeliest."""
     return float((places(scores, targets) < k).mean())
 
 
@@ -93,9 +93,9 @@ def rates(found: Agreement, classes: int, weights: Array | None = None) -> Rates
     return Rates(ratio(both, said), ratio(both, true), ratio(2 * both, true + said), true, said)
 
 
-def macro(values: Array, found: Rates, task: str = "one") -> float:
-    """The mean over classes: all for several labels, else those that are true or said of some picture."""
-    return float(values.mean() if task == "several" else values[found.true + found.said > 0].mean())
+def macro(values: Array, found: Rates, task: str = "single-label") -> float:
+    """The mean over classes: all for several labels, else those that are true or said of some image."""
+    return float(values.mean() if task == "multi-label" else values[found.true + found.said > 0].mean())
 
 
 def micro_f1(found: Rates) -> float:
@@ -105,14 +105,14 @@ def micro_f1(found: Rates) -> float:
 
 
 def rank(scores: Array, marks: Array) -> Ranking:
-    """Pictures by their score (n,) for a class, and which of them show it, by marks (n,)."""
+    """Images by their score (n,) for a class, and which of them show it, by marks (n,)."""
     own = np.flatnonzero(marks)
     falling = np.unique(-scores[own])
     return Ranking(np.searchsorted(falling, -scores), own, len(falling))
 
 
 def precision_of(ranking: Ranking, weights: Array | None = None) -> float:
-    """Average precision: the mean, over the class's own pictures, of the precision down to each one's score."""
+    """Average precision: the mean, over the class's own images, of the precision down to each one's score."""
     steps, own, count = ranking
     if not count:
         return 0.0
@@ -123,7 +123,7 @@ def precision_of(ranking: Ranking, weights: Array | None = None) -> float:
 
 
 def average_precision(scores: Array, targets: Array) -> Array:
-    """Average precision of every class against the others: (K,); 0 for a class that no picture shows."""
+    """Average precision of every class against the others: (K,); 0 for a class that no image shows."""
     if targets.ndim == 1:
         marks = ((targets == number) for number in range(scores.shape[1]))
     else:
@@ -138,7 +138,7 @@ def mean_average_precision(scores: Array, targets: Array) -> float:
 
 
 def losses(logits: Array, targets: Array, temperature: float | None = None) -> Array:
-    """Cross entropy of every picture (n,); for several labels the mean over them. Exact: nothing is clipped."""
+    """Cross entropy of every image (n,); for several labels the mean over them. Exact: nothing is clipped."""
     scaled = logits.astype(np.float64) / (temperature or 1.0)
     if targets.ndim == 2:
         return np.asarray((np.logaddexp(0.0, scaled) - targets * scaled).mean(axis=1))

@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vitrail.checks import number, whole
+from vitrail.checks import check_int, check_number
 from vitrail.data.cache import Views, normalise
-from vitrail.data.draws import order
+from vitrail.data.counter_rng import order
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation.folds import stratified
 from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
-from vitrail.images import several
+from vitrail.images import check_image_list
 from vitrail.inference import Runtime, probabilities
-from vitrail.inference.passes import Done, Images, passes
-from vitrail.inference.reading import Named, Skip
+from vitrail.inference.batches import Done, Images, passes
+from vitrail.inference.image_reader import Named, Skip
 
 Array = np.ndarray[Any, Any]
 
 LADDER: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)  # values of l2 that are tried
-TRIED: Final = 6000  # pictures they are tried on, at most
+TRIED: Final = 6000  # images they are tried on, at most
 DEFAULT: Final = 1e-2  # l2 where there are too few to try
 
 
@@ -39,7 +39,7 @@ class Probe(NamedTuple):
     bias: Array  # (K,)
     mean: Array  # (D,)
     std: Array  # (D,)
-    task: str = "one"
+    task: str = "single-label"
     l2: float = 0.0
 
     def logits(self, features: Array) -> Array:
@@ -67,24 +67,24 @@ def features(
     skip: Skip | None = None,
     done: Done | None = None,
 ) -> Array:
-    """What the head receives of every picture, in order: float32 (n, D).
+    """What the head receives of every image, in order: float32 (n, D).
 
-    A picture that cannot be read raises ImageError; give `skip` to be told of it, and its row is NaN. Views are
-    pictures that were read before, for the preprocessing of this runtime.
+    An image that cannot be read raises ImageError; give `skip` to be told of it, and its row is NaN. Views are
+    images that were read before, for the preprocessing of this runtime.
     """
     if isinstance(images, Views):
         return _features_of_views(runtime, images, batch, done)
     sources: Images = images.images if isinstance(images, Dataset) else images
-    several(sources)
+    check_image_list(sources)
     names = [each.name for each in images.samples] if isinstance(images, Dataset) else _numbered(images)
     found: Array | None = None
-    pictures = map(Named, names, sources)
-    for each in passes(runtime, pictures, batch=batch, threads=threads, skip=skip, done=done):
+    named = map(Named, names, sources)
+    for each in passes(runtime, named, batch=batch, threads=threads, skip=skip, done=done):
         if found is None:
             found = np.full((len(names), each.embedding.shape[1]), np.nan, np.float32)
         found[each.rows] = each.embedding
     if found is None:
-        raise InputError("no pictures that can be read, so no features")
+        raise InputError("no images that can be read, so no features")
     return found
 
 
@@ -93,26 +93,26 @@ def linear_probe(features: Array, targets: Array, classes: int, *, l2: float = D
 
     The loss is the mean cross entropy + l2 / 2 * |weight|², on standardised features: scikit-learn's
     LogisticRegression with C = 1 / (n * l2), or twice that for two classes, of which it fits one row alone. A class
-    that no picture shows is never the answer.
+    that no image shows is never the answer.
     """
     features, targets, classes = _checked(features, targets, classes)
     return _probe(basis_of(features), targets, classes, _positive(l2))
 
 
 def fit_probe(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> Probe:
-    """A linear probe with the l2, of a ladder from 1 down to 0.00001, that does best on pictures held out."""
+    """A linear probe with the l2, of a ladder from 1 down to 0.00001, that does best on images held out."""
     features, targets, classes = _checked(features, targets, classes)
     return _probe(basis_of(features), targets, classes, choose_l2(features, targets, classes, folds=folds, seed=seed))
 
 
 def choose_l2(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> float:
-    """The l2 with the lowest loss in cross-validation, on at most 6,000 pictures.
+    """The l2 with the lowest loss in cross-validation, on at most 6,000 images.
 
-    The more pictures, the less they need it: what suits m of them is given out as m / n of it for n. The ladder is
+    The more images, the less they need it: what suits m of them is given out as m / n of it for n. The ladder is
     walked down until the loss rises.
     """
     features, targets, classes = _checked(features, targets, classes)
-    whole("folds", folds, 2, 1000, error=InputError)
+    check_int("folds", folds, 2, 1000, error=InputError)
     count = len(features)
     if count < 2 * folds:
         return DEFAULT
@@ -137,15 +137,15 @@ def out_of_fold(
     classes: int | None = None,
     l2: float | None = None,
 ) -> Array:
-    """Probabilities (n, K) of every picture, by a probe that was fitted without it: what it says of doubtful labels.
+    """Probabilities (n, K) of every image, by a probe that was fitted without it: what it says of doubtful labels.
 
-    The l2 is chosen by `choose_l2` unless given. A class of one single picture is unknown to the probe that judges
+    The l2 is chosen by `choose_l2` unless given. A class of one single image is unknown to the probe that judges
     it: its probability there is next to 0, whatever it shows.
     """
     features, targets, classes = _checked(features, targets, classes)
-    whole("folds", folds, 2, 1000, error=InputError)
+    check_int("folds", folds, 2, 1000, error=InputError)
     if len(features) < 2:
-        raise InputError("expected at least 2 pictures, so that each can be judged by others, got 1")
+        raise InputError("expected at least 2 images, so that each can be judged by others, got 1")
     folds = min(folds, len(features))
     strength = choose_l2(features, targets, classes, seed=seed) if l2 is None else _positive(l2)
     basis, fold = basis_of(features), stratified(targets, folds, seed)
@@ -153,12 +153,12 @@ def out_of_fold(
     for each in range(folds):
         held = fold == each
         logits = _logits(basis, targets, classes, strength, held)
-        found[held] = probabilities(logits, "one" if targets.ndim == 1 else "several")
+        found[held] = probabilities(logits, "single-label" if targets.ndim == 1 else "multi-label")
     return found
 
 
 def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: float = 1.0) -> Probe:
-    """Ridge regression to 1 for a picture's class and -1 for the others, in closed form: a probe for few pictures.
+    """Ridge regression to 1 for an image's class and -1 for the others, in closed form: a probe for few images.
 
     Least squares + l2 * |weight|² on standardised features; the bias goes free. No steps, no chance.
     """
@@ -171,12 +171,12 @@ def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: fl
     placed = (raw - mean) / std
     bias = aims.mean(axis=0)
     strength = _positive(l2)
-    if len(placed) < placed.shape[1]:  # fewer pictures than features: the smaller of two equal systems
+    if len(placed) < placed.shape[1]:  # fewer images than features: the smaller of two equal systems
         weight = placed.T @ np.linalg.solve(placed @ placed.T + strength * np.eye(len(placed)), aims - bias)
     else:
         square = placed.T @ placed + strength * np.eye(placed.shape[1])
         weight = np.linalg.solve(square, placed.T @ (aims - bias))
-    return Probe(weight.T, bias, mean, std, "one" if targets.ndim == 1 else "several", strength)
+    return Probe(weight.T, bias, mean, std, "single-label" if targets.ndim == 1 else "multi-label", strength)
 
 
 def knn(
@@ -197,7 +197,7 @@ def knn(
     queries = _table("queries", queries)
     if queries.shape[1] != features.shape[1]:
         raise InputError(f"queries of {queries.shape[1]} numbers beside features of {features.shape[1]}")
-    k = min(whole("k", k, error=InputError), len(features))
+    k = min(check_int("k", k, error=InputError), len(features))
     known = F.normalize(tensor_of(features).float(), dim=1)
     marks = torch.from_numpy(np.eye(classes, dtype=np.float32)[targets] if targets.ndim == 1 else targets).float()
     found = []
@@ -211,11 +211,11 @@ def knn(
 
 def _probe(basis: Basis, targets: Array, classes: int, l2: float) -> Probe:
     weight, bias = fit(basis, targets, classes, l2)
-    return Probe(weight, bias, basis.mean, basis.std, "one" if targets.ndim == 1 else "several", l2)
+    return Probe(weight, bias, basis.mean, basis.std, "single-label" if targets.ndim == 1 else "multi-label", l2)
 
 
 def _logits(basis: Basis, targets: Array, classes: int, l2: float, held: Array, change: float = 0.0) -> Array:
-    """Logits of the pictures held out, by a fit to the others."""
+    """Logits of the images held out, by a fit to the others."""
     weight, bias = fit(basis, targets, classes, l2, np.flatnonzero(~held), change)
     turned = torch.from_numpy(weight) @ basis.axes  # (K, D)
     rows = basis.features[torch.from_numpy(np.flatnonzero(held))]
@@ -223,7 +223,7 @@ def _logits(basis: Basis, targets: Array, classes: int, l2: float, held: Array, 
 
 
 def _held_out(basis: Basis, targets: Array, classes: int, l2: float, fold: Array, each: int) -> Array:
-    """Losses of the pictures of one fold; fitted only as well as the choice needs."""
+    """Losses of the images of one fold; fitted only as well as the choice needs."""
     held = fold == each
     return losses(_logits(basis, targets, classes, l2, held, change=1e-5), targets[held])
 
@@ -232,7 +232,7 @@ def _features_of_views(runtime: Runtime, views: Views, batch: int, done: Done | 
     if views.preprocess != runtime.preprocess:
         raise InputError("these views were made for another preprocessing than the network's: make them anew")
     found = []
-    for start in range(0, len(views), whole("batch", batch, error=InputError)):
+    for start in range(0, len(views), check_int("batch", batch, error=InputError)):
         rows = np.arange(start, min(start + batch, len(views)))
         found.append(runtime.run(normalise(views.get(rows), runtime.preprocess).numpy())[1])
         if done is not None:
@@ -250,10 +250,10 @@ def _table(name: str, values: Any) -> Array:
     table = np.asarray(values)
     table = table if table.dtype in (np.float32, np.float64) else table.astype(np.float32)
     if table.ndim != 2 or not table.size:
-        raise InputError(f"{name}: expected an array (pictures, width), got shape {table.shape}")
+        raise InputError(f"{name}: expected an array (images, width), got shape {table.shape}")
     if not np.isfinite(table).all():
         bad = np.flatnonzero(~np.isfinite(table).all(axis=1))
-        raise InputError(f"{name}: {len(bad)} rows are no numbers, first {bad[0]}: leave unreadable pictures out")
+        raise InputError(f"{name}: {len(bad)} rows are no numbers, first {bad[0]}: leave unreadable images out")
     return table
 
 
@@ -264,7 +264,7 @@ def _checked(features: Any, targets: Any, classes: int | None) -> tuple[Array, A
         raise InputError(f"targets: expected one row for each of {len(table)} features, got shape {targets.shape}")
     if classes is None:
         classes = int(targets.max()) + 1 if targets.ndim == 1 else targets.shape[1]
-    whole("classes", classes, error=InputError)
+    check_int("classes", classes, error=InputError)
     if targets.ndim == 2 and targets.shape[1] != classes:
         raise InputError(f"targets: expected {classes} columns, one a label, got {targets.shape[1]}")
     most = classes - 1 if targets.ndim == 1 else 1
@@ -274,4 +274,4 @@ def _checked(features: Any, targets: Any, classes: int | None) -> tuple[Array, A
 
 
 def _positive(l2: float) -> float:
-    return number("l2", l2, 1e-9, 1e9)
+    return check_number("l2", l2, 1e-9, 1e9)

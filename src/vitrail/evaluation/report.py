@@ -9,10 +9,12 @@ from typing import Final
 
 from PIL import Image
 
-from vitrail.evaluation import course, sections
+from vitrail.evaluation import sections, training_sections
 from vitrail.evaluation.comparison import Comparison, Differing
-from vitrail.evaluation.course import DataFacts, Row
-from vitrail.evaluation.page import (
+from vitrail.evaluation.results import Evaluation, Score
+from vitrail.evaluation.sections import Images
+from vitrail.evaluation.training_sections import DataFacts, Row
+from vitrail.reporting.html_page import (
     Cell,
     Html,
     Section,
@@ -30,11 +32,9 @@ from vitrail.evaluation.page import (
     table,
     tiles,
 )
-from vitrail.evaluation.results import Evaluation, Score
-from vitrail.evaluation.sections import Pictures
 
-DIFFERING: Final = 18  # pictures shown of each kind
-SPLITS: Final = {"train": "training pictures", "val": "validation pictures", "test": "test pictures"}
+DIFFERING: Final = 18  # images shown of each kind
+SPLITS: Final = {"train": "training images", "val": "validation images", "test": "test images"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Report:
     stages: Sequence[tuple[str, Score | float, str]] = ()  # method, share right, note
     evaluation: Evaluation | None = None
     validation: Evaluation | None = None
-    pictures: Pictures | None = None  # of the evaluation's rows, or the validation's where there is no evaluation
+    images: Images | None = None  # of the evaluation's rows, or the validation's where there is no evaluation
     seen: Sequence[tuple[Image.Image, str]] = ()  # a batch after augmentation, with labels
     data: DataFacts | None = None
     environment: Sequence[tuple[str, object]] = ()
@@ -61,30 +61,30 @@ def build(report: Report) -> str:
     shown = report.evaluation or report.validation
     parts = [
         _short(report),
-        course.stages(report.stages),
-        course.learning(report.history),
+        training_sections.stages(report.stages),
+        training_sections.learning(report.history),
     ]
     if shown is not None and len(shown):
         parts += [
             sections.classes(shown),
-            sections.confusions(shown, report.pictures),
-            sections.worst(shown, report.pictures),
+            sections.confusions(shown, report.images),
+            sections.worst(shown, report.images),
             sections.calibration(shown),
             sections.rejection(shown),
         ]
     parts += [
-        course.seen(report.seen),
-        course.data(report.data),
-        course.times(report.times),
+        training_sections.seen(report.seen),
+        training_sections.data(report.data),
+        training_sections.times(report.times),
         _again(report),
     ]
-    subtitle = "" if shown is None else f"{len(shown):,} {pictures_of(shown)} of {shown.source}"
+    subtitle = "" if shown is None else f"{len(shown):,} {images_of(shown)} of {shown.source}"
     return page(report.title, subtitle, [each for each in parts if each is not None])
 
 
-def pictures_of(evaluation: Evaluation) -> str:
-    """What kind of pictures an evaluation saw."""
-    return SPLITS.get(evaluation.split, "pictures")
+def images_of(evaluation: Evaluation) -> str:
+    """What kind of images an evaluation saw."""
+    return SPLITS.get(evaluation.split, "images")
 
 
 def _short(report: Report) -> Section:
@@ -92,25 +92,25 @@ def _short(report: Report) -> Section:
     body = [callout(each, "warn") for each in report.warnings]
     shown = report.evaluation or report.validation
     if shown is not None and not len(shown):
-        body.append(callout("No picture could be evaluated, so there are no scores.", "bad"))
+        body.append(callout("No image could be evaluated, so there are no scores.", "bad"))
     elif shown is not None:
         body.append(sections.headline(shown))
         if shown.split == "train":
-            words = "The network was trained on these very pictures: nothing here says how it does on new ones."
+            words = "The network was trained on these very images: nothing here says how it does on new ones."
             body.append(callout(words, "bad"))
         elif report.evaluation is None:
             words = (
-                "These are the validation pictures, by which the network was chosen: expect a little less on new ones."
+                "These are the validation images, by which the network was chosen: expect a little less on new ones."
             )
             body.append(callout(words, "warn"))
         compared = sections.commonest(shown)
         body.append(paragraph(compared) if compared else Html())
     body.append(facts(report.summary))
-    known = [(pictures_of(each), each) for each in (report.evaluation, report.validation) if each is not None]
+    known = [(images_of(each), each) for each in (report.evaluation, report.validation) if each is not None]
     if any(len(each) for _, each in known):
         body.append(folded("All scores with their intervals", sections.all_scores(known)))
     if shown is not None and shown.skipped:
-        words = f"Unreadable, so not counted: {counted(len(shown.skipped), 'picture')}: "
+        words = f"Unreadable, so not counted: {counted(len(shown.skipped), 'image')}: "
         names = ", ".join(name for name, _ in shown.skipped[:5])
         body.append(callout(f"{words}{names}{' …' if len(shown.skipped) > 5 else ''}", "warn"))
     return Section("In short", "".join(body))
@@ -125,9 +125,9 @@ def _again(report: Report) -> Section | None:
 
 
 def comparison_page(
-    comparison: Comparison, pictures: Pictures | None = None, names: tuple[str, str] = ("A", "B"), command: str = ""
+    comparison: Comparison, images: Images | None = None, names: tuple[str, str] = ("A", "B"), command: str = ""
 ) -> str:
-    """Two networks on the same pictures: which is better, whether that may be chance, and where they differ."""
+    """Two networks on the same images: which is better, whether that may be chance, and where they differ."""
     a, b = comparison.a, comparison.b
     parts = [_verdict(comparison, names), _classes_of_both(comparison, names)]
     kinds = [
@@ -135,10 +135,10 @@ def comparison_page(
         (f"Only {names[1]} is right", [each for each in comparison.differing if each.right_b and not each.right_a]),
         ("Both wrong, each in its way", [each for each in comparison.differing if not each.right_a | each.right_b]),
     ]
-    parts += [_differences(title, found, names, pictures) for title, found in kinds if found]
+    parts += [_differences(title, found, names, images) for title, found in kinds if found]
     if command:
         parts.append(Section("To do it again", code(command)))
-    subtitle = f"{counted(len(a), 'picture')} of {a.source or b.source}".removesuffix(" of ")
+    subtitle = f"{counted(len(a), 'image')} of {a.source or b.source}".removesuffix(" of ")
     return page(f"{names[0]} against {names[1]}", subtitle, parts)
 
 
@@ -146,28 +146,28 @@ def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
     gap, count = comparison.difference, len(comparison.a)
     better = names[0] if gap.value > 0 else names[1]
     shares = [(comparison.both_right + alone) / count for alone in (comparison.only_a, comparison.only_b)]
-    kind = "right" if comparison.a.task == "one" else "with all labels right"
+    kind = "right" if comparison.a.task == "single-label" else "with all labels right"
     span = f"{names[0]} minus {names[1]}: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} (95 % interval)."
     body = [
         tiles(
             [
-                *(Tile(percent(share), name, f"of pictures {kind}") for share, name in zip(shares, names, strict=True)),
+                *(Tile(percent(share), name, f"of images {kind}") for share, name in zip(shares, names, strict=True)),
                 Tile(f"{100 * gap.value:+.1f}", "points of difference", span),
                 Tile(likelihood(comparison.p_value), "p-value", "How likely so large a difference is by chance alone."),
             ]
         )
     ]
     if comparison.p_value < 0.05:
-        words = f"{better} is better on pictures like these: so large a difference is seldom chance."
+        words = f"{better} is better on images like these: so large a difference is seldom chance."
         body.append(callout(words, "good"))
     else:
-        words = "The difference may well be chance: more pictures would be needed to tell which is better."
+        words = "The difference may well be chance: more images would be needed to tell which is better."
         body.append(callout(words, "warn"))
     rows: list[list[Cell]] = [
         [f"{names[0]} right", comparison.both_right, comparison.only_a],
         [f"{names[0]} wrong", comparison.only_b, comparison.both_wrong],
     ]
-    body.append(table(["pictures", f"{names[1]} right", f"{names[1]} wrong"], rows))
+    body.append(table(["images", f"{names[1]} right", f"{names[1]} wrong"], rows))
     scores = sections.all_scores([(names[0], comparison.a), (names[1], comparison.b)])
     body.append(folded("All scores with their intervals", scores))
     return Section("In short", "".join(body))
@@ -186,21 +186,21 @@ def _classes_of_both(comparison: Comparison, names: tuple[str, str]) -> Section:
         [one.name, one.count, percent(one.f1), percent(other.f1), f"{100 * (one.f1 - other.f1):+.1f}"]
         for one, other in both
     ]
-    headers = ["class", "pictures", f"F1 of {names[0]}", f"F1 of {names[1]}", "difference in points"]
+    headers = ["class", "images", f"F1 of {names[0]}", f"F1 of {names[1]}", "difference in points"]
     return Section("Class by class", table(headers, rows, most=30), "The largest differences first.")
 
 
-def _differences(title: str, found: Sequence[Differing], names: tuple[str, str], pictures: Pictures | None) -> Section:
+def _differences(title: str, found: Sequence[Differing], names: tuple[str, str], images: Images | None) -> Section:
     items: list[Shown] = []
     rows: list[list[Cell]] = []
     for each in found:
         said = sections.answer(each.said_a, each.probability_a), sections.answer(each.said_b, each.probability_b)
         rows.append([each.name, sections.named(each.truth), *said])
-        image = sections.picture_of(pictures, each.row) if pictures and len(items) < DIFFERING else None
+        image = sections.image_of(images, each.row) if images and len(items) < DIFFERING else None
         if image is not None:
             lines = (sections.named(each.truth), f"{names[0]}: {said[0]}", f"{names[1]}: {said[1]}")
             items.append(Shown(image, "\n".join(lines), "good" if each.right_a or each.right_b else "bad"))
-    listed = table(["picture", "truth", f"{names[0]} said", f"{names[1]} said"], rows[:200])
+    listed = table(["image", "truth", f"{names[0]} said", f"{names[1]} said"], rows[:200])
     more = f" The first {len(items)} are shown." if 0 < len(items) < len(found) else ""
     body = gallery(items) + (folded("As a list", listed) if items else listed)
-    return Section(title, body, f"{counted(len(found), 'picture')}; the truth in bold.{more}")
+    return Section(title, body, f"{counted(len(found), 'image')}; the truth in bold.{more}")

@@ -24,7 +24,7 @@ class ClassScores(NamedTuple):
     """One class against all others; what would be 0 / 0 is 0."""
 
     name: str
-    count: int  # type: ignore[assignment]  # pictures that show it; hides tuple.count, which nobody misses
+    count: int  # type: ignore[assignment]  # images that show it; hides tuple.count, which nobody misses
     precision: float
     recall: float
     f1: float
@@ -48,11 +48,11 @@ class Confused(NamedTuple):
     truth: str
     said: str
     count: int  # type: ignore[assignment]
-    share: float  # of the truth's pictures
+    share: float  # of the truth's images
 
 
 class Missed(NamedTuple):
-    """A picture with a wrong answer."""
+    """An image with a wrong answer."""
 
     row: int
     name: str
@@ -64,7 +64,7 @@ class Missed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
 class Evaluation:
-    """How well a network does on pictures whose labels are known."""
+    """How well a network does on images whose labels are known."""
 
     source: str
     split: str
@@ -82,16 +82,16 @@ class Evaluation:
     worst: tuple[Missed, ...]  # wrong answers, highest losses first
     temperature: float | None
     reject: float | None
-    answered: float  # share of pictures that the reject threshold lets through
+    answered: float  # share of images that the reject threshold lets through
     answered_top1: float | None  # accuracy among the answered; None for several labels, or where none is answered
-    skipped: tuple[tuple[str, str], ...]  # unreadable pictures: name, reason
+    skipped: tuple[tuple[str, str], ...]  # unreadable images: name, reason
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Classes that the network knows and no picture shows: nothing was learned about them."""
+        """Classes that the network knows and no image shows: nothing was learned about them."""
         return tuple(each.name for each in self.per_class if not each.count)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vitrail.checks import listed, shown, whole
+from vitrail.checks import check_int, join_limited, short_repr
 from vitrail.errors import InputError
 from vitrail.evaluation import metrics
 from vitrail.evaluation.calibration import ece, gaps
@@ -18,7 +18,7 @@ from vitrail.inference import probabilities as probabilities_of
 Array = np.ndarray[Any, Any]
 Statistic = Callable[[Array], Array]
 
-LISTED: Final = 50  # pairs most confused, and worst pictures
+LISTED: Final = 50  # pairs most confused, and worst images
 
 
 def evaluation_of(
@@ -26,7 +26,7 @@ def evaluation_of(
     targets: Array,
     names: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
-    task: str = "one",
+    task: str = "single-label",
     temperature: float | None = None,
     thresholds: Sequence[float] | None = None,
     reject: float | None = None,
@@ -47,14 +47,14 @@ def evaluation_of(
     strange = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     if len(strange):
         first = names[strange[0]]
-        raise InputError(f"the logits of {first} are no numbers ({len(strange)} such pictures): the network is broken")
-    whole("resamples", resamples, least=0, error=InputError)
-    cuts = None if task == "one" else _cuts(thresholds, width)
+        raise InputError(f"the logits of {first} are no numbers ({len(strange)} such images): the network is broken")
+    check_int("resamples", resamples, least=0, error=InputError)
+    cuts = None if task == "single-label" else _cuts(thresholds, width)
     probabilities = probabilities_of(logits, task, temperature)
     said = metrics.answers(probabilities, task, cuts)
-    right = said == targets if task == "one" else (said == targets).all(axis=1)
+    right = said == targets if task == "single-label" else (said == targets).all(axis=1)
     losses = metrics.losses(logits, targets, temperature)
-    if task == "one":
+    if task == "single-label":
         scores = _scores_of_one(probabilities, targets, said, losses, resamples)
         table = metrics.confusion(targets, said, width)
     else:
@@ -79,26 +79,26 @@ def evaluation_of(
         temperature=temperature,
         reject=reject,
         answered=float(answered.mean()),
-        answered_top1=float(right[answered].mean()) if task == "one" and answered.any() else None,
+        answered_top1=float(right[answered].mean()) if task == "single-label" and answered.any() else None,
         skipped=tuple(skipped),
     )
 
 
 def rights(evaluation: Evaluation) -> Array:
-    """Which pictures were answered right (n,): the class, or for several labels every one of them."""
+    """Which images were answered right (n,): the class, or for several labels every one of them."""
     said = said_of(evaluation)
     same = said == evaluation.targets
-    return np.asarray(same if evaluation.task == "one" else same.all(axis=1))
+    return np.asarray(same if evaluation.task == "single-label" else same.all(axis=1))
 
 
 def said_of(evaluation: Evaluation) -> Array:
-    """What was said of every picture: class numbers (n,), or 0 and 1 (n, K)."""
-    cuts = np.array([each.threshold for each in evaluation.per_class]) if evaluation.task == "several" else None
+    """What was said of every image: class numbers (n,), or 0 and 1 (n, K)."""
+    cuts = np.array([each.threshold for each in evaluation.per_class]) if evaluation.task == "multi-label" else None
     return metrics.answers(evaluation.probabilities, evaluation.task, cuts)
 
 
 def worded(said: Array, classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of one picture's classes, from a number or a row of 0 and 1."""
+    """The names of one image's classes, from a number or a row of 0 and 1."""
     numbers = [int(said)] if said.ndim == 0 else np.flatnonzero(said).tolist()
     return tuple(classes[number] for number in numbers)
 
@@ -132,7 +132,7 @@ def _scores_of_several(
     def statistic(weights: Array) -> Array:
         rates = metrics.rates(found, classes, weights)
         mean_ap = np.mean([metrics.precision_of(each, weights) for each in rankings])
-        f1 = metrics.macro(rates.f1, rates, "several"), metrics.micro_f1(rates)
+        f1 = metrics.macro(rates.f1, rates, "multi-label"), metrics.micro_f1(rates)
         return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
 
     mean_ap, macro_f1, micro_f1, loss, error = bootstrap(statistic, count, resamples)
@@ -159,7 +159,7 @@ def _per_class(
 
 
 def _most_confused(table: Array, classes: Sequence[str]) -> tuple[Confused, ...]:
-    """Pairs of classes, by how many pictures; then by the share of the truth's pictures."""
+    """Pairs of classes, by how many images; then by the share of the truth's images."""
     truths, saids = np.nonzero(table * (1 - np.eye(len(table), dtype=table.dtype)))
     counts = table[truths, saids]
     shares = counts / table.sum(axis=1)[truths]
@@ -194,7 +194,7 @@ def _worst(
 
 
 def surest(probabilities: Array, said: Array) -> float:
-    """The probability of the class said of one picture; of several the highest, and NaN where none was said."""
+    """The probability of the class said of one image; of several the highest, and NaN where none was said."""
     named = probabilities[said] if said.ndim == 0 else probabilities[said > 0].max(initial=-1.0)
     return float(named) if named >= 0 else float("nan")
 
@@ -202,25 +202,25 @@ def surest(probabilities: Array, said: Array) -> float:
 def _checked(logits: Any, targets: Any, task: str) -> tuple[Array, Array]:
     """Logits as float64 (n, K), targets as whole numbers (n,) or (n, K)."""
     logits, targets = np.asarray(logits, np.float64), np.asarray(targets)
-    if task not in ("one", "several"):
-        raise InputError(f"task: expected 'one' or 'several', got {shown(task)}")
+    if task not in ("single-label", "multi-label"):
+        raise InputError(f"task: expected 'single-label' or 'multi-label', got {short_repr(task)}")
     if logits.ndim != 2 or not logits.size:
-        raise InputError(f"expected logits of some pictures and classes (n, K), got shape {logits.shape}")
-    expected = logits.shape[:1] if task == "one" else logits.shape
+        raise InputError(f"expected logits of some images and classes (n, K), got shape {logits.shape}")
+    expected = logits.shape[:1] if task == "single-label" else logits.shape
     if targets.shape != expected:
         raise InputError(f"expected targets of shape {expected} beside logits {logits.shape}, got {targets.shape}")
-    most = logits.shape[1] - 1 if task == "one" else 1
+    most = logits.shape[1] - 1 if task == "single-label" else 1
     strange = targets[~np.isin(targets, np.arange(most + 1))]
     if strange.size:
-        raise InputError(f"targets: expected whole numbers from 0 to {most}, got {shown(strange.flat[0].item())}")
-    return logits, targets.astype(np.int64 if task == "one" else np.uint8)
+        raise InputError(f"targets: expected whole numbers from 0 to {most}, got {short_repr(strange.flat[0].item())}")
+    return logits, targets.astype(np.int64 if task == "single-label" else np.uint8)
 
 
 def _named(what: str, names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     """One name each; numbers where there are none."""
     found = tuple(str(number) for number in range(count)) if names is None else tuple(names)
     if len(found) != count:
-        raise InputError(f"{what}: expected {count}, got {len(found)}: {listed(found, ', ', 3)}")
+        raise InputError(f"{what}: expected {count}, got {len(found)}: {join_limited(found, ', ', 3)}")
     return found
 
 

@@ -10,10 +10,12 @@ import numpy as np
 from PIL import Image
 
 from vitrail.errors import ImageError
-from vitrail.evaluation import charts
-from vitrail.evaluation.charts import Bar, Series
 from vitrail.evaluation.intervals import wilson
-from vitrail.evaluation.page import (
+from vitrail.evaluation.results import ClassScores, Evaluation, Score
+from vitrail.evaluation.scoring import rights, said_of
+from vitrail.reporting import charts
+from vitrail.reporting.charts import Bar, Series
+from vitrail.reporting.html_page import (
     Cell,
     Html,
     Section,
@@ -32,13 +34,11 @@ from vitrail.evaluation.page import (
     tabs,
     tiles,
 )
-from vitrail.evaluation.results import ClassScores, Evaluation, Score
-from vitrail.evaluation.scoring import rights, said_of
 
 Array = np.ndarray[Any, Any]
-Pictures = Callable[[int], Image.Image | None]  # the picture of a row of an evaluation
+Images = Callable[[int], Image.Image | None]  # the image of a row of an evaluation
 
-WORST: Final = 24  # pictures shown of each kind: enough to see a pattern, few enough for a small file
+WORST: Final = 24  # images shown of each kind: enough to see a pattern, few enough for a small file
 PAIRS: Final = 6
 OF_A_PAIR: Final = 3
 BARS: Final = 40
@@ -47,7 +47,7 @@ SCORES: Final = {
     "top1": "first answer right (top-1)",
     "top5": "right among the five best (top-5)",
     "mean_ap": "mean average precision",
-    "exact": "all labels of a picture right",
+    "exact": "all labels of an image right",
     "macro_f1": "F1, mean of the classes",
     "micro_f1": "F1, over all labels together",
     "macro_precision": "precision, mean of the classes",
@@ -60,17 +60,17 @@ SCORES: Final = {
 def between(score: Score) -> str:
     """The interval in words."""
     if not (math.isfinite(score.low) and math.isfinite(score.high)):
-        return "too few pictures for an interval"
+        return "too few images for an interval"
     return f"between {100 * score.low:.1f} and {100 * score.high:.1f} %"
 
 
 HEADLINES: Final = {  # what a score means, and its interval in words
-    "top1": ("of pictures named right", "Expect {} on new pictures like these (95 % interval)."),
+    "top1": ("of images named right", "Expect {} on new images like these (95 % interval)."),
     "mean_ap": (
         "how well labels are ranked",
-        "Mean average precision; {} on new pictures like these (95 % interval).",
+        "Mean average precision; {} on new images like these (95 % interval).",
     ),
-    "exact": ("of pictures with all labels right", "Every label right and none too many; {}."),
+    "exact": ("of images with all labels right", "Every label right and none too many; {}."),
     "top5": ("right within five answers", "The truth is among the five likeliest; {}."),
     "macro_f1": ("F1, mean of the classes", "Every class counts the same, however rare; {}."),
     "ece": ("off in confidence", "How far its stated confidence is from the truth (ECE); {}."),
@@ -78,7 +78,7 @@ HEADLINES: Final = {  # what a score means, and its interval in words
 
 
 def headline(evaluation: Evaluation) -> Html:
-    """The numbers that matter, in words; of training pictures without a word on new ones."""
+    """The numbers that matter, in words; of training images without a word on new ones."""
     found = []
     for name, (label, words) in HEADLINES.items():
         if name in evaluation.scores:
@@ -90,7 +90,7 @@ def headline(evaluation: Evaluation) -> Html:
 
 def commonest(evaluation: Evaluation) -> str:
     """What a machine that never looks would reach, so that the score has a measure."""
-    if evaluation.task != "one" or not len(evaluation):
+    if evaluation.task != "single-label" or not len(evaluation):
         return ""
     counts = np.bincount(evaluation.targets.astype(np.int64), minlength=len(evaluation.classes))
     most = int(counts.argmax())
@@ -134,14 +134,14 @@ def classes(evaluation: Evaluation) -> Section | None:
             percent(each.average_precision),
         ]
         rows.append(row + ([number(each.threshold)] if several else []))
-    headers = ["class", "pictures", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
+    headers = ["class", "images", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
     headers += ["average precision"] + (["said from"] if several else [])
     shown = [Bar(each.name, each.f1, *f1_interval(each)) for each in known[:BARS]]
     body = beside(charts.bars(shown, "F1", "F1 of each class" if len(known) <= BARS else "The weakest classes"), "")
     absent = evaluation.absent
     if absent:
-        body = Html(body + callout(f"No picture of these classes was there to test: {', '.join(absent)}.", "warn"))
-    note = "The weakest first. F1 is high only if a class is found and not said in vain; few pictures, wide intervals."
+        body = Html(body + callout(f"No image of these classes was there to test: {', '.join(absent)}.", "warn"))
+    note = "The weakest first. F1 is high only if a class is found and not said in vain; few images, wide intervals."
     return Section("Class by class", Html(table(headers, rows, most=30) + folded("The same as a chart", body)), note)
 
 
@@ -156,8 +156,8 @@ def f1_interval(scores: ClassScores) -> tuple[float, float]:
     return 2 * share.low / (1 + share.low), 2 * share.high / (1 + share.high)
 
 
-def confusions(evaluation: Evaluation, pictures: Pictures | None) -> Section | None:
-    """Which classes are taken for which, and the pictures on which it happens."""
+def confusions(evaluation: Evaluation, images: Images | None) -> Section | None:
+    """Which classes are taken for which, and the images on which it happens."""
     if evaluation.confusion is None:
         return None
     views = [
@@ -167,15 +167,15 @@ def confusions(evaluation: Evaluation, pictures: Pictures | None) -> Section | N
     matrix = tabs("confusion", views)
     pairs = evaluation.most_confused[:PAIRS]
     rows: list[list[Cell]] = [[each.truth, each.said, each.count, percent(each.share)] for each in pairs]
-    listed = heading("Most often confused") + table(["truth", "taken for", "pictures", "of the class"], rows)
-    shown = [] if pictures is None else [_pair(evaluation, each.truth, each.said, pictures) for each in pairs]
+    listed = heading("Most often confused") + table(["truth", "taken for", "images", "of the class"], rows)
+    shown = [] if images is None else [_pair(evaluation, each.truth, each.said, images) for each in pairs]
     parts = [matrix, listed if pairs else ""]
     body = beside(*parts) if len(evaluation.classes) <= 12 else Html("".join(parts))  # a larger one needs the width
     note = "Each row is a true class, each column an answer: blue is right, red is wrong."
     return Section("Confusions", body + beside(*(each for each in shown if each)), note)
 
 
-def _pair(evaluation: Evaluation, truth: str, said: str, pictures: Pictures) -> str:
+def _pair(evaluation: Evaluation, truth: str, said: str, images: Images) -> str:
     """The surest errors of one pair."""
     answers = said_of(evaluation)
     asked, given = evaluation.classes.index(truth), evaluation.classes.index(said)
@@ -183,7 +183,7 @@ def _pair(evaluation: Evaluation, truth: str, said: str, pictures: Pictures) -> 
     rows = rows[np.argsort(-evaluation.probabilities[rows, given], kind="stable")]
     items: list[Shown] = []
     for row in rows.tolist():
-        image = picture_of(pictures, row)
+        image = image_of(images, row)
         if image is not None and len(items) < OF_A_PAIR:
             sure = percent(evaluation.probabilities[row, given])
             items.append(Shown(image, f"{sure}\n{_file(evaluation.names[row])}", "bad"))
@@ -196,7 +196,7 @@ def calibration(evaluation: Evaluation) -> Section | None:
     if not chart:
         return None
     parts: list[str] = [chart]
-    if evaluation.task == "one":
+    if evaluation.task == "single-label":
         right, sure = right_and_sure(evaluation)
         groups = [("right", sure[right]), ("wrong", sure[~right])]
         parts.append(charts.histogram(groups, 0.0, 1.0, "stated confidence", "How sure it is", in_percent=True))
@@ -242,13 +242,13 @@ def tempered(temperature: float | None) -> str:
 
 
 def right_and_sure(evaluation: Evaluation) -> tuple[Array, Array]:
-    """For every picture: whether the first answer is right, and how probable the model called it."""
+    """For every image: whether the first answer is right, and how probable the model called it."""
     return rights(evaluation), evaluation.probabilities.max(axis=1)
 
 
 def rejection(evaluation: Evaluation) -> Section | None:
     """What it gains where it may decline to answer."""
-    if evaluation.task != "one" or not len(evaluation):
+    if evaluation.task != "single-label" or not len(evaluation):
         return None
     right, sure = right_and_sure(evaluation)
     order = np.argsort(-sure, kind="stable")
@@ -259,7 +259,7 @@ def rejection(evaluation: Evaluation) -> Section | None:
     points = list(zip(shares[places].tolist(), accuracy[places].tolist(), strict=True))
     chart = charts.curves(
         [Series("right among the answered", points, "green")],
-        "pictures answered, the surest first",
+        "images answered, the surest first",
         "right among the answered",
         "If it answers only when sure",
         in_percent=True,
@@ -269,13 +269,13 @@ def rejection(evaluation: Evaluation) -> Section | None:
     for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.5):
         last = max(round(share * len(order)), 1) - 1
         rows.append([percent(share, 0), percent(accuracy[last]), percent(sure[order[last]])])
-    listed = table(["pictures answered", "right among them", "least confidence"], rows)
+    listed = table(["images answered", "right among them", "least confidence"], rows)
     if evaluation.reject is None:
-        note = "No threshold is set, so it answers every picture. This is what one would bring on these pictures."
+        note = "No threshold is set, so it answers every image. This is what one would bring on these images."
         return Section("When it may decline", beside(chart, listed), note)
     tried = tiles(
         [
-            Tile(percent(evaluation.answered), "of pictures answered", "The rest it leaves to a person."),
+            Tile(percent(evaluation.answered), "of images answered", "The rest it leaves to a person."),
             Tile(percent(evaluation.answered_top1), "right among the answered", "Of those it did not decline."),
             Tile(percent(evaluation.reject), "is the least confidence", "Below, it declines to answer."),
         ]
@@ -283,19 +283,19 @@ def rejection(evaluation: Evaluation) -> Section | None:
     return Section("When it may decline", tried + beside(chart, listed), "It answers only where it is sure enough.")
 
 
-def worst(evaluation: Evaluation, pictures: Pictures | None) -> Section | None:
+def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
     """The errors that cost most: sure and wrong."""
     missed = evaluation.worst[:WORST]
     if not missed:
         return None
     items: list[Shown] = []
     for each in missed:
-        image = None if pictures is None else picture_of(pictures, each.row)
+        image = None if images is None else image_of(images, each.row)
         if image is not None:
             said = f"said {answer(each.said, each.probability)}"
             items.append(Shown(image, f"{named(each.truth)}\n{said}\n{_file(each.name)}", "bad"))
     rows = [[each.name, named(each.truth), named(each.said), percent(each.probability)] for each in missed]
-    listed = table(["picture", "truth", "said", "with probability"], rows)
+    listed = table(["image", "truth", "said", "with probability"], rows)
     all_seen = len(items) == len(missed)
     body = gallery(items) + (folded("The same as a list", listed) if all_seen else listed)
     note = "In bold the label given, then what the model said. Look closely: some of these are errors of the label."
@@ -303,7 +303,7 @@ def worst(evaluation: Evaluation, pictures: Pictures | None) -> Section | None:
 
 
 def named(labels: Sequence[str]) -> str:
-    """Labels in a row; a picture of several labels may have none."""
+    """Labels in a row; an image of several labels may have none."""
     return ", ".join(labels) or "nothing"
 
 
@@ -317,9 +317,9 @@ def _file(name: str) -> str:
     return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or name
 
 
-def picture_of(pictures: Pictures, row: int) -> Image.Image | None:
-    """A picture if it can still be read; a report is not lost for a file that has gone."""
+def image_of(images: Images, row: int) -> Image.Image | None:
+    """An image if it can still be read; a report is not lost for a file that has gone."""
     try:
-        return pictures(row)
+        return images(row)
     except (ImageError, OSError):
         return None

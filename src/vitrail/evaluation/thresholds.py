@@ -14,10 +14,10 @@ MIDDLE: Final = 0.5
 
 
 def fit_thresholds(probabilities: Array, targets: Array) -> tuple[float, ...]:
-    """For each label the threshold with the highest F1 on held-out pictures, (n, K) and (n, K).
+    """For each label the threshold with the highest F1 on held-out images, (n, K) and (n, K).
 
     Every threshold that makes a difference is tried. One half stays where it is as good as any, and for a label that
-    no picture has; else, of equal ones, the nearest to it is taken.
+    no image has; else, of equal ones, the nearest to it is taken.
     """
     return tuple(
         _fit(*columns) for columns in zip(check_finite("probabilities", probabilities).T, targets.T, strict=True)

@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from vitrail.about import About, Described
-from vitrail.checks import whole
+from vitrail.checks import check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.images.model_info import About, Described
 from vitrail.inference import onnx_file, openvino_file, torch_file, torch_program
-from vitrail.inference.contents import Contents, read_contents
+from vitrail.inference.export_info import Contents, read_contents
 from vitrail.inference.memory import returning_memory
 
 Array = np.ndarray[Any, Any]
@@ -53,14 +53,14 @@ class Exported(Described):
 
     @property
     def takes_whole(self) -> bool:
-        """Whether the graph resizes by itself, and so takes whole pictures."""
+        """Whether the graph resizes by itself, and so takes whole images."""
         return self.contents.resize_inside
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
-            raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
+            raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
         if pixels.ndim != 4 or pixels.shape[1] != self.contents.channels or not len(pixels):
             raise InputError(f"expected pixels (B, {self.contents.channels}, H, W), got {pixels.shape}")
         if self.takes_bytes:
@@ -71,7 +71,7 @@ class Exported(Described):
     def run_bytes(self, values: Array) -> tuple[Array, Array]:
         """8-bit values (B, H, W, C), as Preprocess leaves them before it normalises -> logits and embedding.
 
-        Where the file resizes inside, whole pictures of one size instead.
+        Where the file resizes inside, whole images of one size instead.
         """
         if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
             got = getattr(values, "dtype", type(values).__name__)
@@ -97,7 +97,7 @@ class Exported(Described):
         if not self.contents.dynamic_size:
             if (height, width) != (h, w):
                 raise InputError(
-                    f"{self.path.name} takes pictures of {h}x{w} only, got {height}x{width}: resize them, or export "
+                    f"{self.path.name} takes images of {h}x{w} only, got {height}x{width}: resize them, or export "
                     "with dynamic_size=True"
                 )
         elif height < p or width < q or height % p or width % q:
@@ -110,7 +110,7 @@ class Exported(Described):
         preprocess = self.preprocess
         if self.contents.resize_inside and (preprocess.resize != "squash" or preprocess.crop != 1.0):
             raise InputError(
-                f"{self.path.name} resizes and crops by itself, so it takes whole pictures, uint8 (B, H, W, C): use "
+                f"{self.path.name} resizes and crops by itself, so it takes whole images, uint8 (B, H, W, C): use "
                 "run_bytes, or export without resize_inside"
             )
         mean, std = (np.reshape(each, (-1, 1, 1)) for each in (preprocess.mean, preprocess.std))
@@ -118,7 +118,7 @@ class Exported(Described):
         whole_values = np.rint(values)
         if not np.abs(values - whole_values).max() < _WHOLE_BYTE or whole_values.min() < 0 or whole_values.max() > 255:
             raise InputError(
-                f"{self.path.name} takes 8-bit values, and these pixels are none that were normalised: give pictures "
+                f"{self.path.name} takes 8-bit values, and these pixels are none that were normalised: give images "
                 "to its .preprocess, or export with pixels='float'"
             )
         values = whole_values.astype(np.uint8).transpose(0, 2, 3, 1)
@@ -133,11 +133,11 @@ def is_exported(path: object) -> bool:
 def open_exported(path: str | os.PathLike[str], threads: int = 0, few: bool = False) -> Exported:
     """Open NAME.onnx, NAME.xml or NAME.pt2, checked in full first; `threads` 0 leaves their number to the runtime.
 
-    For a `few` pictures alone, a runtime need not prepare for many: NAME.onnx is opened sooner, and answers later.
+    For a `few` images alone, a runtime need not prepare for many: NAME.onnx is opened sooner, and answers later.
     """
     if not is_exported(path):
         raise InputError(f"expected an exported file, NAME.onnx, NAME.xml or NAME.pt2, got {path!r:.80}")
-    whole("threads", threads, least=0, most=4096, error=InputError)
+    check_int("threads", threads, least=0, most=4096, error=InputError)
     place = Path(os.fsdecode(path))
     bring, session = _RUNTIMES[SUFFIXES[place.suffix.lower()]]
     importing = _Importing(bring)  # beside the checks, which mostly wait for the disk and the hash
@@ -203,7 +203,7 @@ def _onnx_session(runtime: Any, path: Path, contents: Contents, threads: int, fe
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = threads
-    if few:  # making a second copy of the weights, in another order, pays over many pictures only
+    if few:  # making a second copy of the weights, in another order, pays over many images only
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         with returning_memory():

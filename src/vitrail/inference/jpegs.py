@@ -1,7 +1,7 @@
-"""A stream of JPEGs, one after another (MJPEG), in; the bytes of each picture out. Nothing is decoded.
+"""A stream of JPEGs, one after another (MJPEG), in; the bytes of each image out. Nothing is decoded.
 
-A picture ends where its segments say: bytes that look like an end within a segment (a thumbnail) are no end. Between
-pictures there may be a little else, such as the lines that web cameras send.
+An image ends where its segments say: bytes that look like an end within a segment (a thumbnail) are no end. Between
+images there may be a little else, such as the lines that web cameras send.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from vitrail.errors import ImageError, InputError
 
-GAP: Final = 64 * 1024  # bytes between pictures, at most
+GAP: Final = 64 * 1024  # bytes between images, at most
 _CHUNK: Final = 64 * 1024
 _START: Final = b"\xff\xd8\xff"
 _ALONE: Final = (0x01, *range(0xD0, 0xD8))  # markers without a length
@@ -23,26 +23,26 @@ Read = Callable[[int], bytes]  # at most so many bytes; none at the end
 
 
 def split_jpegs(read: Read, name: str, most_bytes: int) -> Iterator[bytes]:
-    """The pictures of a stream one by one; one that is cut, damaged or larger than `most_bytes` is an ImageError."""
+    """The images of a stream one by one; one that is cut, damaged or larger than `most_bytes` is an ImageError."""
     stream = _Stream(read, name, most_bytes)
     while stream.start():
-        yield stream.picture()
+        yield stream.image()
     if not stream.number:
         raise ImageError(f"{name}: no JPEG in it")
 
 
 class _Stream:
-    """What was read and not yet given out, and where in it the next picture ends."""
+    """What was read and not yet given out, and where in it the next image ends."""
 
     def __init__(self, read: Read, name: str, most_bytes: int) -> None:
         self._read = read
         self._name = name
         self._most = most_bytes
         self._data = bytearray()
-        self.number = 0  # pictures given out
+        self.number = 0  # images given out
 
     def start(self) -> bool:
-        """Leave out what stands before the next picture; False where there is none."""
+        """Leave out what stands before the next image; False where there is none."""
         skipped = 0
         while True:
             at = self._data.find(_START)
@@ -57,8 +57,8 @@ class _Stream:
             if not self._more():
                 return False
 
-    def picture(self) -> bytes:
-        """The picture that starts here."""
+    def image(self) -> bytes:
+        """The image that starts here."""
         end = self._end()
         found = bytes(self._data[:end])
         del self._data[:end]

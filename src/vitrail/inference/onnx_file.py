@@ -11,7 +11,7 @@ from typing import Final
 
 from vitrail.errors import CheckpointError
 from vitrail.inference.digest import digest_of
-from vitrail.inference.wire import BYTES, VARINT, Field, damaged, fields, numbers, text, written
+from vitrail.inference.protobuf import BYTES, VARINT, Field, damaged, fields, numbers, text, written
 
 DESCRIPTION: Final = "vitrail"  # the key of our JSON in the metadata
 NOTES: Final = "vitrail.notes"  # the key of what was found out about the file once it was there

@@ -1,4 +1,4 @@
-"""Near ties of pictures decoded at a part of their size: answers in; those too close to call, of the full picture, out.
+"""Near ties of images decoded at a part of their size: answers in; those too close to call, of the full image, out.
 
 Scaled decoding moves 8-bit values by a level here and there, which moves logits by a tenth or so: enough to exchange
 two classes that are as likely as each other, and no others.
@@ -18,11 +18,11 @@ CLEAR = 1.4  # times as likely as the next: less is a near tie. docs/images.md h
 
 
 def near_ties(logits: Array, task: str, clear: float = CLEAR) -> Array:
-    """Which pictures have two likeliest classes too close to call: (B, K) -> bool (B,).
+    """Which images have two likeliest classes too close to call: (B, K) -> bool (B,).
 
     Too close is where the likeliest is less than `clear` times as likely as the next.
     """
-    if task != "one" or logits.shape[1] < 2:
+    if task != "single-label" or logits.shape[1] < 2:
         return np.zeros(len(logits), bool)
     second, first = np.partition(logits.astype(np.float64), (-2, -1), axis=1)[:, -2:].T
     return np.asarray(first - second < np.log(clear))
@@ -35,7 +35,7 @@ def settle(
 ) -> list[Answers]:
     """Answers of some batches, those of near ties replaced by what `run` says of them, all at once.
 
-    `again` has what was read again of each, by batch and place; a picture of which nothing was keeps its answer.
+    `again` has what was read again of each, by batch and place; an image of which nothing was keeps its answer.
     """
     values = {place: each for place, each in again.items() if each is not None}
     if not values:

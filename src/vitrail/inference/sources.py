@@ -1,4 +1,4 @@
-"""Paths and folders -> the pictures in them, in natural order ("2" before "10")."""
+"""Paths and folders -> the images in them, in natural order ("2" before "10")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = (
 
 
 def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Every file named, and every picture in every folder named, below it too; hidden ones are left out."""
+    """Every file named, and every image in every folder named, below it too; hidden ones are left out."""
     found: list[Path] = []
     for path in map(Path, paths):
         try:
@@ -28,9 +28,9 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    inside = [each for each in folder.rglob("*") if _is_picture(each, folder)]
+    inside = [each for each in folder.rglob("*") if _is_image(each, folder)]
     if not inside:
-        raise InputError(f"no pictures in {folder}: expected files ending in {', '.join(SUFFIXES)}")
+        raise InputError(f"no images in {folder}: expected files ending in {', '.join(SUFFIXES)}")
     return sorted(sorted(inside), key=natural)  # names of equal number, a1 and a01, in a fixed order too
 
 
@@ -39,6 +39,6 @@ def natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def _is_picture(path: Path, root: Path) -> bool:
+def _is_image(path: Path, root: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
     return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()

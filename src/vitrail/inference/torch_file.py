@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError
 from vitrail.inference.digest import digest_of
 
@@ -109,7 +109,7 @@ def _unpacked(data: memoryview, name: str) -> Iterator[tuple[str, memoryview]]:
     for each in listed:
         place = each.filename.removeprefix(FOLDER)
         if place in seen or (place not in _TEXTS and not _ENTRY.fullmatch(place)):
-            raise CheckpointError(f"{name}: refused, it holds {shown(each.filename)}, which our exports never do")
+            raise CheckpointError(f"{name}: refused, it holds {short_repr(each.filename)}, which our exports never do")
         if each.compress_type != zipfile.ZIP_STORED:
             raise CheckpointError(f"{name}: refused, {place} is compressed, which our exports never are")
         seen.add(place)
@@ -128,7 +128,7 @@ def _json(raw: memoryview, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{name} is cut short or damaged ({error}): {AGAIN}") from None
     if not isinstance(found, dict):
-        raise CheckpointError(f"{name} is damaged: expected an object of JSON, got {shown(found)}: {AGAIN}")
+        raise CheckpointError(f"{name} is damaged: expected an object of JSON, got {short_repr(found)}: {AGAIN}")
     return found
 
 
@@ -198,7 +198,7 @@ def _check_graph(graph: dict[str, Any], name: str) -> None:
     """Every word of it is a name, or one of the few that may be evaluated; every function an operator."""
     try:
         for bad in _refused(graph, ""):
-            raise CheckpointError(f"{name}: refused, {bad.what} {shown(bad.found)}, which our exports never hold")
+            raise CheckpointError(f"{name}: refused, {bad.what} {short_repr(bad.found)}, which our exports never hold")
     except RecursionError:
         raise CheckpointError(f"{name} is damaged: its graph has no end: {AGAIN}") from None
 

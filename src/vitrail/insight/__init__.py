@@ -1,8 +1,8 @@
 """A look inside: what a network computed on the way, why it answers as it does, and which heads it can do without."""
 
-from vitrail.insight.explaining import explain, explain_pixels
+from vitrail.insight.explainer import explain, explain_pixels
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.importance import Importance, importance
+from vitrail.insight.head_importance import Importance, importance
 from vitrail.insight.methods import (
     METHODS,
     Attention,
@@ -17,7 +17,7 @@ from vitrail.insight.methods import (
     Rollout,
 )
 from vitrail.insight.pruning import prune_channels, prune_heads
-from vitrail.insight.slimming import Pruned, prune
+from vitrail.insight.pruning_run import Pruned, prune
 from vitrail.insight.targets import Likeness, Versus
 from vitrail.insight.tracing import Trace, trace
 

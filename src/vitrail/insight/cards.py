@@ -1,4 +1,4 @@
-"""Explanations as pictures: a card of one picture by several methods, all heads of all blocks, a film of the blocks."""
+"""Explanations as images: a card of one image by several methods, all heads of all blocks, a film of the blocks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import whole
+from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import Source
+from vitrail.insight.activations import traced
+from vitrail.insight.attention_figures import attention_sheet, looks, reader
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.figures import attention_sheet, looks, reader
-from vitrail.insight.pictures import heat_over, marked, sheet
-from vitrail.insight.recording import traced
-from vitrail.insight.tracing import Watched
+from vitrail.insight.image_sheets import heat_over, marked, sheet
+from vitrail.insight.tracing import LaidOutTrace
 
 TILE = 300  # the longer side of a tile of a card
 FRAME = 480  # of a film
@@ -24,11 +24,11 @@ SECONDS = 0.7
 
 
 def card(explanations: Sequence[Explanation]) -> Image.Image:
-    """A picture beside its maps by several methods, with what the maps are worth."""
+    """An image beside its maps by several methods, with what the maps are worth."""
     if not explanations or explanations[0].image is None:
-        raise InputError("a card needs explanations of one picture, made by vitrail.explain")
+        raise InputError("a card needs explanations of one image, made by vitrail.explain")
     first = explanations[0]
-    tiles = [fitted(each, TILE) for each in (explanations[0].image, *(each.picture() for each in explanations))]
+    tiles = [fitted(each, TILE) for each in (explanations[0].image, *(each.overlay() for each in explanations))]
     notes = []
     for each in explanations:
         notes.append(words_of(each))
@@ -37,7 +37,7 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
     return sheet(
         [tiles],
         f"{first.target}: {value_of(first)}",
-        columns=["the picture", *(each.method for each in explanations)],
+        columns=["the image", *(each.method for each in explanations)],
         notes=notes,
     )
 
@@ -59,30 +59,30 @@ def words_of(explanation: Explanation) -> str:
     )
 
 
-def heads_sheet(checkpoint: Checkpoint, picture: Source, query: int | None = None) -> Image.Image:
+def heads_sheet(checkpoint: Checkpoint, image: Source, query: int | None = None) -> Image.Image:
     """Where every head of every block looks: from the pool, or from a patch by its number."""
-    found, seen = _looked(checkpoint, picture)
+    found, seen = _looked(checkpoint, image)
     config, grid = checkpoint.model.config, checkpoint.model.config.grid_for(checkpoint.preprocess.size)
     if query is None:
         return attention_sheet(found, config, grid, seen)
-    whole("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
+    check_int("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
     row, column = divmod(query, grid[1])
     h, w = seen.height / grid[0], seen.width / grid[1]
     framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
     return attention_sheet(found, config, grid, framed, query)
 
 
-def film(checkpoint: Checkpoint, picture: Source) -> list[Image.Image]:
-    """A frame a block: where it looks, the mean of its heads, over the picture."""
-    found, _ = _looked(checkpoint, picture)
+def film(checkpoint: Checkpoint, image: Source) -> list[Image.Image]:
+    """A frame a block: where it looks, the mean of its heads, over the image."""
+    found, _ = _looked(checkpoint, image)
     config = checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
-    image = fitted(checkpoint.preprocess.whole(picture), FRAME)
-    box = checkpoint.preprocess.box(image.height, image.width)
+    full = fitted(checkpoint.preprocess.full_image(image), FRAME)
+    box = checkpoint.preprocess.box(full.height, full.width)
     frames = []
     for block in range(config.depth):
         heat = looks(found, block, grid).mean(dim=0).numpy()
-        frames.append(sheet([[heat_over(image, heat, box)]], f"Where {reader(config)}, block {block}"))
+        frames.append(sheet([[heat_over(full, heat, box)]], f"Where {reader(config)}, block {block}"))
     return frames
 
 
@@ -99,8 +99,8 @@ def fitted(image: Image.Image, side: int) -> Image.Image:
     return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
 
 
-def _looked(checkpoint: Checkpoint, picture: Source) -> tuple[Watched, Image.Image]:
-    """A whole trace of one picture, and what the network saw of it."""
+def _looked(checkpoint: Checkpoint, image: Source) -> tuple[LaidOutTrace, Image.Image]:
+    """A whole trace of one image, and what the network saw of it."""
     model = checkpoint.model
-    pixels = torch.from_numpy(checkpoint.preprocess(picture))[None].to(next(model.parameters()))
-    return traced(model, pixels), checkpoint.preprocess.view(picture)
+    pixels = torch.from_numpy(checkpoint.preprocess(image))[None].to(next(model.parameters()))
+    return traced(model, pixels), checkpoint.preprocess.visible_image(image)

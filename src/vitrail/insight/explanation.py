@@ -1,4 +1,4 @@
-"""Explanation: a map of one picture with its proof, and the pictures drawn from it."""
+"""Explanation: a map of one image with its proof, and the images drawn from it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from PIL import Image
 
 from vitrail.errors import InputError
-from vitrail.insight.covering import Array
+from vitrail.files import reason
 from vitrail.insight.faithfulness import Curves, Scores
-from vitrail.insight.pictures import heat_over
-from vitrail.opened import reason
+from vitrail.insight.image_sheets import heat_over
+from vitrail.insight.occlusion import Array
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Where on a picture the answer comes from, and what the map is worth."""
+    """Where on an image the answer comes from, and what the map is worth."""
 
     map: Array  # (h, w), a value a patch: the higher, the more it speaks for the target
     method: str
@@ -33,25 +33,25 @@ class Explanation:
     outliers: Array | None = None  # (h, w), True where a token is far larger than the others; None where not looked at
     pixel_map: Array | None = None  # (H, W), of methods that see pixels
     tried: Mapping[str, Scores] = field(default_factory=dict)  # of method "best": every candidate's
-    image: Image.Image | None = None  # the picture itself, and
+    image: Image.Image | None = None  # the image itself, and
     box: tuple[float, float, float, float] | None = None  # what the network saw of it: left, top, right, bottom
 
     @property
     def reliable(self) -> bool:
         return not self.warnings
 
-    def picture(self) -> Image.Image:
-        """The heat map over the picture, in the picture's own size; what the network did not see is dimmed.
+    def overlay(self) -> Image.Image:
+        """The heat map over the image, in the image's own size; what the network did not see is dimmed.
 
         Patches with outlying tokens are crossed out and drawn as those around them, since they would outshine all else.
         """
         if self.image is None or self.box is None:
-            raise InputError("this explanation is of pixels, not of a picture: draw .map, or use vitrail.explain")
+            raise InputError("this explanation is of pixels, not of an image: draw .map, or use vitrail.explain")
         return heat_over(self.image, self.map, self.box, self.outliers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the heat map over the picture."""
-        image = self.picture()
+        """Write the heat map over the image."""
+        image = self.overlay()
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             image.save(path)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.covering import Array, Ask, levels
+from vitrail.insight.occlusion import Array, Ask, levels
 from vitrail.insight.targets import Aim
 
-STEPS = 12  # pieces in which a picture is taken away
+STEPS = 12  # pieces in which an image is taken away
 ORDERS = 3  # random orders, of which the mean counts
 
 
 class Curves(NamedTuple):
-    """The aim's value while patches go away, or come, in an order: from the whole or the empty picture to the other."""
+    """The aim's value while patches go away, or come, in an order: from the whole or the empty image to the other."""
 
     shares: tuple[float, ...]  # of the patches that are gone, or have come
     deletion: tuple[float, ...]
@@ -46,7 +46,7 @@ class Scores(NamedTuple):
 
 
 def order_of(values: Array) -> Array:
-    """Numbers of the patches, the most important first; equal ones in the order of the picture."""
+    """Numbers of the patches, the most important first; equal ones in the order of the image."""
     return np.argsort(-values.ravel().astype(np.float64), kind="stable")
 
 
@@ -64,7 +64,7 @@ def random_orders(count: int, patches: int, seed: int = 0) -> list[Array]:
 
 
 def curves(ask: Ask, pixels: Tensor, grid: tuple[int, int], orders: Sequence[Array], aim: Aim) -> list[Curves]:
-    """Deletion and insertion for every order, of one picture (C, H, W); its ends are asked for once."""
+    """Deletion and insertion for every order, of one image (C, H, W); its ends are asked for once."""
     patches = grid[0] * grid[1]
     stops = sorted({round(patches * step / STEPS) for step in range(STEPS + 1)})
     inner = stops[1:-1]
@@ -94,7 +94,7 @@ def area(shares: Sequence[float], curve: Sequence[float]) -> float:
 def scores_of(
     ask: Ask, pixels: Tensor, maps: Sequence[Array], aim: Aim, seed: int = 0
 ) -> tuple[list[Scores], list[Curves]]:
-    """The scores of several maps of one picture, beside the same random orders and the same centre."""
+    """The scores of several maps of one image, beside the same random orders and the same centre."""
     grid = maps[0].shape
     chance = random_orders(ORDERS, maps[0].size, seed)
     found = curves(ask, pixels, grid, [*map(order_of, maps), *chance, centre_first(grid)], aim)

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import MissingExtraError
-from vitrail.insight.covering import Array
+from vitrail.insight.activations import traced
 from vitrail.insight.methods import Flow
-from vitrail.insight.recording import traced
+from vitrail.insight.occlusion import Array
 from vitrail.insight.rollout import fuse, with_residual, without_weak
-from vitrail.network.merging import carry
-from vitrail.network.tokens import Place
+from vitrail.insight.token_rows import carry
+from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 
 UNIT = 1_000_000  # capacities are whole numbers: millionths
 
 
 def flow_map(model: ViT, pixels: Tensor, method: Flow) -> Tensor:
-    """A maximum flow for each patch of each picture: (B, h, w)."""
+    """A maximum flow for each patch of each image: (B, h, w)."""
     found, places = traced(model, pixels)
     steps = []
     for block, weights in enumerate(found.attention):
@@ -41,11 +41,11 @@ def flow_map(model: ViT, pixels: Tensor, method: Flow) -> Tensor:
     return torch.from_numpy(np.stack(maps)).reshape(-1, *model.grid_of(pixels)).float()
 
 
-def merged_rows(step: Tensor, before: Place, after: Place) -> Tensor:
+def merged_rows(step: Tensor, before: TokenLayout, after: TokenLayout) -> Tensor:
     """The links of a block (B, T, T) from the tokens after its merging (B, T', T): the mean of those merged."""
-    if after.sizes is None:
+    if after.counts is None:
         return step
-    one = torch.eye(after.sizes.shape[1], device=step.device).expand(len(step), -1, -1)  # a row for each token after
+    one = torch.eye(after.counts.shape[1], device=step.device).expand(len(step), -1, -1)  # a row for each token after
     return carry(one, after, before) @ step
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checks import whole
+from vitrail.checks import check_int
 from vitrail.errors import InputError
+from vitrail.insight.activations import answer, frozen, tokens_with_gradients, total
 from vitrail.insight.methods import GradCam, IntegratedGradients
-from vitrail.insight.recording import answer, frozen, tokens_with_gradients, total
 from vitrail.insight.targets import Aim
 from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
@@ -28,14 +28,14 @@ def grad_cam_map(model: ViT, pixels: Tensor, method: GradCam, aims: Sequence[Aim
     patches without any gradient.
     """
     config = model.config
-    block = whole("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
+    block = check_int("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
     found = tokens_with_gradients(model, pixels, aims, block)
     [tokens], [slope] = found.values, found.gradients  # (B, T, D) each
-    grid, place = model.grid_of(pixels), found.places[block]
+    grid, layout = model.grid_of(pixels), found.layouts[block]
     merged = (tokens.shape[1] - config.prefix) / (grid[0] * grid[1])  # a merged token's gradient is of all it holds
     weights = slope[:, config.prefix :].mean(dim=1) * merged  # (B, D)
     cam = torch.einsum("btd,bd->bt", tokens, weights).clamp(min=0)
-    return unmerge(cam[:, config.prefix :, None], place).reshape(-1, *grid)
+    return unmerge(cam[:, config.prefix :, None], layout).reshape(-1, *grid)
 
 
 class Integrated(NamedTuple):
@@ -49,7 +49,7 @@ class Integrated(NamedTuple):
 def integrated_gradients(
     model: ViT, pixels: Tensor, method: IntegratedGradients, aim: Aim, baseline: Tensor | None = None
 ) -> Integrated:
-    """Gradients at the pixels of one picture (C, H, W), on the straight way from a baseline (zero: the mean colour)."""
+    """Gradients at the pixels of one image (C, H, W), on the straight way from a baseline (zero: the mean colour)."""
     start = torch.zeros_like(pixels) if baseline is None else baseline
     with frozen(model), torch.no_grad():
         ends = [answer(model, each[None]) for each in (pixels, start)]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import InputError
-from vitrail.insight.covering import Array
-from vitrail.insight.recording import frozen, traced
+from vitrail.insight.activations import frozen, traced
+from vitrail.insight.occlusion import Array
 from vitrail.insight.tracing import trace
 from vitrail.network.vit import ViT
 
@@ -22,7 +22,7 @@ def patch_distances(grid: tuple[int, int], cell: tuple[int, int]) -> Tensor:
 
 
 def attention_distance(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
-    """How far the patches look, in pixels, the mean over pictures and patches: (B, A, T, T) -> (A,).
+    """How far the patches look, in pixels, the mean over images and patches: (B, A, T, T) -> (A,).
 
     Only what goes from patch to patch counts, each patch's rows made to sum to 1 again.
     """
@@ -45,7 +45,7 @@ def attention_distances(model: ViT, pixels: Tensor) -> Array:
 
 
 def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:
-    """Norms of the prefix tokens and of the patches after the last block, of all pictures in a row."""
+    """Norms of the prefix tokens and of the patches after the last block, of all images in a row."""
     with frozen(model), torch.no_grad():
         norms = trace(model, pixels, attention=False).hidden[-1].float().norm(dim=-1)  # (B, T)
     prefix = model.config.prefix
@@ -53,9 +53,9 @@ def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:
 
 
 def principal_colours(patches: Tensor) -> Array:
-    """Patch features of several pictures (B, N, D) as colours (B, N, 3), 0 to 1: their first three directions.
+    """Patch features of several images (B, N, D) as colours (B, N, 3), 0 to 1: their first three directions.
 
-    The directions are of all pictures together, so that the same colour means the same thing on each.
+    The directions are of all images together, so that the same colour means the same thing on each.
     """
     b, n, width = patches.shape
     if min(b * n, width) < 3:

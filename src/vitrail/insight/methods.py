@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
-from vitrail.checks import choice, number, whole
+from vitrail.checks import check_choice, check_int, check_number
 from vitrail.errors import InputError
 
 FUSIONS: Final = ("mean", "max", "min")
@@ -38,12 +38,12 @@ class Attention(Method):
     query: int | tuple[int, int] | None = None  # a patch, by number or (row, column); None: what the pool reads
 
     def __post_init__(self) -> None:
-        whole("block", self.block, least=-1024)
+        check_int("block", self.block, least=-1024)
         if self.head is not None:
-            whole("head", self.head, least=0)
+            check_int("head", self.head, least=0)
         if self.query is not None:
             for each in self.query if isinstance(self.query, tuple) else (self.query,):
-                whole("query", each, least=0)
+                check_int("query", each, least=0)
             if isinstance(self.query, tuple) and len(self.query) != 2:
                 raise InputError(f"query: expected the number of a patch or (row, column), got {self.query}")
 
@@ -58,10 +58,10 @@ class Rollout(Method):
     blocks: int | None = None  # so many of them, from the first: how far attention has come by then; None: all
 
     def __post_init__(self) -> None:
-        choice("fusion", self.fusion, FUSIONS)
-        number("discard", self.discard, 0.0, 1.0, below=True)
+        check_choice("fusion", self.fusion, FUSIONS)
+        check_number("discard", self.discard, 0.0, 1.0, below=True)
         if self.blocks is not None:
-            whole("blocks", self.blocks, 1, 1024)
+            check_int("blocks", self.blocks, 1, 1024)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Flow(Method):
     discard: float = 0.9
 
     def __post_init__(self) -> None:
-        choice("fusion", self.fusion, FUSIONS)
-        number("discard", self.discard, 0.0, 1.0, below=True)
+        check_choice("fusion", self.fusion, FUSIONS)
+        check_number("discard", self.discard, 0.0, 1.0, below=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class GradientRollout(Method):
     discard: float = 0.9
 
     def __post_init__(self) -> None:
-        number("discard", self.discard, 0.0, 1.0, below=True)
+        check_number("discard", self.discard, 0.0, 1.0, below=True)
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class GradCam(Method):
     block: int = -1
 
     def __post_init__(self) -> None:
-        whole("block", self.block, least=-1024)
+        check_int("block", self.block, least=-1024)
 
 
 @dataclass(frozen=True)
 class IntegratedGradients(Method):
-    """Gradients at the pixels, gathered on the way from an empty picture (Sundararajan et al. 2017)."""
+    """Gradients at the pixels, gathered on the way from an empty image (Sundararajan et al. 2017)."""
 
     name: ClassVar[str] = "integrated-gradients"
     inside: ClassVar[bool] = False
@@ -116,13 +116,13 @@ class IntegratedGradients(Method):
     batch: int = 8
 
     def __post_init__(self) -> None:
-        whole("steps", self.steps, 0, 4096)
-        whole("batch", self.batch, 1)
+        check_int("steps", self.steps, 0, 4096)
+        check_int("batch", self.batch, 1)
 
 
 @dataclass(frozen=True)
 class Occlusion(Method):
-    """How much is lost when a piece of the picture is covered; asks for answers only, so any runtime will do."""
+    """How much is lost when a piece of the image is covered; asks for answers only, so any runtime will do."""
 
     name: ClassVar[str] = "occlusion"
     inside: ClassVar[bool] = False
@@ -130,13 +130,13 @@ class Occlusion(Method):
     batch: int = 16
 
     def __post_init__(self) -> None:
-        whole("window", self.window, 0, 1024)
-        whole("batch", self.batch, 1)
+        check_int("window", self.window, 0, 1024)
+        check_int("batch", self.batch, 1)
 
 
 @dataclass(frozen=True)
 class Best(Method):
-    """Of several methods the one whose map is the most faithful on this picture."""
+    """Of several methods the one whose map is the most faithful on this image."""
 
     name: ClassVar[str] = "best"
     among: tuple[str, ...] = ("relevance", "gradient-rollout", "grad-cam", "rollout", "attention")

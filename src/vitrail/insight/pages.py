@@ -1,4 +1,4 @@
-"""Figures -> a folder with their pictures and one page that shows them."""
+"""Figures -> a folder with their images and one page that shows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ td,th{padding:.15rem .9rem .15rem 0;text-align:left}td+td{font-family:monospace}
 
 
 class Figure(NamedTuple):
-    """A picture, and what one sees on it."""
+    """An image, and what one sees on it."""
 
     name: str
     caption: str
@@ -25,7 +25,7 @@ class Figure(NamedTuple):
 
 
 def write_page(out: Path, title: str, lead: str, figures: Sequence[Figure], tail: str = "") -> list[Path]:
-    """The pictures as PNG, and index.html; `lead` is text, `tail` is markup."""
+    """The images as PNG, and index.html; `lead` is text, `tail` is markup."""
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for figure in figures:

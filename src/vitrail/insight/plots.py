@@ -1,4 +1,4 @@
-"""Numbers -> plots, in the look of the other pictures. Pillow only."""
+"""Numbers -> plots, in the look of the other images. Pillow only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.insight.covering import Array
-from vitrail.insight.pictures import FAINT, INK, PAPER, coloured, font
+from vitrail.insight.image_sheets import FAINT, INK, PAPER, coloured, font
+from vitrail.insight.occlusion import Array
 
 BLUE, RED = (43, 111, 158), (200, 85, 61)
 _GRID = (226, 222, 214)

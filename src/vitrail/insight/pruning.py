@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from vitrail.checks import instance, whole
+from vitrail.checks import check_int, check_type
 from vitrail.errors import InputError
 from vitrail.network.config import ViTConfig
+from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
 
 
@@ -20,7 +20,7 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
     The new model's config keeps the numbers of the heads left, so masks, further cuts and figures still mean the
     heads as trained. Cutting one that is already gone changes nothing.
     """
-    instance("model", model, ViT, error=InputError)
+    check_type("model", model, ViT, error=InputError)
     old = model.config
     kept = _kept_after(old, heads)
     full = tuple(tuple(range(old.heads)) for _ in range(old.depth))
@@ -30,7 +30,7 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
         left = [old.heads_of(block).index(head) for head in kept[block]]
         if len(left) < len(old.heads_of(block)):
             _cut(state, block, left, old)
-    return _rebuilt(model, config, state)
+    return rebuild(model, config, _cloned(state))
 
 
 def prune_channels(model: ViT, channels: Mapping[int, Iterable[int]]) -> ViT:
@@ -38,7 +38,7 @@ def prune_channels(model: ViT, channels: Mapping[int, Iterable[int]]) -> ViT:
 
     What a channel carried is gone, as if it were always 0.
     """
-    instance("model", model, ViT, error=InputError)
+    check_type("model", model, ViT, error=InputError)
     old = model.config
     cut = _channels_to_cut(old, channels)
     state = model.state_dict()
@@ -51,7 +51,7 @@ def prune_channels(model: ViT, channels: Mapping[int, Iterable[int]]) -> ViT:
             state[prefix + name] = value.unflatten(0, (parts, -1))[:, left].flatten(0, 1)
         state[prefix + "down.weight"] = state[prefix + "down.weight"][:, left]
     width = old.mlp_width - len(next(iter(cut.values()), ()))
-    return _rebuilt(model, replace(old, mlp_width=width), state)
+    return rebuild(model, replace(old, mlp_width=width), _cloned(state))
 
 
 def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
@@ -62,13 +62,13 @@ def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -
         raise InputError(f"channels to prune: expected {{block: [channels]}}, got {channels!r:.80}")
     cut: dict[int, set[int]] = {}
     for block, given in channels.items():
-        whole("block to prune", block, 0, config.depth - 1, error=InputError)
+        check_int("block to prune", block, 0, config.depth - 1, error=InputError)
         if not isinstance(given, Iterable):
             raise InputError(f"channels of block {block}: expected a list of numbers, got {given!r:.80}")
         cut[block] = set(given)
     for block, numbers in cut.items():
         for number in numbers:
-            whole(f"channel to prune from block {block}", number, 0, config.mlp_width - 1, error=InputError)
+            check_int(f"channel to prune from block {block}", number, 0, config.mlp_width - 1, error=InputError)
     counts = {len(cut.get(block, ())) for block in range(config.depth)}
     if len(counts) > 1:
         raise InputError(f"channels to prune: expected as many of every block, got from {min(counts)} to {max(counts)}")
@@ -77,15 +77,8 @@ def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -
     return cut
 
 
-def _rebuilt(model: ViT, config: ViTConfig, state: Mapping[str, Tensor]) -> ViT:
-    """A network of another config with these tensors, that is otherwise as the model is."""
-    with torch.device("meta"):
-        smaller = ViT(config)
-    smaller.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
-    for name, parameter in model.named_parameters():
-        smaller.get_parameter(name).requires_grad_(parameter.requires_grad)
-    smaller.encoder.like(model.encoder)
-    return smaller.train(model.training)
+def _cloned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
 
 
 def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[tuple[int, ...], ...]:
@@ -94,12 +87,12 @@ def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[
     if not isinstance(heads, Mapping):
         raise InputError(f"heads to prune: expected {{block: [heads]}}, got {heads!r:.80}")
     for block, numbers in heads.items():
-        whole("block to prune", block, 0, config.depth - 1, error=InputError)
+        check_int("block to prune", block, 0, config.depth - 1, error=InputError)
         if not isinstance(numbers, Iterable):
             raise InputError(f"heads of block {block}: expected a list of numbers, got {numbers!r:.80}")
         cut = list(numbers)
         for head in cut:
-            whole(f"head to prune from block {block}", head, 0, config.heads - 1, error=InputError)
+            check_int(f"head to prune from block {block}", head, 0, config.heads - 1, error=InputError)
         left = tuple(head for head in kept[block] if head not in cut)
         if not left:
             raise InputError(f"pruning {sorted(set(cut))} would leave block {block} without heads: keep at least one")

@@ -12,21 +12,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrail.checks import whole
+from vitrail.checks import check_int
 from vitrail.errors import InputError
+from vitrail.insight.activations import attention_with_gradients, traced
 from vitrail.insight.methods import Attention, GradientRollout, Relevance, Rollout
-from vitrail.insight.recording import attention_with_gradients, traced
 from vitrail.insight.targets import Aim
-from vitrail.insight.tracing import Watched
-from vitrail.network.merging import carry, spread
-from vitrail.network.tokens import Place
+from vitrail.insight.token_rows import carry, spread
+from vitrail.insight.tracing import LaidOutTrace
+from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 
 
 def attention_map(model: ViT, pixels: Tensor, method: Attention) -> Tensor:
     """What a block looks at, of all heads or one, seen from the pool or from a patch."""
     config, grid = model.config, model.grid_of(pixels)
-    block = whole("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
+    block = check_int("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
     heads = config.heads_of(block)
     if method.head is not None and method.head not in heads:
         raise InputError(f"head {method.head}: block {block} has the heads {', '.join(map(str, heads))}")
@@ -41,33 +41,33 @@ def attention_map(model: ViT, pixels: Tensor, method: Attention) -> Tensor:
         found = traced(model, pixels, [block])
         weights = rows_of(found, block, found.trace.attention[0], patch)
     chosen = weights.mean(dim=1) if method.head is None else weights[:, heads.index(method.head)]
-    return to_grid(spread(chosen.float(), found.places[block]), config.prefix, grid)
+    return to_grid(spread(chosen.float(), found.layouts[block]), config.prefix, grid)
 
 
-def rows_of(found: Watched, block: int, weights: Tensor, patch: int | None = None) -> Tensor:
+def rows_of(found: LaidOutTrace, block: int, weights: Tensor, patch: int | None = None) -> Tensor:
     """Where the pool looks through a block's weights (B, A, T, T), or the token that holds a patch: (B, A, T)."""
-    place = found.places[block]
+    layout = found.layouts[block]
     if patch is None:
-        row = carry(found.trace.pool_weights, found.places[-1], place)
+        row = carry(found.trace.pool_weights, found.layouts[-1], layout)
         return torch.einsum("bt,bats->bas", row.to(weights.dtype), weights)
-    if place.sources is None:
-        return weights[:, :, place.prefix + patch]
-    holder = place.prefix + place.sources[:, patch]  # (B,)
+    if layout.patch_to_token is None:
+        return weights[:, :, layout.prefix + patch]
+    holder = layout.prefix + layout.patch_to_token[:, patch]  # (B,)
     return weights[torch.arange(len(weights), device=weights.device), :, holder]
 
 
 def rollout_map(model: ViT, pixels: Tensor, method: Rollout) -> Tensor:
     """Attention multiplied through the blocks, half of each token kept for the residual way around it."""
     count = model.config.depth if method.blocks is None else method.blocks
-    whole("blocks", count, 1, model.config.depth, error=InputError)
+    check_int("blocks", count, 1, model.config.depth, error=InputError)
     found = traced(model, pixels, list(range(count)))
-    places = found.places[: count + 1]
+    layouts = found.layouts[: count + 1]
     fused = [
-        without_weak(fuse(each.float(), method.fusion), method.discard, place)
-        for each, place in zip(found.trace.attention, places[:-1], strict=True)
+        without_weak(fuse(each.float(), method.fusion), method.discard, layout)
+        for each, layout in zip(found.trace.attention, layouts[:-1], strict=True)
     ]
-    start = carry(found.trace.pool_weights.float(), found.places[-1], places[-1])
-    rolled = roll(fused, start, places)
+    start = carry(found.trace.pool_weights.float(), found.layouts[-1], layouts[-1])
+    rolled = roll(fused, start, layouts)
     return to_grid(rolled, model.config.prefix, model.grid_of(pixels))
 
 
@@ -75,10 +75,10 @@ def gradient_rollout_map(model: ViT, pixels: Tensor, method: GradientRollout, ai
     """Rollout of the mean over heads of attention times gradient, what speaks against the target left out."""
     found = attention_with_gradients(model, pixels, aims)
     fused = [
-        without_weak((weights * slope).mean(dim=1).clamp(min=0), method.discard, place)
-        for weights, slope, place in zip(found.values, found.gradients, found.places[:-1], strict=True)
+        without_weak((weights * slope).mean(dim=1).clamp(min=0), method.discard, layout)
+        for weights, slope, layout in zip(found.values, found.gradients, found.layouts[:-1], strict=True)
     ]
-    return to_grid(roll(fused, found.pool_weights, found.places), model.config.prefix, model.grid_of(pixels))
+    return to_grid(roll(fused, found.pool_weights, found.layouts), model.config.prefix, model.grid_of(pixels))
 
 
 def relevance_map(model: ViT, pixels: Tensor, method: Relevance, aims: Sequence[Aim]) -> Tensor:
@@ -86,12 +86,12 @@ def relevance_map(model: ViT, pixels: Tensor, method: Relevance, aims: Sequence[
     found = attention_with_gradients(model, pixels, aims)
     row = found.pool_weights  # (B, T)
     for block in reversed(range(model.config.depth)):
-        row = carry(row, found.places[block + 1], found.places[block])
+        row = carry(row, found.layouts[block + 1], found.layouts[block])
         positive = (found.values[block] * found.gradients[block]).clamp(min=0).mean(dim=1)  # (B, T, T)
         row = row + torch.einsum("bt,bts->bs", row, positive)
     if model.config.pool != "map":
         # what a mean reads of a patch by itself is the same for all: it says nothing of where
-        row = row - spread(found.pool_weights, found.places[-1])
+        row = row - spread(found.pool_weights, found.layouts[-1])
     return to_grid(row, model.config.prefix, model.grid_of(pixels))
 
 
@@ -102,35 +102,35 @@ def fuse(weights: Tensor, fusion: str) -> Tensor:
     return weights.amax(dim=1) if fusion == "max" else weights.amin(dim=1)
 
 
-def without_weak(fused: Tensor, discard: float, place: Place) -> Tensor:
-    """The weakest share of the links set to 0, picture by picture; links to prefix tokens are never cut.
+def without_weak(fused: Tensor, discard: float, layout: TokenLayout) -> Tensor:
+    """The weakest share of the links set to 0, image by image; links to prefix tokens are never cut.
 
     The link between two merged tokens is as many as there are between the patches that they hold, all as strong.
     """
     if not discard:
         return fused
-    prefix = place.prefix
+    prefix = layout.prefix
     patches = fused[:, :, prefix:]  # (B, T, N)
     flat = patches.flatten(1)
-    if place.sizes is None:
+    if layout.counts is None:
         count = int(flat.shape[1] * discard)
         weakest = flat.argsort(dim=1, stable=True)[:, :count]
         kept = flat.scatter(1, weakest, 0.0)
     else:
-        holds = place.sizes[:, prefix:]  # (B, N)
-        links = (place.sizes[:, :, None] * holds[:, None]).flatten(1)  # (B, T*N)
+        holds = layout.counts[:, prefix:]  # (B, N)
+        links = (layout.counts[:, :, None] * holds[:, None]).flatten(1)  # (B, T*N)
         order = (patches / holds[:, None]).flatten(1).argsort(dim=1, stable=True)
         counted = links.gather(1, order).double().cumsum(dim=1)  # up to each, from the weakest on
-        weak = counted <= int(float(counted[0, -1]) * discard)  # as many links in every picture
+        weak = counted <= int(float(counted[0, -1]) * discard)  # as many links in every image
         kept = flat.masked_fill(torch.zeros_like(weak).scatter(1, order, weak), 0.0)
     return torch.cat((fused[:, :, :prefix], kept.view_as(patches)), dim=2)
 
 
-def roll(fused: Sequence[Tensor], start: Tensor, places: Sequence[Place]) -> Tensor:
+def roll(fused: Sequence[Tensor], start: Tensor, layouts: Sequence[TokenLayout]) -> Tensor:
     """start @ M_L @ A_L @ … @ M_1 @ A_1, where A = (fused + I) with rows that sum to 1, and M are the mergings."""
     row = start
     for block in reversed(range(len(fused))):
-        row = carry(row, places[block + 1], places[block])
+        row = carry(row, layouts[block + 1], layouts[block])
         row = torch.einsum("bt,bts->bs", row, with_residual(fused[block]))
     return row
 
@@ -142,7 +142,7 @@ def with_residual(fused: Tensor) -> Tensor:
 
 
 def to_grid(row: Tensor, prefix: int, grid: tuple[int, int]) -> Tensor:
-    """The patches of a row (B, T), in their places (B, h, w)."""
+    """The patches of a row (B, T), in their layouts (B, h, w)."""
     return row[:, prefix:].reshape(-1, *grid)
 
 
@@ -150,6 +150,6 @@ def _patch(query: int | tuple[int, int], grid: tuple[int, int]) -> int:
     """The number of a patch, from 0."""
     h, w = grid
     if isinstance(query, tuple):
-        row = whole("query row", query[0], 0, h - 1, error=InputError)
-        return row * w + whole("query column", query[1], 0, w - 1, error=InputError)
-    return whole("query", query, 0, h * w - 1, error=InputError)
+        row = check_int("query row", query[0], 0, h - 1, error=InputError)
+        return row * w + check_int("query column", query[1], 0, w - 1, error=InputError)
+    return check_int("query", query, 0, h * w - 1, error=InputError)

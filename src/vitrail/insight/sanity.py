@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.covering import Array
+from vitrail.insight.occlusion import Array
 from vitrail.network.vit import ViT
 
 UNCHANGED = 0.9  # a rank correlation from here on means that the weights hardly matter
-OUTLYING = 3.0  # times the median norm of a picture's patches
+OUTLYING = 3.0  # times the median norm of an image's patches
 
 
 def shuffled(model: ViT, seed: int = 0) -> ViT:
@@ -42,9 +42,9 @@ def _ranks(values: Array) -> Array:
 
 
 def outlying(hidden: Tensor, prefix: int) -> Tensor:
-    """Patches whose tokens (B, T, D) are far larger than the others of their picture: (B, N), True where so.
+    """Patches whose tokens (B, T, D) are far larger than the others of their image: (B, N), True where so.
 
-    Networks that were trained long, without registers, store facts of the whole picture in tokens of plain
+    Networks that were trained long, without registers, store facts of the whole image in tokens of plain
     background (Darcet et al. 2024): attention goes there, and maps of attention show places that hold nothing.
     """
     norms = hidden[:, prefix:].float().norm(dim=-1)  # (B, N)

@@ -1,4 +1,4 @@
-"""What is to be explained: a class, the difference of two, likeness to another picture, or any scalar of the output."""
+"""What is to be explained: a class, the difference of two, likeness to another image, or any scalar of the output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import InputError, nearest
 
 Class: TypeAlias = int | str  # by number or by name
@@ -27,10 +27,10 @@ class Versus:
 
 @dataclass(frozen=True, eq=False)
 class Likeness:
-    """Why a picture is like another: cosine similarity to that one's embedding (D,)."""
+    """Why an image is like another: cosine similarity to that one's embedding (D,)."""
 
     to: Tensor | np.ndarray[Any, Any]
-    words: str = "likeness to another picture"
+    words: str = "likeness to another image"
 
 
 Scalar: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # logits (n, K), embedding (n, D) -> (n,)
@@ -39,7 +39,7 @@ Target: TypeAlias = Class | Versus | Likeness | Scalar | None  # None: the class
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """A target of one picture, ready to be asked for."""
+    """A target of one image, ready to be asked for."""
 
     words: str
     of: Scalar  # what is explained
@@ -48,9 +48,13 @@ class Aim:
 
 
 def aim_at(
-    target: Target, logits: Tensor, classes: Sequence[str] = (), task: str = "one", temperature: float | None = None
+    target: Target,
+    logits: Tensor,
+    classes: Sequence[str] = (),
+    task: str = "single-label",
+    temperature: float | None = None,
 ) -> Aim:
-    """The aim for a picture of these logits (K,); classes are the names, where there are names.
+    """The aim for an image of these logits (K,); classes are the names, where there are names.
 
     Levels are probabilities as `predict` gives them, calibrated where a temperature was fitted.
     """
@@ -62,13 +66,13 @@ def aim_at(
     if isinstance(target, Versus):
         a, b = (_number(each, logits, classes) for each in (target.a, target.b))
         if a == b:
-            raise InputError(f"target: expected two classes that differ, got {shown(target.a)} twice")
+            raise InputError(f"target: expected two classes that differ, got {short_repr(target.a)} twice")
         words = f"{_named(a, classes)} rather than {_named(b, classes)}"
         return Aim(words, lambda z, _: z[:, a] - z[:, b], lambda z, _: torch.sigmoid((z[:, a] - z[:, b]) / heat))
     number = int(logits.argmax()) if target is None else _number(target, logits, classes)
 
     def level(z: Tensor, _: Tensor) -> Tensor:
-        return ((z / heat).softmax(dim=1) if task == "one" else (z / heat).sigmoid())[:, number]
+        return ((z / heat).softmax(dim=1) if task == "single-label" else (z / heat).sigmoid())[:, number]
 
     return Aim(_named(number, classes), lambda z, _: z[:, number], level)
 
@@ -76,7 +80,9 @@ def aim_at(
 def _like(target: Likeness) -> Aim:
     other = torch.from_numpy(target.to) if isinstance(target.to, np.ndarray) else target.to
     if not isinstance(other, Tensor) or other.ndim != 1:
-        raise InputError(f"Likeness: expected an embedding (D,), got {shown(target.to)}: vitrail.embed gives (n, D)")
+        raise InputError(
+            f"Likeness: expected an embedding (D,), got {short_repr(target.to)}: vitrail.embed gives (n, D)"
+        )
 
     def likeness(_: Tensor, embedding: Tensor) -> Tensor:
         if embedding.shape[1:] != other.shape:
@@ -93,8 +99,8 @@ def _checked(scalar: Scalar) -> Scalar:
     def asked(logits: Tensor, embedding: Tensor) -> Tensor:
         value = scalar(logits, embedding)
         if not isinstance(value, Tensor) or tuple(value.shape) != (len(logits),):
-            got = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
-            raise InputError(f"target: expected one number for each of {len(logits)} pictures, got {got}")
+            got = tuple(value.shape) if isinstance(value, Tensor) else short_repr(value)
+            raise InputError(f"target: expected one number for each of {len(logits)} images, got {got}")
         return value
 
     return asked
@@ -109,12 +115,14 @@ def _number(target: Class, logits: Tensor, classes: Sequence[str]) -> int:
     if numeral or (isinstance(target, int | np.integer) and not isinstance(target, bool)):
         if 0 <= int(target) < count:
             return int(target)
-        raise InputError(f"target: expected a class from 0 to {count - 1}, got {shown(target)}")
+        raise InputError(f"target: expected a class from 0 to {count - 1}, got {short_repr(target)}")
     if isinstance(target, str) and classes:
         raise InputError(f"target: no class {target!r:.80}: {nearest(target, classes)}")
     if isinstance(target, str):
         raise InputError(f"target: this network's classes have no names, got {target!r:.80}: give a number")
-    raise InputError(f"target: expected a class by number or name, Versus, Likeness or a function, got {shown(target)}")
+    raise InputError(
+        f"target: expected a class by number or name, Versus, Likeness or a function, got {short_repr(target)}"
+    )
 
 
 def _named(number: int, classes: Sequence[str]) -> str:

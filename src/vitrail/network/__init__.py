@@ -2,16 +2,15 @@
 
 from vitrail.network.attention import Attention
 from vitrail.network.config import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
-from vitrail.network.cost import Cost, estimate, shape_walk
 from vitrail.network.masked import MaskedDecoder
-from vitrail.network.patches import channels_first, patchify, resize_kernel, unpatchify
+from vitrail.network.patches import channels_first, patchify, unpatchify
 from vitrail.network.presets import create, preset
-from vitrail.network.vit import Features, ViT, with_merging
+from vitrail.network.surgery import rebuild, resize_kernel, with_head, with_merging
+from vitrail.network.vit import Features, ViT
 
 __all__ = [
     "Attention",
     "ConvStem",
-    "Cost",
     "Features",
     "MaskedDecoder",
     "Positions",
@@ -22,11 +21,11 @@ __all__ = [
     "ViTConfig",
     "channels_first",
     "create",
-    "estimate",
     "patchify",
     "preset",
+    "rebuild",
     "resize_kernel",
-    "shape_walk",
     "unpatchify",
+    "with_head",
     "with_merging",
 ]

@@ -6,10 +6,20 @@ Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from vitrail.checks import choice, flags, instance, number, pair, settings, whole, wholes
+from vitrail.checks import (
+    check_bools,
+    check_choice,
+    check_fields,
+    check_int,
+    check_ints,
+    check_number,
+    check_pair,
+    check_type,
+)
 from vitrail.errors import ConfigError
 
 ACTIVATIONS: Final = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
@@ -45,9 +55,9 @@ class Resample:
     offset: float = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
 
     def __post_init__(self) -> None:
-        choice("resample mode", self.mode, RESAMPLE_MODES)
-        flags(self, "antialias", "align_corners")
-        object.__setattr__(self, "offset", number("resample offset", self.offset, 0.0, 1.0, below=True))
+        check_choice("resample mode", self.mode, RESAMPLE_MODES)
+        check_bools(self, "antialias", "align_corners")
+        object.__setattr__(self, "offset", check_number("resample offset", self.offset, 0.0, 1.0, below=True))
         if self.antialias and self.align_corners:
             raise ConfigError("resample: antialias and align_corners contradict each other: set one of them")
         if self.mode == "nearest" and (self.antialias or self.align_corners):
@@ -66,10 +76,10 @@ class Positions:
     resample: Resample = field(default_factory=Resample)
 
     def __post_init__(self) -> None:
-        choice("positions kind", self.kind, POSITION_KINDS)
-        choice("positions at", self.at, POSITION_PLACES)
-        flags(self, "prefix")
-        instance("positions resample", self.resample, Resample)
+        check_choice("positions kind", self.kind, POSITION_KINDS)
+        check_choice("positions at", self.at, POSITION_PLACES)
+        check_bools(self, "prefix")
+        check_type("positions resample", self.resample, Resample)
         if self.kind in ("none", "relative") and self.at != "stem":
             raise ConfigError(
                 f"positions kind {self.kind!r} adds nothing to the tokens, so at={self.at!r} has no meaning: "
@@ -90,10 +100,10 @@ class Rotary:
     rescale: float = 1.0  # DINOv3, training only: stretch both axes by up to this factor
 
     def __post_init__(self) -> None:
-        choice("rotary kind", self.kind, ROTARY_KINDS)
+        check_choice("rotary kind", self.kind, ROTARY_KINDS)
         ranges = {"theta": (1.0, 1e9), "shift": (0.0, 100.0), "jitter": (1.0, 100.0), "rescale": (1.0, 100.0)}
         for name, (low, high) in ranges.items():
-            object.__setattr__(self, name, number(f"rotary {name}", getattr(self, name), low, high))
+            object.__setattr__(self, name, check_number(f"rotary {name}", getattr(self, name), low, high))
         if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
             raise ConfigError(
                 f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
@@ -107,7 +117,7 @@ class ConvStem:
     widths: tuple[int, ...] = (48, 96, 192, 384)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", wholes("conv stem widths", self.widths))
+        object.__setattr__(self, "widths", check_ints("conv stem widths", self.widths))
         if not 1 <= len(self.widths) <= 8:
             raise ConfigError(f"conv stem: expected 1 to 8 convolutions, got {len(self.widths)}")
 
@@ -131,11 +141,11 @@ class ResNetStem:
     standardise: str = "deviation"  # filters by deviation + eps (Google), or by sqrt(variance + eps) (timm, eps 1e-8)
 
     def __post_init__(self) -> None:
-        choice("resnet stem standardise", self.standardise, STANDARDISATIONS)
-        object.__setattr__(self, "layers", wholes("resnet stem layers", self.layers))
-        object.__setattr__(self, "width_factor", whole("resnet stem width_factor", self.width_factor, most=16))
+        check_choice("resnet stem standardise", self.standardise, STANDARDISATIONS)
+        object.__setattr__(self, "layers", check_ints("resnet stem layers", self.layers))
+        object.__setattr__(self, "width_factor", check_int("resnet stem width_factor", self.width_factor, most=16))
         for name in ("norm_eps", "weight_eps"):
-            object.__setattr__(self, name, number(f"resnet stem {name}", getattr(self, name), 0.0, 1.0))
+            object.__setattr__(self, name, check_number(f"resnet stem {name}", getattr(self, name), 0.0, 1.0))
         if len(self.layers) > 4:
             raise ConfigError(f"resnet stem: expected at most 4 stages, got {len(self.layers)}")
 
@@ -244,8 +254,8 @@ class ViTConfig:
         return int(self.cls_token) + int(self.distillation_token) + self.registers
 
     @property
-    def read_first(self) -> int:
-        """How many tokens the pool reads, the first ones, where it does not read patches; 0 where it does."""
+    def pooled_tokens(self) -> int:
+        """How many prefix tokens the pool reads where it reads no patches; 0 where it does."""
         return {"cls": 1, "cls+distillation": 2}.get(self.pool, 0)
 
     @property
@@ -277,12 +287,12 @@ class ViTConfig:
         """The same without token merging."""
         return replace(self, merge_per_block=0, merge_from=0, merge_every=1, merge_by="keys")
 
-    def heeds_in(self, block: int) -> bool:
-        """Whether a block merges by how much the first token heeds each patch: where the answer is read from that.
+    def merges_by_cls(self, block: int) -> bool:
+        """Whether a block also merges by how much the cls token attends to each patch: where that gives the answer.
 
-        Not in the first block, where that token is the same for every picture and has seen nothing of this one.
+        Not in the first block, where that token is the same for every image and has seen nothing of this one.
         """
-        return self.merge_by == "tokens" and self.read_first > 0 and block > 0
+        return self.merge_by == "tokens" and self.pooled_tokens > 0 and block > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same config back."""
@@ -295,25 +305,25 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
         """A config from plain values; an unknown name or a wrong kind of value is refused."""
-        values = settings(cls, plain)
+        values = check_fields(cls, plain)
         if values.get("stem") is not None:
             values["stem"] = _stem_from(values["stem"])
         if values.get("rotary") is not None:
-            values["rotary"] = Rotary(**settings(Rotary, values["rotary"]))
+            values["rotary"] = Rotary(**check_fields(Rotary, values["rotary"]))
         if "positions" in values:
-            positions = settings(Positions, values["positions"])
+            positions = check_fields(Positions, values["positions"])
             if "resample" in positions:
-                positions["resample"] = Resample(**settings(Resample, positions["resample"]))
+                positions["resample"] = Resample(**check_fields(Resample, positions["resample"]))
             values["positions"] = Positions(**positions)
         return cls(**values)
 
 
 def _stem_from(plain: Any) -> ConvStem | ResNetStem:
     """The stem that plain values with a kind describe."""
-    instance("stem", plain, dict)
-    kind = choice("stem kind", plain.get("kind"), STEMS)
+    check_type("stem", plain, dict)
+    kind = check_choice("stem kind", plain.get("kind"), STEMS)
     rest = {name: value for name, value in plain.items() if name != "kind"}
-    return ConvStem(**settings(ConvStem, rest)) if kind == "conv" else ResNetStem(**settings(ResNetStem, rest))
+    return ConvStem(**check_fields(ConvStem, rest)) if kind == "conv" else ResNetStem(**check_fields(ResNetStem, rest))
 
 
 _WHOLE = {  # the least each may be
@@ -327,151 +337,103 @@ _NUMBERS = {"norm_eps": (0.0, 1.0), "layer_scale": (0.0, 1e6), "head_bias_init":
 def _normalise(config: ViTConfig) -> None:
     """Plain numbers, pairs from single ones, tuples from JSON's lists."""
     settle = object.__setattr__
-    settle(config, "image_size", pair("image_size", config.image_size))
-    settle(config, "patch_size", pair("patch_size", config.patch_size))
+    settle(config, "image_size", check_pair("image_size", config.image_size))
+    settle(config, "patch_size", check_pair("patch_size", config.patch_size))
     if config.kept_heads is not None:
         if not isinstance(config.kept_heads, tuple | list):
             raise ConfigError(f"kept_heads: expected one list of heads per block, got {config.kept_heads!r}")
-        kept = tuple(wholes("kept_heads", block, least=0) for block in config.kept_heads)
+        kept = tuple(check_ints("kept_heads", block, least=0) for block in config.kept_heads)
         settle(config, "kept_heads", kept)
     for name, least in _WHOLE.items():
-        settle(config, name, whole(name, getattr(config, name), least))
+        settle(config, name, check_int(name, getattr(config, name), least))
     for name in _SHARES:
-        settle(config, name, number(name, getattr(config, name), 0.0, 1.0, below=True))
+        settle(config, name, check_number(name, getattr(config, name), 0.0, 1.0, below=True))
     for name, (low, high) in _NUMBERS.items():
         if name != "layer_scale" or config.layer_scale is not None:
-            settle(config, name, number(name, getattr(config, name), low, high))
+            settle(config, name, check_number(name, getattr(config, name), low, high))
 
 
 def _validate(config: ViTConfig) -> None:
     """Every rule in one place: first each value, then what may not stand together."""
-    whole("depth", config.depth, most=1024)
-    choice("activation", config.activation, ACTIVATIONS)
-    choice("mlp", config.mlp, MLPS)
-    choice("qkv_bias", config.qkv_bias, QKV_BIASES)
-    choice("norm", config.norm, NORMS)
-    choice("final_norm", config.final_norm, FINAL_NORMS)
-    choice("pool", config.pool, POOLS)
-    choice("initialisation", config.initialisation, INITIALISATIONS)
-    choice("merge_by", config.merge_by, MERGINGS)
-    flags(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
-    flags(config, "axial", "embedding_norm", "head_bias", "fixed_size")
-    instance("positions", config.positions, Positions)
+    check_int("depth", config.depth, most=1024)
+    check_choice("activation", config.activation, ACTIVATIONS)
+    check_choice("mlp", config.mlp, MLPS)
+    check_choice("qkv_bias", config.qkv_bias, QKV_BIASES)
+    check_choice("norm", config.norm, NORMS)
+    check_choice("final_norm", config.final_norm, FINAL_NORMS)
+    check_choice("pool", config.pool, POOLS)
+    check_choice("initialisation", config.initialisation, INITIALISATIONS)
+    check_choice("merge_by", config.merge_by, MERGINGS)
+    check_bools(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
+    check_bools(config, "axial", "embedding_norm", "head_bias", "fixed_size")
+    check_type("positions", config.positions, Positions)
     if config.rotary is not None:
-        instance("rotary", config.rotary, Rotary)
+        check_type("rotary", config.rotary, Rotary)
     if config.stem is not None:
-        instance("stem", config.stem, ConvStem, ResNetStem)
+        check_type("stem", config.stem, ConvStem, ResNetStem)
     _ = config.grid  # refuses an image that does not divide
     for reason in _contradictions(config):
         raise ConfigError(reason)
 
 
-def _contradictions(config: ViTConfig) -> list[str]:
+def _contradictions(config: ViTConfig) -> Iterator[str]:
     """Why a combination makes no sense, in words that say what to change."""
     kind, at = config.positions.kind, config.positions.at
-    found: list[str] = []
-
-    def refuse(wrong: bool, reason: str) -> None:
-        if wrong:
-            found.append(reason)
-
-    refuse(
-        config.head_width == 0 and config.width % config.heads != 0,
-        f"width {config.width} does not divide into {config.heads} heads "
-        f"({config.width / config.heads:.2f} each): change one of them, or set head_width",
-    )
-    refuse(
-        config.head_bias_init != 0 and not (config.head_bias and config.classes),
-        f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
-        f"{config.classes} classes: leave it out",
-    )
-    refuse(
-        config.merge_from > 0 and not config.merge_per_block,
-        f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none",
-    )
-    refuse(
-        config.merge_every > 1 and not config.merge_per_block,
-        f"merge_every={config.merge_every} says which blocks merge, and with merge_per_block=0 none do: leave it out",
-    )
-    refuse(
-        config.merge_by != "keys" and not config.merge_per_block,
-        f"merge_by={config.merge_by!r} says which patches merge, and with merge_per_block=0 none do: leave it out",
-    )
-    refuse(
-        config.merge_from >= config.depth,
-        f"merge_from={config.merge_from}: expected a block before {config.depth}, the depth; blocks count from 0",
-    )
-    refuse(
-        config.pool == "none" and config.merge_per_block > 0,
-        "pool 'none' speaks for every token, and token merging leaves fewer: choose another pool, or merge none",
-    )
-    refuse(
-        config.pool in ("cls", "cls+mean") and not config.cls_token,
-        f"pool {config.pool!r} needs cls_token=True, or choose pool 'mean'",
-    )
-    refuse(
-        config.pool == "cls+distillation" and not (config.cls_token and config.distillation_token),
-        "pool 'cls+distillation' needs both cls_token=True and distillation_token=True",
-    )
-    refuse(
-        config.distillation_token and config.pool in ("cls", "cls+mean"),
-        f"a distillation token is read by pool 'cls+distillation' (got {config.pool!r}): set that, or leave the token "
-        "out",
-    )
-    refuse(
-        config.pool == "none" and config.final_norm == "pooled",
-        "final_norm 'pooled' needs a pool, and pool is 'none': use final_norm 'tokens'",
-    )
-    refuse(
-        config.pool == "cls+mean" and config.final_norm == "pooled",
-        "final_norm 'pooled' is for one vector, and pool 'cls+mean' lays two side by side: use final_norm 'tokens'",
-    )
-    refuse(
-        config.representation_width > 0 and config.pool == "cls+distillation",
-        "a representation layer stands before one head, and 'cls+distillation' has two: set representation_width=0",
-    )
-    refuse(
-        config.mlp == "swiglu" and config.activation != "silu",
-        f"mlp 'swiglu' is gated by silu, got activation {config.activation!r}: set activation='silu'",
-    )
-    refuse(
-        config.patch_norms and config.stem is not None,
-        "patch_norms normalise the pixels of a patch, and a stem leaves none: use one of them",
-    )
-    refuse(
-        kind in ("sincos-2d", "sincos-2d-moco") and config.width % 4 != 0,
-        f"positions {kind!r} split the width in four, got width {config.width}: use a multiple of 4",
-    )
-    refuse(
-        kind in ("sincos-1d", "learned-2d") and config.width % 2 != 0,
-        f"positions {kind!r} split the width in two, got width {config.width}: use an even width",
-    )
-    refuse(
-        kind == "sincos-2d-moco" and config.width == 4,
-        "positions 'sincos-2d-moco' need a width of at least 8, got 4",
-    )
-    refuse(
-        config.rotary is not None and config.per_head % 4 != 0,
-        f"rotary positions split the head width in four, got {config.per_head}: use a multiple of 4",
-    )
-    moving = "token merging" if config.merge_per_block else "patch dropout" if config.patch_dropout else ""
-    refuse(
-        bool(moving) and (config.axial or kind == "relative" or at != "stem"),
-        f"{moving} takes patches out of their grid, which axial attention, relative positions and positions "
-        "added at blocks need: leave one of them out",
-    )
-    refuse(
-        config.axial and kind == "relative",
-        "axial attention sees one line at a time, relative positions the whole grid: leave one of them out",
-    )
-    if config.kept_heads is not None:
-        refuse(
-            len(config.kept_heads) != config.depth,
-            f"kept_heads: expected one list for each of {config.depth} blocks, got {len(config.kept_heads)}",
+    if config.head_width == 0 and config.width % config.heads != 0:
+        yield (
+            f"width {config.width} does not divide into {config.heads} heads "
+            f"({config.width / config.heads:.2f} each): change one of them, or set head_width"
         )
+    if config.head_bias_init != 0 and not (config.head_bias and config.classes):
+        yield (
+            f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
+            f"{config.classes} classes: leave it out"
+        )
+    if config.merge_from > 0 and not config.merge_per_block:
+        yield f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none"
+    if config.merge_every > 1 and not config.merge_per_block:
+        yield f"merge_every={config.merge_every} says which blocks merge, and with merge_per_block=0 none do: drop it"
+    if config.merge_by != "keys" and not config.merge_per_block:
+        yield f"merge_by={config.merge_by!r} says which patches merge, and with merge_per_block=0 none do: leave it out"
+    if config.merge_from >= config.depth:
+        yield f"merge_from={config.merge_from}: expected a block before {config.depth}, the depth; blocks count from 0"
+    if config.pool == "none" and config.merge_per_block > 0:
+        yield "pool 'none' speaks for every token, and token merging leaves fewer: choose another pool, or merge none"
+    if config.pool in ("cls", "cls+mean") and not config.cls_token:
+        yield f"pool {config.pool!r} needs cls_token=True, or choose pool 'mean'"
+    if config.pool == "cls+distillation" and not (config.cls_token and config.distillation_token):
+        yield "pool 'cls+distillation' needs both cls_token=True and distillation_token=True"
+    if config.distillation_token and config.pool in ("cls", "cls+mean"):
+        yield f"a distillation token is read by pool 'cls+distillation' (got {config.pool!r}): set that, or drop it"
+    if config.pool == "none" and config.final_norm == "pooled":
+        yield "final_norm 'pooled' needs a pool, and pool is 'none': use final_norm 'tokens'"
+    if config.pool == "cls+mean" and config.final_norm == "pooled":
+        yield "final_norm 'pooled' is for one vector, and pool 'cls+mean' lays two side by side: use 'tokens'"
+    if config.representation_width > 0 and config.pool == "cls+distillation":
+        yield "a representation layer stands before one head, and 'cls+distillation' has two: representation_width=0"
+    if config.mlp == "swiglu" and config.activation != "silu":
+        yield f"mlp 'swiglu' is gated by silu, got activation {config.activation!r}: set activation='silu'"
+    if config.patch_norms and config.stem is not None:
+        yield "patch_norms normalise the pixels of a patch, and a stem leaves none: use one of them"
+    if kind in ("sincos-2d", "sincos-2d-moco") and config.width % 4 != 0:
+        yield f"positions {kind!r} split the width in four, got width {config.width}: use a multiple of 4"
+    if kind in ("sincos-1d", "learned-2d") and config.width % 2 != 0:
+        yield f"positions {kind!r} split the width in two, got width {config.width}: use an even width"
+    if kind == "sincos-2d-moco" and config.width == 4:
+        yield "positions 'sincos-2d-moco' need a width of at least 8, got 4"
+    if config.rotary is not None and config.per_head % 4 != 0:
+        yield f"rotary positions split the head width in four, got {config.per_head}: use a multiple of 4"
+    moving = "token merging" if config.merge_per_block else "patch dropout" if config.patch_dropout else ""
+    if moving and (config.axial or kind == "relative" or at != "stem"):
+        yield (
+            f"{moving} takes patches out of their grid, which axial attention, relative positions and positions "
+            "added at blocks need: leave one of them out"
+        )
+    if config.axial and kind == "relative":
+        yield "axial attention sees one line at a time, relative positions the whole grid: leave one of them out"
+    if config.kept_heads is not None:
+        if len(config.kept_heads) != config.depth:
+            yield f"kept_heads: expected one list for each of {config.depth} blocks, got {len(config.kept_heads)}"
         for block, kept in enumerate(config.kept_heads):
-            refuse(
-                not kept or list(kept) != sorted(set(kept)) or kept[-1] >= config.heads,
-                f"kept_heads of block {block}: expected rising numbers below {config.heads}, at least one, got {kept}",
-            )
-    return found
+            if not kept or list(kept) != sorted(set(kept)) or kept[-1] >= config.heads:
+                yield f"kept_heads of block {block}: expected rising numbers below {config.heads}, some, got {kept}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vitrail.checks import choice
+from vitrail.checks import check_choice
 from vitrail.errors import ConfigError
-from vitrail.network.attention import Attention
+from vitrail.network.attention import Attention, Kernel
 from vitrail.network.config import ACTIVATIONS, ViTConfig
-from vitrail.network.merging import merge
-from vitrail.network.positions import RotaryPositions, Rotation
-from vitrail.network.tokens import Place
+from vitrail.network.positions import RotaryAngles, RotaryPositions
+from vitrail.network.tokens import TokenLayout
 
 
 def activate(x: Tensor, activation: str, in_place: bool = False) -> Tensor:
@@ -35,7 +34,7 @@ class Mlp(nn.Module):
 
     def __init__(self, width: int, mlp_width: int, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.activation, self.dropout = choice("activation", activation, ACTIVATIONS), dropout
+        self.activation, self.dropout = check_choice("activation", activation, ACTIVATIONS), dropout
         self.up = nn.Linear(width, mlp_width)
         self.down = nn.Linear(mlp_width, width)
 
@@ -93,25 +92,22 @@ def drop_path(x: Tensor, rate: float) -> Tensor:
     return x * (keep / (1 - rate))
 
 
-class Passed(NamedTuple):
-    """What a block hands on; weights only where they were asked for."""
+class BlockOutput(NamedTuple):
+    """What a block hands on: tokens (B, T, D), and where they stand now."""
 
     tokens: Tensor
-    place: Place
-    weights: Tensor | None = None
+    layout: TokenLayout
 
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); or both side by side on one norm."""
 
-    def __init__(self, config: ViTConfig, index: int = 0, causal: bool = False) -> None:
+    def __init__(self, config: ViTConfig, index: int = 0) -> None:
         super().__init__()
-        self.merged = config.merged_in(index)
-        self.by_tokens, self.heeds = config.merge_by == "tokens", config.heeds_in(index)  # which are merged
-        self.joins = False  # whether the last layers of both branches add to the tokens themselves: packed ones can
         self.drop_path = config.drop_path * index / max(config.depth - 1, 1)
+        self.mlp_chunk = 0  # tokens that the MLP takes at a time; 0: all
         self.norm1 = build_norm(config)
-        self.attention = Attention.of_block(config, index, causal)
+        self.attention = Attention.of_block(config, index)
         self.norm2 = None if config.parallel else build_norm(config)
         self.mlp: Mlp | SwiGLU
         if config.mlp == "swiglu":
@@ -126,76 +122,33 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        place: Place,
-        rotation: Rotation | None = None,
+        layout: TokenLayout,
+        angles: RotaryAngles | None = None,
         head_mask: Tensor | None = None,
-        explicit: bool = False,
-        mlp_chunk: int = 0,
-        rows: Sequence[int] = (),
-        first: int = 0,
-    ) -> Passed:
-        """Tokens after the block; `explicit` also gives the attention weights, of all tokens or of `rows` alone.
-
-        With `first` only so many tokens gather and go on: the others are seen, and needed by nobody after. Prefix
-        tokens are never merged, so there is nothing to merge then.
-        """
+        kernel: Kernel | None = None,
+    ) -> BlockOutput:
+        """Equations 2 and 3 of the paper; a kernel given here takes the place of attention's own."""
         normed = self.norm1(x)
-        x = x[:, :first] if first else x
-        onto = x if self.joins else None
-        weights = None
-        if explicit or self.merged or first:
-            attended = self.attention.attend(
-                normed,
-                place=place,
-                rotation=rotation,
-                head_mask=head_mask,
-                explicit=explicit,
-                rows=rows,
-                onto=onto,
-                first=first,
-                heeds=self.heeds and self.merged > 0 and not first,
-            )
-            branch, weights = attended.output, attended.weights
-            normed = normed[:, :first] if first else normed
-        else:
-            branch = self.attention(normed, place=place, rotation=rotation, head_mask=head_mask, onto=onto)
-        x = branch if self.joins else x + self._branch(branch, self.scale1)
-        if self.norm2 is None:  # side by side
-            x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
-        if self.merged and not first:
-            metric = x if self.by_tokens else _mean_keys(attended.keys, head_mask)
-            x, place = merge(x, place, metric, self.merged, attended.heeded)
-        if self.norm2 is not None:
-            normed = self.norm2(x)
-            x = self.mlp(normed, x) if self.joins else x + self._branch(self._mlp(normed, mlp_chunk), self.scale2)
-        return Passed(x, place, weights)
+        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kernel)
+        x = x + self.branch(attended, self.scale1)  # (B, T, D)
+        normed = normed if self.norm2 is None else self.norm2(x)
+        x = x + self.branch(self.chunked_mlp(normed), self.scale2)  # (B, T, D)
+        return BlockOutput(x, layout)
 
-    def _branch(self, x: Tensor, scale: LayerScale | None) -> Tensor:
+    def branch(self, x: Tensor, scale: LayerScale | None) -> Tensor:
+        """What a branch adds to the tokens: scaled, and silenced for some images while training."""
         x = scale(x) if scale is not None else x
         return drop_path(x, self.drop_path) if self.training and self.drop_path else x
 
-    def _mlp(self, x: Tensor, chunk: int) -> Tensor:
-        """The MLP, `chunk` tokens at a time where memory is short; the result is the same."""
-        parts = [self.mlp(part) for part in x.split(chunk, dim=1)] if chunk else [self.mlp(x)]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    def chunked_mlp(self, x: Tensor) -> Tensor:
+        """The MLP, some tokens at a time where memory is short; the result is the same."""
+        parts = [self.mlp(part) for part in x.split(self.mlp_chunk, dim=1)] if self.mlp_chunk else [self.mlp(x)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _mean_keys(keys: Tensor, head_mask: Tensor | None) -> Tensor:
-    """Keys of every head (B, A, T, d) -> their mean (B, T, d); a silenced head has no say."""
-    keys = keys if head_mask is None else keys * head_mask.view(-1, 1, 1)
-    return keys.mean(dim=1)
-
-
-class Tape:
-    """What a pass through the encoder is asked to leave behind."""
-
-    def __init__(self, blocks: Sequence[int] = (), hidden: bool = False, rows: Sequence[int] = ()) -> None:
-        self.blocks = list(blocks)  # blocks whose attention weights are wanted
-        self.rows = list(rows)  # tokens whose rows of them are wanted; none named: all
-        self.wants_hidden = hidden
-        self.attention: dict[int, Tensor] = {}
-        self.hidden: list[Tensor] = []
-        self.places: list[Place] = []  # where the tokens stand that enter each block; last, those that leave
+# Who looks on: called with the number of each block, the tokens that enter it and their layout, and at the end with
+# those that leave the last. The kernel it gives, if any, serves that block in this pass.
+Observer = Callable[[int, Tensor, TokenLayout], Kernel | None]
 
 
 class Encoder(nn.Module):
@@ -205,11 +158,10 @@ class Encoder(nn.Module):
     tokens at a time. Both change memory, and no result but which values dropout picks.
     """
 
-    def __init__(self, config: ViTConfig, causal: bool = False) -> None:
+    def __init__(self, config: ViTConfig, build_block: Callable[[ViTConfig, int], Block] = Block) -> None:
         super().__init__()
-        self.mlp_chunk = 0
         self._checkpointing = False
-        self.blocks = nn.ModuleList(Block(config, index, causal) for index in range(config.depth))
+        self.blocks = nn.ModuleList(build_block(config, index) for index in range(config.depth))
 
     @property
     def checkpointing(self) -> bool:
@@ -224,48 +176,41 @@ class Encoder(nn.Module):
             )
         self._checkpointing = wanted
 
-    def like(self, other: Encoder) -> None:
-        """Take over how another encoder spends memory."""
+    @property
+    def mlp_chunk(self) -> int:
+        return int(self.blocks[0].mlp_chunk)  # type: ignore[arg-type]
+
+    @mlp_chunk.setter
+    def mlp_chunk(self, tokens: int) -> None:
+        for block in self.blocks:
+            block.mlp_chunk = tokens  # type: ignore[assignment]
+
+    def copy_memory_options(self, other: Encoder) -> None:
+        """Spend memory as another encoder does."""
         self.mlp_chunk, self._checkpointing = other.mlp_chunk, other.checkpointing
 
     def forward(
         self,
         x: Tensor,
-        place: Place,
+        layout: TokenLayout,
         additions: Sequence[Tensor] = (),
         rotary: RotaryPositions | None = None,
         head_mask: Sequence[Tensor] | None = None,
-        tape: Tape | None = None,
-        first: int = 0,
-    ) -> Passed:
-        """Tokens through every block, the last of which gives all or, without a tape, the `first`.
-
-        `tape` collects what was asked for on the way.
-        """
-        rotation = None
+        observer: Observer | None = None,
+    ) -> BlockOutput:
+        """Tokens (B, T, D) through every block, and where they stand in the end."""
+        angles = None
         for index, block in enumerate(self.blocks):
-            if tape is not None:
-                tape.places.append(place)
-                if tape.wants_hidden:
-                    tape.hidden.append(x)
-            if additions:
+            kernel = observer(index, x, layout) if observer is not None else None
+            if additions:  # positions at every block
                 x = x + additions[index]
-            if rotary is not None and place.places is not None:
-                rotation = rotary(place.places, index)
-            mask = head_mask[index] if head_mask is not None else None
-            explicit = tape is not None and index in tape.blocks
-            rows = tape.rows if explicit and tape else ()
-            wanted = first if tape is None and index == len(self.blocks) - 1 else 0
-            inputs = (x, place, rotation, mask, explicit, self.mlp_chunk, rows, wanted)
+            if rotary is not None and layout.coordinates is not None:
+                angles = rotary(layout.coordinates, index)
+            inputs = (x, layout, angles, head_mask[index] if head_mask is not None else None, kernel)
             if self.checkpointing and self.training and torch.is_grad_enabled():
-                passed = checkpoint(block, *inputs, use_reentrant=False)
+                x, layout = checkpoint(block, *inputs, use_reentrant=False)
             else:
-                passed = block(*inputs)
-            x, place = passed.tokens, passed.place
-            if tape is not None and passed.weights is not None:
-                tape.attention[index] = passed.weights
-        if tape is not None:
-            tape.places.append(place)
-            if tape.wants_hidden:
-                tape.hidden.append(x)
-        return Passed(x, place)
+                x, layout = block(*inputs)
+        if observer is not None:
+            observer(len(self.blocks), x, layout)
+        return BlockOutput(x, layout)

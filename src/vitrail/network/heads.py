@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vitrail.network.attention import Attention
+from vitrail.network.attention import Attention, Kernel
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Mlp, build_norm
-from vitrail.network.tokens import Place
+from vitrail.network.tokens import TokenLayout
 
 
-class Pooled(NamedTuple):
-    """The pooled vector, and how much of each token went into it: weights (B, T)."""
-
-    vector: Tensor
-    weights: Tensor
-
-
-def pool_weights(tokens: Tensor, place: Place, pool: str) -> Tensor:
-    """How much of each token a plain pool takes: (B, T), rows sum to 1."""
-    if pool == "cls+mean":
-        return (pool_weights(tokens, place, "cls") + pool_weights(tokens, place, "mean")) / 2
-    weights = tokens.new_zeros(tokens.shape[:2])
-    if pool == "mean":
-        weights[:, place.prefix :] = 1 if place.sizes is None else place.sizes[:, place.prefix :]
-    elif pool == "none":
-        weights[:] = 1
-    else:
-        weights[:, : 2 if pool == "cls+distillation" else 1] = 1
-    return weights / weights.sum(dim=1, keepdim=True)
-
-
-def mean_of_patches(tokens: Tensor, place: Place) -> Tensor:
+def mean_of_patches(tokens: Tensor, layout: TokenLayout) -> Tensor:
     """The mean of the patches (B, D); merged tokens count for all they stand for."""
-    patches = tokens[:, place.prefix :]
-    if place.sizes is None:
+    patches = tokens[:, layout.prefix :]
+    if layout.counts is None:
         return patches.mean(dim=1)
-    sizes = place.sizes[:, place.prefix :, None]
-    return ((patches * sizes).sum(dim=1) / sizes.sum(dim=1)).to(patches.dtype)
+    counts = layout.counts[:, layout.prefix :, None]
+    return ((patches * counts).sum(dim=1) / counts.sum(dim=1)).to(patches.dtype)
 
 
 class Pool(nn.Module):
@@ -54,25 +30,21 @@ class Pool(nn.Module):
         super().__init__()
         self.pool = pool
 
-    def forward(self, tokens: Tensor, place: Place) -> Tensor:
+    def forward(self, tokens: Tensor, layout: TokenLayout) -> Tensor:
         if self.pool == "cls":
             return tokens[:, 0]
         if self.pool == "cls+distillation":
             return tokens[:, :2]
         if self.pool == "none":
             return tokens
-        mean = mean_of_patches(tokens, place)
+        mean = mean_of_patches(tokens, layout)
         return torch.cat((tokens[:, 0], mean), dim=1) if self.pool == "cls+mean" else mean
-
-    def weigh(self, tokens: Tensor, place: Place) -> Pooled:
-        """The pooled vector with the weights of the tokens."""
-        return Pooled(self(tokens, place), pool_weights(tokens, place, self.pool))
 
 
 class AttentionPool(nn.Module):
     """MAP: a learned probe attends to the patches, then an MLP with a residual (big_vision, SigLIP).
 
-    Prefix tokens are left out, as in timm: registers hold no part of the picture.
+    Prefix tokens are left out, as in timm: registers hold no part of the image.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -82,28 +54,15 @@ class AttentionPool(nn.Module):
         self.norm = build_norm(config)
         self.mlp = Mlp(config.width, config.mlp_width, "gelu" if config.mlp == "swiglu" else config.activation)
 
-    def forward(self, tokens: Tensor, place: Place) -> Tensor:
-        patches, place = _without_prefix(tokens, place)
-        return self._finish(self.attention(self._probe(patches), patches, place=place))
-
-    def weigh(self, tokens: Tensor, place: Place) -> Pooled:
-        """The pooled vector with the probe's attention, averaged over its heads."""
-        patches, without = _without_prefix(tokens, place)
-        attended = self.attention.attend(self._probe(patches), patches, place=without, explicit=True)
-        weights = cast(Tensor, attended.weights).mean(dim=1)[:, 0]  # (B, N)
-        return Pooled(self._finish(attended.output), F.pad(weights, (place.prefix, 0)))
-
-    def _probe(self, tokens: Tensor) -> Tensor:
-        return self.probe.expand(tokens.shape[0], -1, -1)
-
-    def _finish(self, x: Tensor) -> Tensor:
-        x = x + self.mlp(self.norm(x))  # (B, 1, D)
-        return x[:, 0]
-
-
-def _without_prefix(tokens: Tensor, place: Place) -> tuple[Tensor, Place]:
-    sizes = None if place.sizes is None else place.sizes[:, place.prefix :]
-    return tokens[:, place.prefix :], place._replace(prefix=0, sizes=sizes)
+    def forward(self, tokens: Tensor, layout: TokenLayout, kernel: Kernel | None = None) -> Tensor:
+        r, counts = layout.prefix, layout.counts
+        patches = tokens[:, r:]  # (B, N, D)
+        layout = layout._replace(prefix=0, counts=None if counts is None else counts[:, r:])
+        probe = self.probe.expand(tokens.shape[0], -1, -1)  # (B, 1, D)
+        x = self.attention(probe, patches, layout=layout, kernel=kernel)  # (B, 1, D)
+        x = x + self.mlp(self.norm(x))
+        pooled: Tensor = x[:, 0]  # (B, D)
+        return pooled
 
 
 class Head(nn.Module):
@@ -114,6 +73,9 @@ class Head(nn.Module):
         width = config.representation_width or config.pooled_width
         self.representation = nn.Linear(config.pooled_width, width) if config.representation_width else None
         self.classify = nn.Linear(width, config.classes, bias=config.head_bias) if config.classes else None
+
+    def last_layers(self) -> list[nn.Linear]:
+        return [] if self.classify is None else [self.classify]
 
     def represent(self, pooled: Tensor) -> Tensor:
         """The embedding: what the last layer receives."""
@@ -130,6 +92,9 @@ class DistillationHead(nn.Module):
         super().__init__()
         self.classify = nn.Linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
         self.distil = nn.Linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
+
+    def last_layers(self) -> list[nn.Linear]:
+        return [] if self.classify is None or self.distil is None else [self.classify, self.distil]
 
     def represent(self, pooled: Tensor) -> Tensor:
         return pooled  # (B, 2, D)

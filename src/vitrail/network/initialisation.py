@@ -21,14 +21,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import init
 
+from vitrail.errors import ConfigError
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
-from vitrail.network.encoder import Mlp, SwiGLU
+from vitrail.network.encoder import LayerScale, Mlp, SwiGLU
 from vitrail.network.heads import AttentionPool, DistillationHead, Head
 from vitrail.network.patches import PatchEmbed
 from vitrail.network.positions import PositionTable, PositionTable2d, RelativeKeys
@@ -89,61 +91,78 @@ STYLES: dict[str, Style] = {
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ViTConfig) -> None:
-    """Fill every parameter of a fresh network by the config's style."""
+    """Fill every parameter of a fresh network by the config's style; a kind of module without a start is refused."""
     if next(model.parameters()).is_meta:
         return  # shapes only
     style = STYLES[config.initialisation]
     for module in model.modules():
-        _start(module, style, config)
-
-
-def _start(module: nn.Module, style: Style, config: ViTConfig) -> None:
-    if isinstance(module, PatchEmbed):
-        style.patch(module.projection.weight)
-        if module.projection.bias is not None:
-            zeros(module.projection.bias)
-    elif isinstance(module, Attention):
-        for part in module.qkv.weight.chunk(3):
-            style.dense(part)
-        start_dense(module.out, style)
-        if module.qkv.bias is not None:
-            zeros(module.qkv.bias)
-    elif isinstance(module, Mlp | SwiGLU):
-        for layer in (module.up, module.down):
-            style.dense(layer.weight)
-            style.mlp_bias(layer.bias)
-    elif isinstance(module, Tokens):
-        for token in (module.cls, module.distillation):
-            if token is not None:
-                style.cls(token)
-        if module.registers is not None:
-            init.normal_(module.registers, std=1e-6)
-    elif isinstance(module, PositionTable | PositionTable2d | RelativeKeys):
-        for table in module.parameters():
-            style.positions(table)
-    elif isinstance(module, AttentionPool):
-        init.xavier_uniform_(module.probe[0])
-    elif isinstance(module, Head | DistillationHead):
-        _start_head(module, style, config)
-    elif isinstance(module, Bottleneck):
-        zeros(module.norm3.weight)
-
-
-def _start_head(head: Head | DistillationHead, style: Style, config: ViTConfig) -> None:
-    if isinstance(head, Head):
-        layers = [head.classify]
-        if head.representation is not None:
-            start_dense(head.representation, style)
-    else:
-        layers = [head.classify, head.distil]
-    for layer in layers:
-        if layer is not None:
-            style.last(layer.weight)
-            if layer.bias is not None:
-                init.constant_(layer.bias, config.head_bias_init)
+        start = next((start for kinds, start in STARTS if isinstance(module, kinds)), None)
+        if start is not None:
+            start(module, style, config)
+        elif module is not model and module._parameters and not isinstance(module, AS_BUILT):
+            raise ConfigError(f"initialisation {config.initialisation!r} does not know how {type(module)} starts")
 
 
 def start_dense(layer: nn.Linear, style: Style) -> None:
     """A dense layer outside the MLPs, by a style."""
     style.dense(layer.weight)
     zeros(layer.bias)
+
+
+def _start_patches(patches: PatchEmbed, style: Style, config: ViTConfig) -> None:
+    style.patch(patches.projection.weight)
+    if patches.projection.bias is not None:
+        zeros(patches.projection.bias)
+
+
+def _start_attention(attention: Attention, style: Style, config: ViTConfig) -> None:
+    for part in attention.qkv.weight.chunk(3):  # q, k and v apart
+        style.dense(part)
+    start_dense(attention.out, style)
+    if attention.qkv.bias is not None:
+        zeros(attention.qkv.bias)
+
+
+def _start_mlp(mlp: Mlp | SwiGLU, style: Style, config: ViTConfig) -> None:
+    for layer in (mlp.up, mlp.down):
+        style.dense(layer.weight)
+        style.mlp_bias(layer.bias)
+
+
+def _start_tokens(tokens: Tokens, style: Style, config: ViTConfig) -> None:
+    for token in (tokens.cls, tokens.distillation):
+        if token is not None:
+            style.cls(token)
+    if tokens.registers is not None:
+        init.normal_(tokens.registers, std=1e-6)
+
+
+def _start_positions(positions: nn.Module, style: Style, config: ViTConfig) -> None:
+    for table in positions.parameters():
+        style.positions(table)
+
+
+def _start_head(head: Head | DistillationHead, style: Style, config: ViTConfig) -> None:
+    for layer in head.last_layers():
+        style.last(layer.weight)
+        if layer.bias is not None:
+            init.constant_(layer.bias, config.head_bias_init)
+    if isinstance(head, Head) and head.representation is not None:
+        start_dense(head.representation, style)
+
+
+# Who starts how, the first that fits; and what keeps the start that torch, or its own constructor, gave it.
+STARTS: tuple[tuple[Any, Callable[[Any, Style, ViTConfig], object]], ...] = (
+    (PatchEmbed, _start_patches),
+    (Attention, _start_attention),
+    (Mlp | SwiGLU, _start_mlp),
+    (Tokens, _start_tokens),
+    (PositionTable | PositionTable2d | RelativeKeys, _start_positions),
+    (AttentionPool, lambda pool, style, config: init.xavier_uniform_(pool.probe[0])),
+    (Head | DistillationHead, _start_head),
+    (Bottleneck, lambda unit, style, config: zeros(unit.norm3.weight)),
+)
+AS_BUILT = (
+    *(nn.Linear, nn.Conv2d, nn.Embedding, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm),
+    *(LayerScale, nn.ParameterList),  # its start is the config's; learned rotary frequencies
+)

@@ -7,13 +7,13 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from vitrail.checks import instance, pair, whole
+from vitrail.checks import check_int, check_pair, check_type
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Encoder, build_norm
 from vitrail.network.initialisation import STYLES, initialise, start_dense
 from vitrail.network.positions import Grid, PositionTable
-from vitrail.network.tokens import Place
+from vitrail.network.tokens import TokenLayout
 
 TABLES: Final = ("learned", "sincos-1d", "sincos-2d", "sincos-2d-moco")  # positions of one vector a place
 FIXED: Final = {  # what a decoder's config says of the parts that a decoder has not, or has in one form only
@@ -47,9 +47,9 @@ class MaskedDecoder(nn.Module):
 
     def __init__(self, config: ViTConfig, entering: int) -> None:
         super().__init__()
-        instance("config", config, ViTConfig)
+        check_type("config", config, ViTConfig)
         _check_config(config)
-        self.config, self.entering = config, whole("entering", entering)
+        self.config, self.entering = config, check_int("entering", entering)
         self.entry = nn.Linear(self.entering, config.width)
         self.mask_token = nn.Parameter(torch.zeros(1, config.width))
         self.positions = PositionTable(config)
@@ -65,12 +65,12 @@ class MaskedDecoder(nn.Module):
         `restore` (B, N) says where each patch stands once the kept ones are laid first and the masked ones after
         them. On another grid than the native one, which `grid` then names, positions are resampled.
         """
-        grid = self.config.grid if grid is None else pair("grid", grid)
+        grid = self.config.grid if grid is None else check_pair("grid", grid)
         self._check(tokens, restore, grid)
         x = self.entry(tokens)  # (B, 1 + kept, D')
         x = torch.cat((x[:, :1], self._fill(x[:, 1:], restore)), dim=1)  # (B, 1 + N, D')
         x = x + self.positions(grid)
-        x = self.norm(self.encoder(x, Place(grid, prefix=1)).tokens)
+        x = self.norm(self.encoder(x, TokenLayout(grid, prefix=1)).tokens)
         values: Tensor = self.predict(x[:, 1:])
         return values
 

@@ -2,7 +2,7 @@
 
 Bipartite soft matching (Bolya et al. 2023): patches are dealt into two sets in turn, each of the first set looks
 for its nearest in the second, and the closest pairs are joined. Prefix tokens take no part. Where the answer is read
-from the first token, a pair also counts as the closer the less that token heeds the patch that would leave.
+from the cls token, a pair also counts as the closer the less that token attends to the patch that would leave.
 """
 
 from __future__ import annotations
@@ -13,7 +13,69 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.network.tokens import Place
+from vitrail.network.attention import Attention, Kernel
+from vitrail.network.config import ViTConfig
+from vitrail.network.encoder import Block, BlockOutput
+from vitrail.network.positions import RotaryAngles
+from vitrail.network.tokens import TokenLayout
+
+
+class KeepKeys:
+    """A kernel that keeps the keys (B, A, T, d) and, where asked, how the cls token attends: (B, T)."""
+
+    def __init__(self, kernel: Kernel, wants_cls: bool, head_mask: Tensor | None) -> None:
+        self.kernel, self.wants_cls, self.head_mask = kernel, wants_cls, head_mask
+        self.keys: Tensor | None = None
+        self.cls_attention: Tensor | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        self.keys = k
+        if self.wants_cls:
+            self.cls_attention = cls_attention(q, k, bias, q.shape[-1] ** -0.5, self.head_mask)
+        return self.kernel(q, k, v, bias, dropout)
+
+
+class MergingBlock(Block):
+    """A block that joins tokens between attention and MLP; side by side, after both."""
+
+    def __init__(self, config: ViTConfig, index: int) -> None:
+        super().__init__(config, index)
+        self.merged = config.merged_in(index)  # tokens that go
+        self.by_tokens, self.by_cls = config.merge_by == "tokens", config.merges_by_cls(index)
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: TokenLayout,
+        angles: RotaryAngles | None = None,
+        head_mask: Tensor | None = None,
+        kernel: Kernel | None = None,
+    ) -> BlockOutput:
+        normed = self.norm1(x)
+        kept = KeepKeys(kernel or self.attention.kernel, self.by_cls, head_mask)
+        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kept)
+        x = x + self.branch(attended, self.scale1)
+        if self.norm2 is None:  # side by side
+            x = x + self.branch(self.chunked_mlp(normed), self.scale2)
+        keys = kept.keys if angles is None else None
+        metric = x if self.by_tokens else mean_keys(self.attention, normed, keys, head_mask)
+        x, layout = merge(x, layout, metric, self.merged, kept.cls_attention)
+        if self.norm2 is not None:
+            x = x + self.branch(self.chunked_mlp(self.norm2(x)), self.scale2)
+        return BlockOutput(x, layout)
+
+
+def mean_keys(attention: Attention, normed: Tensor, keys: Tensor | None, head_mask: Tensor | None) -> Tensor:
+    """Keys of every head as they are projected, before any norm and rotation, averaged: (B, T, d)."""
+    if keys is None or attention.key_norm is not None:
+        keys = attention.project(normed)[1]
+    keys = keys if head_mask is None else keys * head_mask.view(-1, 1, 1)  # a silenced head has no say
+    return keys.mean(dim=1)
+
+
+def build_block(config: ViTConfig, index: int) -> Block:
+    """The block that a config asks for at a depth."""
+    return MergingBlock(config, index) if config.merged_in(index) else Block(config, index)
 
 
 class Matching(NamedTuple):
@@ -30,8 +92,8 @@ def most_joined(patches: int, count: int) -> int:
     return min(count, patches // 2)
 
 
-def heed(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, mask: Tensor | None = None) -> Tensor:
-    """How much the first token attends to each, mean over heads: q and k (B, A, T, d), bias (B, 1, 1, T) -> (B, T).
+def cls_attention(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, mask: Tensor | None = None) -> Tensor:
+    """How much the cls token attends to each, mean over heads: q and k (B, A, T, d), bias (B, 1, 1, T) -> (B, T).
 
     A mask (A,) scales heads: a silenced one has no say. By sums, since products of so thin matrices are slower.
     """
@@ -57,11 +119,11 @@ def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = 
     metric = F.normalize(metric, dim=-1)
     scores = metric[:, 0::2] @ metric[:, 1::2].transpose(1, 2)  # (B, ceil(N/2), floor(N/2))
     partner = scores.argmax(dim=-1, keepdim=True)
-    best = scores.gather(2, partner)[..., 0]  # not `max`: OpenVINO 2026.4 was wrong where a row is added to that
+    best = scores.gather(2, partner)[..., 0]  # not `max`: one runtime was wrong where a row is added to that
     if weights is not None:  # below 1e-6 a distance is rounding, and the weight alone decides
         best = (1 - best).clamp(min=1e-6) * -weights[:, prefix::2].sqrt()
     # Where two pairs are equally close the first is joined, whatever the machine or runtime: a stable sort in operators
-    # that ONNX has. The handicap is far below the rounding of a likeness.
+    # that every runtime has. The handicap is far below the rounding of a likeness.
     handicap = torch.arange(best.shape[1], dtype=torch.float64, device=metric.device) * -1e-14
     first = (best + handicap).topk(count, dim=-1).indices  # (B, count), numbers in the first set
     image = torch.arange(b, device=metric.device)[:, None]
@@ -70,40 +132,44 @@ def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = 
     partners = (partner[..., 0].gather(1, first) * 2 + (start + 1)).flatten()
 
     staying = torch.ones(b * t, dtype=torch.long, device=metric.device).scatter_(0, joins, 0)
-    place = staying.cumsum(dim=0) - 1  # the new number of every token that stays
-    into = place.index_select(0, partners)
+    rank = staying.cumsum(dim=0) - 1  # the new number of every token that stays
+    into = rank.index_select(0, partners)
     # an order with all that leave at its end, which is cut off: no shape depends on values, and no slot is filled twice
     numbers = torch.arange(b * t, device=metric.device)
-    slot = torch.where(staying == 1, place, numbers - place + (b * left - 1))
+    slot = torch.where(staying == 1, rank, numbers - rank + (b * left - 1))
     stays = torch.empty_like(slot).scatter_(0, slot, numbers)[: b * left]
-    target = place.scatter(0, joins, into).view(b, t) - image * left
+    target = rank.scatter(0, joins, into).view(b, t) - image * left
     return Matching(stays, joins, into, target)
 
 
-def merge(x: Tensor, place: Place, metric: Tensor, count: int, weights: Tensor | None = None) -> tuple[Tensor, Place]:
-    """Join tokens x (B, T, D) by metric (B, T, d) and weights (B, T); place keeps sizes, sources, mean coordinates."""
-    r = place.prefix
+def merge(
+    x: Tensor, layout: TokenLayout, metric: Tensor, count: int, weights: Tensor | None = None
+) -> tuple[Tensor, TokenLayout]:
+    """Join tokens x (B, T, D) by metric (B, T, d) and weights (B, T); the layout says what each then holds."""
+    r = layout.prefix
     b, t, _ = x.shape
     count = most_joined(t - r, count)
     if not count:  # one patch left has no partner
-        return x, place
+        return x, layout
     matching = match(metric, count, r, weights)
     ones = torch.ones(b, t, device=x.device)  # fp32: counts exact
-    sizes, share = join_sizes(ones if place.sizes is None else place.sizes, matching)
-    places = place.places
-    if places is not None:
-        places = join(F.pad(places.expand(b, -1, -1), (0, 0, r, 0)), matching, share)[:, r:]
-    sources = matching.target[:, r:] - r
-    sources = sources if place.sources is None else sources.gather(1, place.sources)
-    return join(x, matching, share), Place(place.grid, r, places, sizes, sources)
+    counts, share = join_counts(ones if layout.counts is None else layout.counts, matching)
+    points = layout.coordinates
+    if points is not None:
+        points = join(F.pad(points.expand(b, -1, -1), (0, 0, r, 0)), matching, share)[:, r:]
+    patch_to_token = matching.target[:, r:] - r
+    patch_to_token = (
+        patch_to_token if layout.patch_to_token is None else patch_to_token.gather(1, layout.patch_to_token)
+    )
+    return join(x, matching, share), TokenLayout(layout.grid, r, points, counts, patch_to_token)
 
 
-def join_sizes(sizes: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
-    """Sizes of tokens before (B, T) -> after (B, left); and of each that leaves, its share of the one it joins."""
-    before = sizes.flatten()
+def join_counts(counts: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
+    """Counts of tokens before (B, T) -> after (B, left); and of each that leaves, its share of the one it joins."""
+    before = counts.flatten()
     joining = before.index_select(0, matching.joins)
     after = before.index_select(0, matching.stays).scatter_add_(0, matching.into, joining)
-    return after.view(sizes.shape[0], -1), joining / after.index_select(0, matching.into)
+    return after.view(counts.shape[0], -1), joining / after.index_select(0, matching.into)
 
 
 def join(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
@@ -122,36 +188,8 @@ def join(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
     return kept.view(b, -1, width).to(x.dtype)
 
 
-def unmerge(patches: Tensor, place: Place) -> Tensor:
+def unmerge(patches: Tensor, layout: TokenLayout) -> Tensor:
     """Give every original patch the token that holds it: (B, left, D) -> (B, N, D)."""
-    if place.sources is None:
+    if layout.patch_to_token is None:
         return patches
-    return patches.gather(1, place.sources[..., None].expand(-1, -1, patches.shape[-1]))
-
-
-def spread(row: Tensor, place: Place) -> Tensor:
-    """What tokens have (B, …, T), shared out among the patches that each holds: (B, …, R+N); sums stay."""
-    if place.sources is None or place.sizes is None:
-        return row
-    r = place.prefix
-    each = row / _for_each(place.sizes, row)
-    return torch.cat((row[..., :r], each[..., r:].gather(-1, _for_each(place.sources, row))), dim=-1)
-
-
-def collect(row: Tensor, place: Place) -> Tensor:
-    """What the patches have (B, …, R+N), summed up in the tokens that hold them: (B, …, T)."""
-    if place.sources is None or place.sizes is None:
-        return row
-    r = place.prefix
-    empty = row.new_zeros(*row.shape[:-1], place.sizes.shape[1] - r)
-    return torch.cat((row[..., :r], empty.scatter_add(-1, _for_each(place.sources, row), row[..., r:])), dim=-1)
-
-
-def carry(row: Tensor, after: Place, before: Place) -> Tensor:
-    """A row over tokens after a merging, taken back to those before it, each by its share of the mean."""
-    return collect(spread(row, after), before)
-
-
-def _for_each(values: Tensor, rows: Tensor) -> Tensor:
-    """Values of an image (B, n), the same for each of its rows (B, …, m): (B, …, n)."""
-    return values.view(len(rows), *[1] * (rows.ndim - 2), -1).expand(*rows.shape[:-1], -1)
+    return patches.gather(1, layout.patch_to_token[..., None].expand(-1, -1, patches.shape[-1]))

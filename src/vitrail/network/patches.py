@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vitrail.checks import pair
+from vitrail.checks import check_pair
 from vitrail.errors import InputError
-from vitrail.network.config import Resample, ViTConfig
+from vitrail.network.config import ViTConfig
 
 
 def patchify(pixels: Tensor, patch_size: int | tuple[int, int], channels_last: bool = False) -> Tensor:
@@ -18,7 +16,7 @@ def patchify(pixels: Tensor, patch_size: int | tuple[int, int], channels_last: b
     if pixels.ndim != 4:
         raise InputError(f"expected pixels (B, C, H, W), got {tuple(pixels.shape)}")
     b, c, height, width = pixels.shape
-    p, q = pair("patch_size", patch_size)
+    p, q = check_pair("patch_size", patch_size)
     if height % p or width % q:
         raise InputError(f"pixels {height}x{width} do not divide into patches of {p}x{q}")
     cells = pixels.reshape(b, c, height // p, p, width // q, q)  # (B, C, h, P, w, P)
@@ -31,7 +29,7 @@ def unpatchify(
 ) -> Tensor:
     """The inverse of patchify: (B, N, C*P*P) -> (B, C, H, W)."""
     b, n, values = patches.shape
-    (h, w), (p, q) = grid, pair("patch_size", patch_size)
+    (h, w), (p, q) = grid, check_pair("patch_size", patch_size)
     if n != h * w or values % (p * q):
         raise InputError(f"{n} patches of {values} values do not fill a grid of {h}x{w} with patches of {p}x{q}")
     c = values // (p * q)
@@ -52,8 +50,6 @@ def channels_first(pixels: Tensor) -> Tensor:
 class PatchEmbed(nn.Module):
     """Project every patch: slice, flatten, linear. Equals a convolution whose stride is its size, and is faster."""
 
-    takes_bytes = False  # a packed one normalises 8-bit pixels itself
-
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.channels = config.stem.channels if config.stem else config.channels
@@ -73,21 +69,3 @@ class PatchEmbed(nn.Module):
         patches = patches if self.norm_before is None else self.norm_before(patches)
         patches = self.projection(patches)  # (B, N, D)
         return patches if self.norm_after is None else cast(Tensor, self.norm_after(patches))
-
-
-def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample | None = None) -> Tensor:
-    """A patch kernel (D, C, P, P) for another patch size, such that resized patches give the same tokens.
-
-    The pseudo-inverse of the resize matrix, after FlexiViT (Beyer et al. 2022).
-    """
-    old = (weight.shape[2], weight.shape[3])
-    if old == tuple(patch_size):
-        return weight
-    policy = policy or Resample()
-    align = None if policy.mode == "nearest" else policy.align_corners
-    basis = torch.eye(old[0] * old[1], dtype=torch.float64).reshape(-1, 1, *old)
-    resized = F.interpolate(basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias)
-    matrix = resized.reshape(old[0] * old[1], -1)  # old values x new values
-    inverse = torch.linalg.pinv(matrix)  # new values x old values
-    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T
-    return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)

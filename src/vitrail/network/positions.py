@@ -35,12 +35,12 @@ def sincos_2d(grid: Grid, width: int, moco: bool = False) -> Tensor:
     quarter = width // 4
     steps = quarter - 1 if moco else quarter
     frequency = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64) / steps)
-    row, column = coordinates(grid).double().unbind(-1)
+    row, column = grid_coordinates(grid).double().unbind(-1)
     x, y = column[:, None] * frequency, row[:, None] * frequency
     return torch.cat((x.sin(), x.cos(), y.sin(), y.cos()), dim=1).float()
 
 
-def coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
+def grid_coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
     """Row and column of every patch, row by row: (N, 2)."""
     rows = torch.arange(grid[0], dtype=torch.float32, device=device)
     columns = torch.arange(grid[1], dtype=torch.float32, device=device)
@@ -70,7 +70,7 @@ class PositionTable(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         kind, self.grid, self.slots = config.positions.kind, config.grid, config.slots
-        self.policy, self.anew = config.positions.resample, kind == "sincos-2d-moco"
+        self.policy, self.recompute_on_resize = config.positions.resample, kind == "sincos-2d-moco"
         patches = self.grid[0] * self.grid[1]
         if kind == "learned":
             self.table = nn.Parameter(torch.zeros(self.slots + patches, config.width))
@@ -84,7 +84,7 @@ class PositionTable(nn.Module):
         """
         if grid == self.grid:
             return self.table
-        if self.anew:
+        if self.recompute_on_resize:
             return fixed_table("sincos-2d-moco", grid, self.slots, self.table.shape[1]).to(self.table)
         slots, patches = self.table[: self.slots], self.table[self.slots :]
         return torch.cat((slots, resample(patches, self.grid, grid, self.policy)))
@@ -145,7 +145,7 @@ class RelativeKeys(nn.Module):
         """
         keys = self.table.T.to(queries.dtype)
         scores = queries[..., prefix:, :] @ keys * queries.shape[-1] ** -0.5  # (B, A, N, 2*N0-1)
-        rows, columns = coordinates(grid, queries.device).unbind(-1)
+        rows, columns = grid_coordinates(grid, queries.device).unbind(-1)
         rows = rows * ((self.grid[0] - 1) / max(grid[0] - 1, 1))
         places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))
         offsets = places[:, None] - places[None, :] + (self.table.shape[0] // 2)  # (N, N), query past key
@@ -165,7 +165,7 @@ class RelativeKeys(nn.Module):
 # ---- rotary positions: queries and keys are turned -------------------------------------------------------------
 
 
-class Rotation(NamedTuple):
+class RotaryAngles(NamedTuple):
     """Cosines and sines for every patch, (…, N, d), and how values pair up: (0, 1), (2, 3)… or (0, d/2)…"""
 
     cos: Tensor
@@ -173,9 +173,9 @@ class Rotation(NamedTuple):
     halves: bool
 
 
-def turn(x: Tensor, rotation: Rotation, prefix: int) -> Tensor:
+def apply_rotary(x: Tensor, angles: RotaryAngles, prefix: int) -> Tensor:
     """Turn the patches of queries or keys (B, A, T, d); prefix tokens stay as they are."""
-    cos, sin, halves = rotation
+    cos, sin, halves = angles
     patches = x[..., prefix:, :]
     if halves:
         first, second = patches.chunk(2, dim=-1)
@@ -187,7 +187,7 @@ def turn(x: Tensor, rotation: Rotation, prefix: int) -> Tensor:
 
 
 class RotaryPositions(nn.Module):
-    """Angles from the places of patches; the mixed kind learns its frequencies per block and head."""
+    """Angles from the coordinates of patches; the mixed kind learns its frequencies per block and head."""
 
     def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
         super().__init__()
@@ -200,41 +200,41 @@ class RotaryPositions(nn.Module):
                 nn.Parameter(mixed_frequencies(heads, config.per_head, rotary.theta)) for heads in kept
             )
 
-    def places(self, grid: Grid, device: torch.device) -> Tensor:
+    def coordinates(self, grid: Grid, device: torch.device) -> Tensor:
         """Where the patches stand, in the units of this kind: (N, 2)."""
-        places = coordinates(grid, device)
+        points = grid_coordinates(grid, device)
         if self.rotary.kind != "dinov3":
-            return places
-        rows, columns = places.unbind(-1)
-        places = torch.stack(((rows + 0.5) / grid[0], (columns + 0.5) / grid[1]), dim=-1)
-        places = places * 2 - 1  # centres, each axis from -1 to 1
-        return self._augmented(places) if self.training else places
+            return points
+        rows, columns = points.unbind(-1)
+        points = torch.stack(((rows + 0.5) / grid[0], (columns + 0.5) / grid[1]), dim=-1)
+        points = points * 2 - 1  # centres, each axis from -1 to 1
+        return self._augmented(points) if self.training else points
 
-    def _augmented(self, places: Tensor) -> Tensor:
+    def _augmented(self, points: Tensor) -> Tensor:
         """Shift, jitter per axis and rescale at random, so that other sizes are not new (DINOv3)."""
         shift, jitter, rescale = self.rotary.shift, self.rotary.jitter, self.rotary.rescale
         if shift:
-            places = places + torch.empty_like(places[0]).uniform_(-shift, shift)
+            points = points + torch.empty_like(points[0]).uniform_(-shift, shift)
         if jitter > 1:
-            places = places * torch.empty_like(places[0]).uniform_(-math.log(jitter), math.log(jitter)).exp()
+            points = points * torch.empty_like(points[0]).uniform_(-math.log(jitter), math.log(jitter)).exp()
         if rescale > 1:
-            places = places * places.new_empty(1).uniform_(-math.log(rescale), math.log(rescale)).exp()
-        return places
+            points = points * points.new_empty(1).uniform_(-math.log(rescale), math.log(rescale)).exp()
+        return points
 
-    def forward(self, places: Tensor, block: int) -> Rotation:
-        """The turn of every patch in a block; places (N, 2), or (B, N, 2) where patches have moved."""
-        places = places[..., None, :, :]  # room for the heads: (…, 1, N, 2)
-        row, column = places[..., :1], places[..., 1:]
+    def forward(self, points: Tensor, block: int) -> RotaryAngles:
+        """The turn of every patch in a block; points (N, 2), or (B, N, 2) where patches have moved."""
+        points = points[..., None, :, :]  # room for the heads: (…, 1, N, 2)
+        row, column = points[..., :1], points[..., 1:]
         if self.mixed is not None:
-            along_rows, along_columns = self.mixed[block].to(places.dtype)[:, :, None].unbind(1)  # (A, 1, d/2)
+            along_rows, along_columns = self.mixed[block].to(points.dtype)[:, :, None].unbind(1)  # (A, 1, d/2)
             angle = row * along_rows + column * along_columns  # (…, A, N, d/2); no matmul, which autocast would round
         else:
-            frequency = axis_frequencies(self.rotary, self.head_width, places.device)
+            frequency = axis_frequencies(self.rotary, self.head_width, points.device)
             first, second = (row, column) if self.rotary.kind == "dinov3" else (column, row)
             angle = torch.cat((first * frequency, second * frequency), dim=-1)  # (…, 1, N, d/2)
         halves = self.rotary.kind == "dinov3"
         angle = torch.cat((angle, angle), dim=-1) if halves else angle.repeat_interleave(2, dim=-1)
-        return Rotation(angle.cos(), angle.sin(), halves)
+        return RotaryAngles(angle.cos(), angle.sin(), halves)
 
 
 def axis_frequencies(rotary: Rotary, head_width: int, device: torch.device | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vitrail.checks import settings
+from vitrail.checks import check_fields
 from vitrail.errors import ConfigError, nearest
 from vitrail.network.config import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 
@@ -183,7 +183,7 @@ def preset(name: str, **changes: Any) -> ViTConfig:
     """The config of a name, with changes: preset("vit-b16", classes=10)."""
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: {nearest(str(name), PRESETS)} (`vitrail models` lists all)")
-    changes = settings(ViTConfig, changes)
+    changes = check_fields(ViTConfig, changes)
     return replace(PRESETS[name], **changes)
 
 

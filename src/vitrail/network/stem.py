@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import choice
+from vitrail.checks import check_choice
 from vitrail.network.config import STANDARDISATIONS, ConvStem, ResNetStem
 
 
@@ -103,7 +103,7 @@ class StandardisedConv(nn.Conv2d):
         standardise: str = "deviation",
     ) -> None:
         super().__init__(entering, leaving, size, stride=stride, bias=False)
-        self.eps, self.standardise = eps, choice("standardise", standardise, STANDARDISATIONS)
+        self.eps, self.standardise = eps, check_choice("standardise", standardise, STANDARDISATIONS)
 
     @classmethod
     def of_stem(cls, stem: ResNetStem, entering: int, leaving: int, size: int, stride: int = 1) -> StandardisedConv:

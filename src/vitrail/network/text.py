@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import flags, instance, whole
+from vitrail.checks import check_bools, check_int, check_type
 from vitrail.errors import InputError
+from vitrail.network.attention import causal_kernel
 from vitrail.network.config import Positions, ViTConfig
-from vitrail.network.encoder import Encoder, Passed, Tape, build_norm
+from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer, build_norm
 from vitrail.network.initialisation import initialise
-from vitrail.network.modes import evaluating
-from vitrail.network.tokens import Place
+from vitrail.network.surgery import eval_mode
+from vitrail.network.tokens import TokenLayout
 
 DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
 
@@ -39,16 +40,16 @@ class TextConfig:
     attention_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("vocabulary", self.vocabulary)
-        whole("block_size", self.block_size)
-        whole("width", self.width)
-        whole("mlp_width", self.mlp_width, least=0)
-        flags(self, "head_bias")
+        check_int("vocabulary", self.vocabulary)
+        check_int("block_size", self.block_size)
+        check_int("width", self.width)
+        check_int("mlp_width", self.mlp_width, least=0)
+        check_bools(self, "head_bias")
         _ = self.blocks  # refuses the rest
 
     @property
     def blocks(self) -> ViTConfig:
-        """The description of the blocks: a text is a picture one row high, its tokens the patches."""
+        """The description of the blocks: a text is an image one row high, its tokens the patches."""
         return ViTConfig(
             image_size=(1, self.block_size),
             patch_size=(1, 1),
@@ -75,12 +76,12 @@ class TextDecoder(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        instance("config", config, TextConfig)
+        check_type("config", config, TextConfig)
         self.config = config
         blocks = config.blocks
         self.tokens = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.block_size, config.width)
-        self.encoder = Encoder(blocks, causal=True)
+        self.encoder = Encoder(blocks, _causal_block)
         self.norm = build_norm(blocks)
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
         initialise(self, blocks)
@@ -94,10 +95,10 @@ class TextDecoder(nn.Module):
         self._check(ids, self.config.block_size)
         return self._logits(ids)
 
-    def encode(self, ids: Tensor, tape: Tape | None = None) -> Tensor:
-        """Tokens after the last block (B, T, D); a tape collects hidden states and attention on the way."""
+    def encode(self, ids: Tensor, observer: Observer | None = None) -> Tensor:
+        """Tokens after the last block (B, T, D); a kernel that an observer brings must be causal itself."""
         self._check(ids, self.config.block_size)
-        return self._encode(ids, tape)
+        return self._encode(ids, observer)
 
     def loss(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over all places; without targets, each token of `ids` foretells the next."""
@@ -135,19 +136,19 @@ class TextDecoder(nn.Module):
             if generator is not None:
                 raise InputError("generate takes a seed or a generator, got both: leave one out")
             generator = torch.Generator(ids.device).manual_seed(seed)
-        with evaluating(self):
+        with eval_mode(self):
             for _ in range(new_tokens):
                 context = ids[:, -self.config.block_size :]
                 last = self._logits(context)[:, -1].float()  # (B, V)
                 ids = torch.cat((ids, draw(last, temperature, top_k, generator).to(ids.dtype)), dim=1)
         return ids
 
-    def _encode(self, ids: Tensor, tape: Tape | None = None) -> Tensor:
+    def _encode(self, ids: Tensor, observer: Observer | None = None) -> Tensor:
         t = ids.shape[1]
         x = self.tokens(ids) + self.positions.weight[:t]  # (B, T, D)
         x = F.dropout(x, self.config.dropout, self.training)
-        passed: Passed = self.encoder(x, Place((1, t), 0), tape=tape)
-        return passed.tokens
+        encoded: BlockOutput = self.encoder(x, TokenLayout((1, t), 0), observer=observer)
+        return encoded.tokens
 
     def _logits(self, ids: Tensor) -> Tensor:
         logits: Tensor = self.head(self.norm(self._encode(ids)))
@@ -170,6 +171,13 @@ class TextDecoder(nn.Module):
         least, most = (int(each) for each in ids.aminmax())
         if least < 0 or most >= self.config.vocabulary:
             raise InputError(f"{name}: expected numbers from 0 to {self.config.vocabulary - 1}, got {least} to {most}")
+
+
+def _causal_block(config: ViTConfig, index: int) -> Block:
+    """A block whose tokens see nothing that comes after them."""
+    block = Block(config, index)
+    block.attention.kernel = causal_kernel
+    return block
 
 
 def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:

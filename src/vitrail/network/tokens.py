@@ -12,14 +12,14 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.positions import Grid, RotaryPositions, build_tables
 
 
-class Place(NamedTuple):
+class TokenLayout(NamedTuple):
     """Where the tokens stand; travels beside them through the encoder."""
 
-    grid: Grid  # patches per column and row
+    grid: Grid  # (h, w): patches per column and row
     prefix: int  # R
-    places: Tensor | None = None  # (N, 2) or (B, N, 2): coordinates that rotary positions turn by
-    sizes: Tensor | None = None  # (B, T): how many tokens each merged token stands for
-    sources: Tensor | None = None  # (B, N): the patch token that now holds each original patch
+    coordinates: Tensor | None = None  # (N, 2) or (B, N, 2): where rotary positions take each patch to be
+    counts: Tensor | None = None  # (B, T): how many tokens each merged token stands for
+    patch_to_token: Tensor | None = None  # (B, N): the patch token that now holds each original patch
 
 
 class Tokens(nn.Module):
@@ -37,9 +37,9 @@ class Tokens(nn.Module):
         self.tables = build_tables(config)
         self.rotary = RotaryPositions(config, config.rotary) if config.rotary else None
 
-    def forward(self, patches: Tensor, grid: Grid) -> tuple[Tensor, Place]:
+    def forward(self, patches: Tensor, grid: Grid) -> tuple[Tensor, TokenLayout]:
         """Tokens (B, T, D) and where they stand."""
-        places = self.rotary.places(grid, patches.device) if self.rotary is not None else None
+        coordinates = self.rotary.coordinates(grid, patches.device) if self.rotary is not None else None
         prefix: list[Tensor] = [each for each in (self.cls, self.distillation) if each is not None]
         named = torch.cat(prefix) if prefix else None
         if self.at_stem and len(self.tables):
@@ -48,12 +48,12 @@ class Tokens(nn.Module):
             if named is not None and self.slots:
                 named = named + table[: self.slots]
         if self.training and self.patch_dropout > 0:
-            patches, places = drop_patches(patches, places, self.patch_dropout)
+            patches, coordinates = drop_patches(patches, coordinates, self.patch_dropout)
         parts = [each for each in (named, self.registers) if each is not None]  # registers have no position
         parts = [part.expand(patches.shape[0], -1, -1) for part in parts]
         tokens = torch.cat([*parts, patches], dim=1) if parts else patches  # (B, T, D)
         tokens = F.dropout(tokens, self.dropout, self.training) if self.dropout else tokens
-        return tokens, Place(grid, self.prefix, places)
+        return tokens, TokenLayout(grid, self.prefix, coordinates)
 
     def additions(self, grid: Grid) -> list[Tensor]:
         """What to add before each block: (T, D) a block, where positions are added there; else nothing."""
@@ -68,12 +68,12 @@ class Tokens(nn.Module):
         return padded if len(padded) == self.depth else padded * self.depth
 
 
-def drop_patches(patches: Tensor, places: Tensor | None, share: float) -> tuple[Tensor, Tensor | None]:
+def drop_patches(patches: Tensor, coordinates: Tensor | None, share: float) -> tuple[Tensor, Tensor | None]:
     """Leave out a share of the patches, other ones for each image; at least one stays."""
     b, n, width = patches.shape
     keep = max(1, round(n * (1 - share)))
     chosen = torch.rand(b, n, device=patches.device).argsort(dim=1)[:, :keep].sort(dim=1).values  # (B, keep)
     patches = patches.gather(1, chosen[..., None].expand(-1, -1, width))
-    if places is not None:
-        places = places.expand(b, -1, -1).gather(1, chosen[..., None].expand(-1, -1, 2))
-    return patches, places
+    if coordinates is not None:
+        coordinates = coordinates.expand(b, -1, -1).gather(1, chosen[..., None].expand(-1, -1, 2))
+    return patches, coordinates

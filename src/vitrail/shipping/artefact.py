@@ -13,17 +13,18 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from vitrail.about import About
 from vitrail.checkpoint import Checkpoint, Provenance, content_hash, write_proven
+from vitrail.checkpoint.safetensors_io import read_all, read_safetensors
 from vitrail.errors import CheckpointError, InputError, VitrailError
+from vitrail.files import path_text
+from vitrail.images.model_info import About
 from vitrail.network.config import ViTConfig
-from vitrail.network.vit import ViT, on_meta
-from vitrail.opened import path_text
+from vitrail.network.surgery import build_empty
+from vitrail.network.vit import ViT
 from vitrail.shipping.folding import fold
 from vitrail.shipping.kernels import Bytes
 from vitrail.shipping.packed import LOOSELY, Packed, notes_of, possible, proof
 from vitrail.shipping.packing import Plan, pack
-from vitrail.stored import read_all, read_safetensors
 
 KEY: Final = "vitrail.packed"  # of the JSON in the file's metadata
 # What older readers would not know of: in 2 unclear answers are given again by all tokens; in 3 without int8, too, by
@@ -154,7 +155,7 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
         raise CheckpointError(f"its plan is one of format {_format(plan, plan.clear)}, got {number}: make it again")
     usable, notes = possible(plan)
     config, about = ViTConfig.from_dict(description["config"]), About.from_dict(description["about"])
-    model = on_meta(config)
+    model = build_empty(config)
     bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
     exact = {name.removeprefix(EXACT): value for name, value in tensors.items() if name.startswith(EXACT)}
     if usable is None or usable != plan:  # this machine lacks what the file was made for: back to floats
@@ -164,7 +165,7 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, bytes_of)
     whole = None
     if usable is not None and plan.clear > 1 and usable.doubled and number > 2:
-        other = on_meta(config.unmerged)
+        other = build_empty(config.unmerged)
         for name, value in other.state_dict().items():
             if value.is_floating_point() and _is_twice(name, plan) and name not in exact:
                 raise CheckpointError(f"{name}: it is not there in the precision that unclear answers need")

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
-from vitrail.checks import instance, whole
+from vitrail.checks import check_int, check_type
 from vitrail.errors import InputError, VitrailError, nearest
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime, open_exported
-from vitrail.network.cost import estimate
+from vitrail.insight.cost import estimate
 from vitrail.shipping.artefact import open_packed, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.exporting import export
@@ -43,13 +43,13 @@ class Row(NamedTuple):
     size: tuple[int, int]  # height and width
     batch: int
     milliseconds: float  # of one pass
-    pictures_per_second: float
+    images_per_second: float
     ratio: float  # to eager at the same batch
     of_limit: float | None  # of what the machine's products could do in that precision
     difference: float  # from eager, of the largest logit, on random pixels
     start_seconds: float
     memory_bytes: int | None  # None where the system does not tell
-    largest_batch: int | None  # that fits into the memory free now, by what more pictures were seen to take
+    largest_batch: int | None  # that fits into the memory free now, by what more images were seen to take
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def bench(
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
-    `sizes` are sides of square pictures, by default the network's own size.
+    `sizes` are sides of square images, by default the network's own size.
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
     """
-    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
     for batch in batches:
-        whole("batch", batch, error=InputError)
+        check_int("batch", batch, error=InputError)
     for kind in runtimes:
         if kind not in KINDS:
             raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
@@ -105,7 +105,7 @@ def bench(
 
 
 def replaced(preprocess: Preprocess, side: int) -> Preprocess:
-    """The same for square pictures of another size."""
+    """The same for square images of another size."""
     return Preprocess.from_dict(preprocess.to_dict() | {"size": [side, side]})
 
 
@@ -172,7 +172,7 @@ def _timed(
     made: dict[str, Runtime],
     batch: int,
     rounds: int,
-    gflops: float,  # of one picture
+    gflops: float,  # of one image
     rates: dict[str, float],
     alone: dict[str, Alone],
 ) -> list[Row]:
@@ -216,7 +216,7 @@ class Alone(NamedTuple):
     largest: int | None
 
 
-SEVERAL: Final = 32  # pictures in the second pass, which shows what each more takes
+SEVERAL: Final = 32  # images in the second pass, which shows what each more takes
 ALONE: Final = """
 import json, sys, time
 started = time.perf_counter()

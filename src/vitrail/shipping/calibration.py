@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import InputError
-from vitrail.network.modes import evaluating
+from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.shipping.folding import shared
 from vitrail.shipping.kernels import Bytes, Scale, probe
 from vitrail.shipping.layers import ByteLinear
 from vitrail.shipping.packing import Range, layers_of
+from vitrail.shipping.pooled_block import pool_only
 
 
 class Sensitive(NamedTuple):
@@ -26,19 +27,18 @@ class Sensitive(NamedTuple):
 
 
 @contextmanager
-def watched(model: ViT, look: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Shows what each layer that can be int8 receives, in a network that computes no more than its pool reads."""
+def watched(model: ViT, look: Callable[[str, Tensor], None]) -> Iterator[ViT]:
+    """The network, computing no more than its pool reads; shows what each layer that can be int8 receives."""
+    model = pool_only(shared(model))
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, given: look(name, given[0].detach())
 
     hooks = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers_of(model)]
-    before, model.pooled_only = model.pooled_only, True
     try:
-        with evaluating(model), torch.inference_mode():
-            yield
+        with eval_mode(model), torch.inference_mode():
+            yield model
     finally:
-        model.pooled_only = before
         for each in hooks:
             each.remove()
 
@@ -50,7 +50,7 @@ def calibrate(model: ViT, batches: Sequence[Tensor]) -> dict[str, Range]:
     error, tried on ViT-Ti/16, moved its answers ten times as far.
     """
     if not batches or not sum(len(each) for each in batches):
-        raise InputError("no pictures to calibrate on: ranges come from pictures like those to be answered")
+        raise InputError("no images to calibrate on: ranges come from images like those to be answered")
     ends: dict[str, Range] = {}
 
     def look(name: str, values: Tensor) -> None:
@@ -58,12 +58,12 @@ def calibrate(model: ViT, batches: Sequence[Tensor]) -> dict[str, Range]:
         least, most = torch.aminmax(values)
         ends[name] = (min(low, float(least)), max(high, float(most)))
 
-    with watched(model, look):
+    with watched(model, look) as network:
         for pixels in batches:
-            model(pixels)
+            network(pixels)
     for name, (low, high) in ends.items():
         if not low < high:
-            raise InputError(f"{name} receives nothing but zeros on these pictures: calibrate on others")
+            raise InputError(f"{name} receives nothing but zeros on these images: calibrate on others")
     return ends
 
 
@@ -72,7 +72,7 @@ def sensitivity(
 ) -> list[Sensitive]:
     """Each layer by itself in int8, all others as they are; the most harmful first."""
     probe("int8")  # torch warns once that its quantised tensors may go: there, where nobody hears it
-    with torch.inference_mode(), evaluating(model):
+    with torch.inference_mode(), eval_mode(model):
         truth = _chances(model(pixels))
         tried = shared(model).eval()
         found = []

@@ -11,7 +11,7 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
-from vitrail.inference.contents import Check, Contents
+from vitrail.inference.export_info import Check, Contents
 from vitrail.shipping.entrance import Entrance
 from vitrail.shipping.graph import Graph, example
 from vitrail.shipping.packed import LOOSELY
@@ -22,7 +22,7 @@ Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs 
 TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sums stays far below
 ROUNDED: Final = 0.05  # in int8: a value on the edge of two bytes falls to either side, and others follow
 HALVED: Final = 0.1  # in bf16: three digits are kept of each value; the packed runtime is held to the same
-_LARGE: Final = 20e6  # parameters; larger networks are checked with fewer pictures, so that it stays quick
+_LARGE: Final = 20e6  # parameters; larger networks are checked with fewer images, so that it stays quick
 
 
 class Case(NamedTuple):
@@ -78,7 +78,7 @@ def compare(
         if not worst <= allowed:
             h, w = case.size
             raise CheckpointError(
-                f"not exported: {name} of {case.batch} pictures of {h}x{w} is {worst:.3g} away from the network's own "
+                f"not exported: {name} of {case.batch} images of {h}x{w} is {worst:.3g} away from the network's own "
                 f"(as a share of the largest value), and at most {allowed:.3g} is allowed"
             )
         found.append(Check(case.batch, *case.size, worst))
@@ -100,7 +100,7 @@ class PixelCheck(NamedTuple):
 
 
 def compare_pixels(entrance: Entrance, preprocess: Preprocess) -> PixelCheck:
-    """Pictures through both ways in; more than one step apart is an error."""
+    """Images through both ways in; more than one step apart is an error."""
     steps: list[Array] = []
     plain = preprocess if entrance.resize else replace(preprocess, resize="squash", crop=1.0)
     h, w = preprocess.size
@@ -109,8 +109,8 @@ def compare_pixels(entrance: Entrance, preprocess: Preprocess) -> PixelCheck:
         sizes = [(h + 37, 2 * w + 11), (3 * h // 2, w), (max(h // 2, 1), w // 2 + 3)]
     for number, size in enumerate(sizes):
         img = example(preprocess, batch=1, size=size, pixels="bytes", seed=number)
-        picture = img[0].numpy() if preprocess.channels == 3 else img[0, :, :, 0].numpy()
-        ours = plain(picture)
+        image = img[0].numpy() if preprocess.channels == 3 else img[0, :, :, 0].numpy()
+        ours = plain(image)
         theirs = entrance(img)[0].numpy()
         steps.append(np.abs(ours - theirs) * 255 * np.reshape(preprocess.std, (-1, 1, 1)))
     flat = np.concatenate([each.ravel() for each in steps])

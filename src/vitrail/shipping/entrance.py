@@ -13,7 +13,7 @@ from vitrail.shipping.weighing import sharp, size_tensor, smooth
 
 
 class Entrance(nn.Module):
-    """Normalises bytes; whole pictures of any size are resized and cropped first where asked for."""
+    """Normalises bytes; whole images of any size are resized and cropped first where asked for."""
 
     scale: Tensor
     shift: Tensor
@@ -40,7 +40,7 @@ class Entrance(nn.Module):
 def _refuse(preprocess: Preprocess, resize: bool) -> None:
     if preprocess.channels not in (1, 3) or preprocess.range != 255.0:
         raise InputError(
-            f"pixels='bytes' is for 8-bit pictures, grey or colour, and this network reads {preprocess.channels} bands "
+            f"pixels='bytes' is for 8-bit images, grey or colour, and this network reads {preprocess.channels} bands "
             f"with {preprocess.range:g} as 1.0: export with pixels='float'"
         )
     if not resize:
@@ -49,7 +49,7 @@ def _refuse(preprocess: Preprocess, resize: bool) -> None:
         raise InputError("resize_inside knows resize 'crop' and 'squash' without bars: export without it")
     if preprocess.interpolation not in ("bilinear", "bicubic"):
         raise InputError(
-            f"resize_inside knows bilinear and bicubic, and this network's pictures are resized by "
+            f"resize_inside knows bilinear and bicubic, and this network's images are resized by "
             f"{preprocess.interpolation}: export without it"
         )
 
@@ -85,7 +85,7 @@ def _weighed(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
 
 
 def _resized(height: Tensor, width: Tensor, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
-    """The size of the picture before the crop: Preprocess's own arithmetic, in doubles."""
+    """The size of the image before the crop: Preprocess's own arithmetic, in doubles."""
     tall, wide = preprocess.scaled()
     if preprocess.resize == "squash":
         return torch.full_like(height, tall), torch.full_like(width, wide)
@@ -97,7 +97,7 @@ def _resized(height: Tensor, width: Tensor, preprocess: Preprocess) -> tuple[Ten
 
 
 def _matrix(length: int, side: Tensor, scaled: Tensor, frame: int, preprocess: Preprocess) -> Tensor:
-    """(frame, length): what a side of the frame takes from the picture's own pixels."""
+    """(frame, length): what a side of the frame takes from the image's own pixels."""
     start = torch.round((scaled - frame) / 2)
     ratio = side / scaled
     centres = (torch.arange(frame, dtype=torch.float64) + start + 0.5) * ratio

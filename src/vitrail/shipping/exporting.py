@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import choice, instance
+from vitrail.checks import check_choice, check_type
 from vitrail.errors import CheckpointError, InputError, nearest
-from vitrail.inference.contents import PIXELS, TARGETS, Check, Contents
+from vitrail.files import path_text, reason, sync_folder
+from vitrail.inference.export_info import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import Exported, multiplies_bf16, open_exported, read_exported
 from vitrail.inference.quiet import quietly
-from vitrail.opened import path_text, reason, sync_folder
 from vitrail.shipping import onnx, openvino, torch_export
 from vitrail.shipping.checking import PixelCheck, Run, cases, compare, compare_pixels, tolerance
 from vitrail.shipping.entrance import Entrance
@@ -78,7 +78,7 @@ def export(
     """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
 
     The batch is always free; with `dynamic_size` height and width are too, in whole patches. With pixels="bytes" the
-    graph takes 8-bit values and normalises them, with `resize_inside` whole pictures of any size. The file is run in
+    graph takes 8-bit values and normalises them, with `resize_inside` whole images of any size. The file is run in
     its own runtime and compared with the network; one that differs is an error, and nothing is left behind.
 
     `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
@@ -89,12 +89,12 @@ def export(
     file as its measurements; what it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
-    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
     path = Path(path_text(out))
     target = _target(path, to)
-    choice("pixels", pixels, PIXELS)
+    check_choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
-        raise InputError("resize_inside makes one size of whole pictures: it needs pixels='bytes', and no dynamic_size")
+        raise InputError("resize_inside makes one size of whole images: it needs pixels='bytes', and no dynamic_size")
     if int8 and target == "torch":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     if bf16 and target != "openvino":

@@ -9,29 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.network.encoder import Block
-from vitrail.network.vit import ViT, on_meta
+from vitrail.network.surgery import rebuild
+from vitrail.network.vit import ViT
 
 
 def shared(model: ViT) -> ViT:
     """Another network on the very same tensors."""
-    other = on_meta(model.config)
-    other.load_state_dict(model.state_dict(), assign=True)
-    other.encoder.like(model.encoder)
-    return other
+    return rebuild(model, model.config)
 
 
 def fold(model: ViT) -> ViT:
     """The folded network; what needs no change is shared with the one given."""
     config = model.config
     simpler = replace(config, layer_scale=None, qkv_bias="all" if config.qkv_bias == "no-key" else config.qkv_bias)
-    folded = on_meta(simpler)
     tensors = model.state_dict()
     with torch.no_grad():
         for number, each in enumerate(model.encoder.blocks):
             tensors.update(_of_block(cast(Block, each), f"encoder.blocks.{number}"))
-    folded.load_state_dict({name: tensors[name] for name in folded.state_dict()}, assign=True)
-    folded.encoder.like(model.encoder)
-    return folded
+    return rebuild(model, simpler, tensors)
 
 
 def _of_block(block: Block, name: str) -> dict[str, Tensor]:

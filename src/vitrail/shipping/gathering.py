@@ -25,9 +25,9 @@ def suits(kind: torch.dtype) -> bool:
     return kind == torch.bfloat16 and has_bf16_units() and not has_tiles()
 
 
-def gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q k' / sqrt(d) + bias) v."""
-    at_once = max(1, MOST * len(q) // max(1, scores_of(q)))  # pictures, for which there may be a kernel
+def packed_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """softmax(q k' / sqrt(d) + bias) v; a packed network learns nothing, so no dropout."""
+    at_once = max(1, MOST * len(q) // max(1, scores_of(q)))  # images, for which there may be a kernel
     if len(q) <= at_once or q.shape != k.shape:
         return _gather(q, k, v, bias)
     biases = [

@@ -10,12 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.about import About
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
-from vitrail.network.vit import ViT, on_meta
+from vitrail.images.model_info import About
+from vitrail.network.surgery import rebuild
+from vitrail.network.vit import ViT
 from vitrail.shipping.entrance import Entrance
+from vitrail.shipping.pooled_block import pool_only
 from vitrail.shipping.positions import free_the_size
 
 INPUT = "img"
@@ -27,7 +29,7 @@ class Graph(nn.Module):
     def __init__(self, model: ViT, about: About, entrance: Entrance | None) -> None:
         super().__init__()
         self.model, self.entrance = model, entrance
-        self.several, self.temperature = about.task == "several", about.temperature or 1.0
+        self.several, self.temperature = about.task == "multi-label", about.temperature or 1.0
         self.has_head = model.config.classes > 0
 
     @property
@@ -57,15 +59,15 @@ def build_graph(checkpoint: Checkpoint, *, dynamic_size: bool, entrance: Entranc
     """The graph of a checkpoint, in float32 on the CPU; the checkpoint's own network is left as it is."""
     config = checkpoint.model.config
     if config.pool == "none":
-        raise InputError("this network has no pool, so it has no answer for a picture: it cannot be exported")
+        raise InputError("this network has no pool, so it has no answer for an image: it cannot be exported")
     state = {name: _plain(value) for name, value in checkpoint.model.state_dict().items()}
-    models = on_meta(config), on_meta(config)
-    for model in models:
-        model.load_state_dict(state, assign=True)
-    models[0].pooled_only = True
+    plain, shipped = (rebuild(checkpoint.model, config, state) for _ in range(2))
+    pool_only(shipped)
     if dynamic_size:
-        free_the_size(models[0])
-    graph, network = (Graph(model, checkpoint.about, entrance).requires_grad_(False).eval() for model in models)
+        free_the_size(shipped)
+    graph, network = (
+        Graph(model, checkpoint.about, entrance).requires_grad_(False).eval() for model in (shipped, plain)
+    )
     return Pair(graph, network)
 
 
@@ -75,7 +77,7 @@ def _plain(value: Tensor) -> Tensor:
 
 
 def example(preprocess: Preprocess, *, batch: int, size: tuple[int, int], pixels: str, seed: int = 0) -> Tensor:
-    """A made-up input: pixels as random as pictures' own are, or bytes."""
+    """A made-up input: pixels as random as images' own are, or bytes."""
     generator = torch.Generator().manual_seed(seed)
     if pixels == "bytes":
         return torch.randint(0, 256, (batch, *size, preprocess.channels), generator=generator, dtype=torch.uint8)

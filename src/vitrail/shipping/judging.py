@@ -1,4 +1,4 @@
-"""Pictures dealt out to calibrate, to choose and to report; and what a runtime loses against the eager network."""
+"""Images dealt out to calibrate, to choose and to report; and what a runtime loses against the eager network."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.evaluation.comparison import comparison_of
-from vitrail.evaluation.evaluate import Data, evaluate, fitted, opened
+from vitrail.evaluation.evaluator import Data, evaluate, fitted, opened
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.images import Source
 from vitrail.inference import Runtime, predict
-from vitrail.inference.passes import Done
+from vitrail.inference.batches import Done
 
-FEWEST = 8  # pictures to calibrate on
-CALIBRATE = 256  # pictures that ranges are taken from, at most
-CHOOSE = 2000  # pictures that a choice is judged by, at most
+FEWEST = 8  # images to calibrate on
+CALIBRATE = 256  # images that ranges are taken from, at most
+CHOOSE = 2000  # images that a choice is judged by, at most
 
 
 class Dealt(NamedTuple):
-    """Three lots of pictures; where the data has no test pictures, those that chose also report."""
+    """Three lots of images; where the data has no test images, those that chose also report."""
 
     calibration: Dataset
     choosing: Dataset
     reporting: Dataset
-    words: str  # which pictures did what
+    words: str  # which images did what
 
 
 class Judged(NamedTuple):
-    """A runtime on pictures: right answers, what it lost against the network it was made from, and agreement."""
+    """A runtime on images: right answers, what it lost against the network it was made from, and agreement."""
 
     accuracy: Score
     drop: Score  # points lost, below zero where it gained
-    agreement: float  # share of pictures with the same answer
-    pictures: int
+    agreement: float  # share of images with the same answer
+    images: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -46,44 +46,44 @@ class Judged(NamedTuple):
             "accuracy": self.accuracy._asdict(),
             "drop": self.drop._asdict(),
             "agreement": self.agreement,
-            "pictures": self.pictures,
+            "images": self.images,
         }
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Compares any runtime with the one that all of them are made from, picture by picture."""
+    """Compares any runtime with the one that all of them are made from, image by image."""
 
     baseline: Evaluation
-    pictures: Dataset
+    images: Dataset
     batch: int = 32
 
     @classmethod
-    def by(cls, runtime: Runtime, pictures: Dataset, batch: int = 32, done: Done | None = None) -> Judge:
+    def by(cls, runtime: Runtime, images: Dataset, batch: int = 32, done: Done | None = None) -> Judge:
         """Answers of the runtime itself, to compare others with."""
-        return cls(evaluate(runtime, pictures, split="all", batch=batch, resamples=0, done=done), pictures, batch)
+        return cls(evaluate(runtime, images, split="all", batch=batch, resamples=0, done=done), images, batch)
 
     def __call__(self, runtime: Runtime, done: Done | None = None) -> Judged:
         return self.of(self.answers(runtime, done))
 
     def answers(self, runtime: Runtime, done: Done | None = None) -> Evaluation:
-        """What a runtime says of the pictures."""
-        return evaluate(runtime, self.pictures, split="all", batch=self.batch, resamples=0, done=done)
+        """What a runtime says of the images."""
+        return evaluate(runtime, self.images, split="all", batch=self.batch, resamples=0, done=done)
 
     def of(self, found: Evaluation) -> Judged:
         """The verdict on answers that are there already."""
         both = comparison_of(self.baseline, found)
         drop = Score(*(100 * each for each in both.difference))
         count = len(both.a)
-        name = "top1" if found.task == "one" else "exact"
+        name = "top1" if found.task == "single-label" else "exact"
         return Judged(both.b.scores[name], drop, 1 - len(both.differing) / count, count)
 
 
 def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
-    """Training pictures calibrate, validation pictures choose, test pictures report, as far as the data has them."""
+    """Training images calibrate, validation images choose, test images report, as far as the data has them."""
     dataset = fitted(opened(data, (runtime,), "all"), runtime)
     if not len(dataset):
-        raise InputError(f"{dataset.source} has no pictures to calibrate on")
+        raise InputError(f"{dataset.source} has no images to calibrate on")
     dice = np.random.default_rng(seed)
     splits = dataset.splits
     loose = [row for row, each in enumerate(dataset.samples) if not each.split]
@@ -93,19 +93,19 @@ def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
         report = "test" if "test" in splits else choose
         lots = {"new": dataset.select(loose), **{each: dataset.part(each) for each in splits}}
         choosing, reporting = lots[choose], lots[report]
-        words = f"calibrated on train, chosen by {choose} pictures, reported on {report}"
-    elif "test" in splits and "val" in splits:  # test pictures only report
+        words = f"calibrated on train, chosen by {choose} images, reported on {report}"
+    elif "test" in splits and "val" in splits:  # test images only report
         choosing, reporting = dataset.part("val"), dataset.part("test")
         order = dice.permutation(len(choosing))
         calibration = choosing.select(np.sort(order[: _share(len(order))]))
-        words = "calibrated on a part of val, chosen by val pictures, reported on test"
+        words = "calibrated on a part of val, chosen by val images, reported on test"
     else:
         order = dice.permutation(len(dataset))
         first = _share(len(order))
         calibration = dataset.select(np.sort(order[:first]))
         choosing = reporting = dataset.select(np.sort(order[first:]))
         seen = ", all of them seen in training" if splits == ("train",) else ""
-        words = f"{first} pictures calibrated, the other {len(order) - first} chose and report{seen}"
+        words = f"{first} images calibrated, the other {len(order) - first} chose and report{seen}"
     calibration = _some(calibration, CALIBRATE, dice)
     _check(calibration)
     same = choosing is reporting
@@ -114,20 +114,20 @@ def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
 
 
 def self_labelled(runtime: Runtime, images: Sequence[Source]) -> Dataset:
-    """Pictures without labels, with the answers of the network itself for labels: accuracy is then agreement."""
-    if runtime.task != "one":
-        raise InputError("a network of several labels is not judged by its own answers: give pictures with labels")
+    """Images without labels, with the answers of the network itself for labels: accuracy is then agreement."""
+    if runtime.task != "single-label":
+        raise InputError("a network of several labels is not judged by its own answers: give images with labels")
     if not len(images):
-        raise InputError("no pictures to calibrate on")
+        raise InputError("no images to calibrate on")
     found = predict(runtime, images, top=1)
     samples = tuple(Sample(each.path, each.labels[:1]) for each in found)
     if any(not each.labels for each in samples):
-        raise InputError("the checkpoint leaves some pictures without an answer (thresholds or reject): give labels")
+        raise InputError("the checkpoint leaves some images without an answer (thresholds or reject): give labels")
     return Dataset("the network's own answers", samples, list(images), runtime.classes)  # type: ignore[arg-type]
 
 
 def _share(count: int) -> int:
-    """How many of so many pictures calibrate: a quarter, or a few where they are few."""
+    """How many of so many images calibrate: a quarter, or a few where they are few."""
     return max(min(CALIBRATE, count // 4), min(FEWEST, count // 2))
 
 
@@ -138,15 +138,15 @@ def _some(data: Dataset, most: int, dice: np.random.Generator) -> Dataset:
 
 
 def _check(calibration: Dataset) -> None:
-    """Pictures that would give ranges of too little."""
+    """Images that would give ranges of too little."""
     if len(calibration) < FEWEST:
         raise InputError(
-            f"{calibration.source} has {len(calibration)} pictures to calibrate on, expected at least {FEWEST}: "
+            f"{calibration.source} has {len(calibration)} images to calibrate on, expected at least {FEWEST}: "
             "ranges taken from so few would be too narrow"
         )
     shown = sorted({label for each in calibration.samples for label in each.labels})
     if len(shown) == 1 and len(calibration.classes) > 1:
         raise InputError(
-            f"{calibration.source}: all pictures to calibrate on are of one class ({listed(shown)}), of "
-            f"{len(calibration.classes)}: give pictures of the other classes too, or the ranges will not hold for them"
+            f"{calibration.source}: all images to calibrate on are of one class ({join_limited(shown)}), of "
+            f"{len(calibration.classes)}: give images of the other classes too, or the ranges will not hold for them"
         )

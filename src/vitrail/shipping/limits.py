@@ -15,7 +15,7 @@ from vitrail.shipping.kernels import Bytes, Scale
 from vitrail.shipping.timing import interleaved
 
 Shape = tuple[int, int, int]
-SHAPE = (3152, 768, 3072)  # rows, in and out of the largest layer of ViT-B/16, 16 pictures
+SHAPE = (3152, 768, 3072)  # rows, in and out of the largest layer of ViT-B/16, 16 images
 
 
 def limits(rounds: int = 3, shape: Shape = SHAPE) -> dict[str, float]:

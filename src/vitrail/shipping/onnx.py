@@ -14,8 +14,8 @@ from torch import nn
 
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import onnx_file
-from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.export_info import Contents
 from vitrail.inference.quiet import quietly
 from vitrail.shipping.graph import Graph
 

@@ -12,8 +12,8 @@ import torch
 
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.inference import openvino_file
-from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.export_info import Contents
 from vitrail.inference.quiet import quietly
 from vitrail.shipping import onnx
 from vitrail.shipping.graph import Graph

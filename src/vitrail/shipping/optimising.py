@@ -1,4 +1,4 @@
-"""optimize: a checkpoint, pictures and a budget -> the fastest way to answer on this machine, as one file."""
+"""optimize: a checkpoint, images and a budget -> the fastest way to answer on this machine, as one file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
-from vitrail.checks import choice, instance, number, shown, whole
+from vitrail.checks import check_choice, check_int, check_number, check_type, short_repr
 from vitrail.errors import ConfigError, InputError, VitrailError
-from vitrail.evaluation.evaluate import Data
+from vitrail.evaluation.evaluator import Data
 from vitrail.inference import Exported, Runtime, open_exported
-from vitrail.inference.passes import passes
+from vitrail.inference.batches import passes
 from vitrail.inference.settling import near_ties
+from vitrail.insight.cost import estimate
 from vitrail.network.config import ViTConfig
-from vitrail.network.cost import estimate
-from vitrail.network.vit import with_merging
+from vitrail.network.surgery import with_merging
 from vitrail.shipping.artefact import check_place, save_packed
 from vitrail.shipping.calibration import calibrate
 from vitrail.shipping.exporting import add_measurements, export
@@ -37,7 +37,7 @@ from vitrail.shipping.timing import interleaved
 
 GOALS: Final = ("throughput", "latency")
 RUNTIMES: Final = ("packed", "onnx", "openvino")
-TIMED: Final = 48  # pictures that are read and answered in each timing, at most
+TIMED: Final = 48  # images that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
 SHARES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)  # of the patches, merged away in all; at 1 they run out at the end
 CLEAR: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # times as likely as the next
@@ -84,11 +84,11 @@ class Way(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A way that was tried: what it lost, and how fast it is from file to answer. Rates are pictures a second."""
+    """A way that was tried: what it lost, and how fast it is from file to answer. Rates are images a second."""
 
     way: Way
     batch: int
-    threads: int  # that read pictures
+    threads: int  # that read images
     rate: float
     judged: Judged
     within: bool  # the budget
@@ -105,7 +105,7 @@ class Tried(NamedTuple):
             "again": self.way.merging.again,
             "batch": self.batch,
             "threads": self.threads,
-            "pictures_per_second": self.rate,
+            "images_per_second": self.rate,
             "judged": self.judged.to_dict(),
             "within": self.within,
         }
@@ -118,7 +118,7 @@ class Optimised:
     best: Tried
     eager: Tried  # the checkpoint as it is, at the same batch and threads
     tried: tuple[Tried, ...]
-    reported: Judged  # the best on test pictures, which chose nothing, where the data has them
+    reported: Judged  # the best on test images, which chose nothing, where the data has them
     out: Path
     words: str
 
@@ -134,7 +134,7 @@ class Optimised:
             "eager": self.eager.to_dict(),
             "speed": self.speed,
             "reported": self.reported.to_dict(),
-            "pictures": self.words,
+            "images": self.words,
             "tried": [each.to_dict() for each in self.tried],
             "out": str(self.out),
         }
@@ -162,18 +162,18 @@ def optimize(
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
-    Speed is from file to answer, decoding and resizing included. `goal` "latency" takes pictures one by one. The name
+    Speed is from file to answer, decoding and resizing included. `goal` "latency" takes images one by one. The name
     `out` gets the ending of what won: .safetensors, .onnx or .xml.
     """
-    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
-    choice("goal", goal, GOALS)
-    number("max_drop", max_drop, -100.0, 100.0)
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    check_choice("goal", goal, GOALS)
+    check_number("max_drop", max_drop, -100.0, 100.0)
     if not batches:
         raise InputError("batches: expected at least one batch size")
     for batch in batches:
-        whole("batch", batch, error=InputError)
+        check_int("batch", batch, error=InputError)
     if isinstance(runtimes, str) or not set(runtimes) <= set(RUNTIMES):
-        raise InputError(f"runtimes: expected some of {', '.join(RUNTIMES)}, got {shown(runtimes)}")
+        raise InputError(f"runtimes: expected some of {', '.join(RUNTIMES)}, got {short_repr(runtimes)}")
     for way in (Way("packed", "fp32"), Way("onnx", "fp32"), Way("openvino", "fp32")):
         place = _name(Path(out), way)
         if place.suffix == ".safetensors":
@@ -190,7 +190,7 @@ def optimize(
         if not allowed:
             least = min(tried, key=lambda each: each.judged.drop.value)
             raise InputError(
-                f"nothing keeps the budget of {max_drop:g} points on {least.judged.pictures} pictures: the best found, "
+                f"nothing keeps the budget of {max_drop:g} points on {least.judged.images} images: the best found, "
                 f"{least.way}, loses {least.judged.drop.value:.2f}"
             )
         best = max(allowed, key=lambda each: each.rate)
@@ -219,7 +219,7 @@ def _candidates(
         rates += merged_most(checkpoint, judge, max_drop, tell)
     if merging and "packed" in runtimes:
         rates += doubting(checkpoint, judge, max_drop, tell)
-    plain = checkpoint.task == "one" and not checkpoint.model.config.merge_per_block
+    plain = checkpoint.task == "single-label" and not checkpoint.model.config.merge_per_block
     if "packed" in runtimes and plain and (probe("int8").works or has_bf16_units()):
         rates.append(Merging(clear=UNSURE))
     lossless = False  # whether all layers in int8 keep the budget as they are
@@ -323,9 +323,9 @@ def schedules(depth: int) -> list[tuple[int, int]]:
 def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell = lambda text: None) -> list[Merging]:
     """The merging of least work, if unclear answers may be given again by all tokens: more can be merged then.
 
-    What a threshold loses, and how many pictures it asks again, is counted from answers with and without merging.
+    What a threshold loses, and how many images it asks again, is counted from answers with and without merging.
     """
-    if checkpoint.task != "one" or checkpoint.model.config.merge_per_block:
+    if checkpoint.task != "single-label" or checkpoint.model.config.merge_per_block:
         return []
     config, truth = checkpoint.model.config, judge.baseline
     h, w = config.grid_for(checkpoint.preprocess.size)
@@ -343,7 +343,7 @@ def doubting(checkpoint: Checkpoint, judge: Judge, max_drop: float, tell: Tell =
             tell(f"{merging} left out: {error}")
             continue
         for clear in CLEAR:
-            again = near_ties(logits, "one", clear)
+            again = near_ties(logits, "single-label", clear)
             lost = 100 * (right.mean() - np.where(again, right, logits.argmax(axis=1) == truth.targets).mean())
             if lost <= max_drop:
                 found[merging._replace(clear=clear)] = _work(checkpoint, merging) + float(again.mean())
@@ -372,8 +372,8 @@ def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_dr
 
     Only eager and the fastest are left in `found`: the memory of the others is free again.
     """
-    pictures = dealt.choosing
-    images = [pictures.images[row] for row in range(min(TIMED, len(pictures)))]
+    chosen = dealt.choosing
+    images = [chosen.images[row] for row in range(min(TIMED, len(chosen)))]
     cores = torch.get_num_threads()
     rows: dict[tuple[Way, int, int], float] = {}
 

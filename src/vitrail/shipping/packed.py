@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.about import About, Described
 from vitrail.checkpoint import Checkpoint, Provenance, answers
-from vitrail.checks import instance
+from vitrail.checks import check_type
 from vitrail.errors import InputError, VitrailError
 from vitrail.images import Resample
+from vitrail.images.model_info import About, Described
 from vitrail.inference.settling import near_ties
-from vitrail.network.modes import evaluating
-from vitrail.network.vit import ViT, with_merging
+from vitrail.network.surgery import eval_mode, with_merging
+from vitrail.network.vit import ViT
 from vitrail.shipping import resampling
 from vitrail.shipping.kernels import has_bf16_units, probe
 from vitrail.shipping.layers import ByteLinear, PackedLinear
+from vitrail.shipping.packed_vit import PackedViT
 from vitrail.shipping.packing import Plan, pack, unmerged
 from vitrail.threads import threads_alone
 
@@ -45,22 +46,22 @@ class Packed(Described):
     measurements: Mapping[str, Any]  # of the file that it was opened from
     clear: float = 1.0  # as the plan says
     difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
-    resample: Resample = staticmethod(resampling.resample)  # of pictures under scaled decoding
+    resample: Resample = staticmethod(resampling.resample)  # of images under scaled decoding
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
-        instance("checkpoint", checkpoint, Checkpoint, error=InputError)
+        check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
         device = next(checkpoint.model.parameters()).device
         if device.type != "cpu":
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
         self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
         plan = Plan() if plan is None else plan
         merging = bool(checkpoint.model.config.merge_per_block)
-        if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "one"):
+        if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "single-label"):
             raise InputError(
                 f"clear={plan.clear:g} gives unclear answers again without merging tokens, without int8 and in the "
                 "precision `again`, so it needs a network that merges (with_merging), a plan with int8, or one less "
-                "precise than that; and one label a picture"
+                "precise than that; and one label an image"
             )
         self.plan, self.notes = possible(plan)
         coarse = merging or (self.plan is not None and self.plan.doubled)
@@ -108,7 +109,7 @@ class Packed(Described):
 
     def _apart(self, packed: ViT, eager: ViT, within: float, plan: Plan) -> float:
         kind = next(eager.parameters()).dtype
-        with torch.inference_mode(), evaluating(eager):
+        with torch.inference_mode(), eval_mode(eager):
             expected = torch.cat([eager(each.to(kind)).float() for each in _noise(self)])
         difference = float((proof(self, packed) - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
         if not plan.int8 and not difference <= within:
@@ -131,7 +132,7 @@ class Packed(Described):
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
-            raise InputError(f"expected pixels as a float array, got {got}: pictures go through .preprocess")
+            raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
         return self._answers(torch.from_numpy(_plain(pixels)))
 
     def run_bytes(self, values: Array) -> tuple[Array, Array]:
@@ -168,7 +169,7 @@ class Packed(Described):
         It has the same layers; where those are int8 or less precise, its own (but in files of format 2, where it is
         int8 as well). To see how an unclear answer came about, look into this one, not into `model`.
         """
-        return unmerged(self.model)
+        return unmerged(cast(PackedViT, self.model))
 
     @property
     def quick(self) -> Packed:
@@ -206,7 +207,7 @@ def _plain(values: Array) -> Array:
 
 
 def _noise(runtime: Packed) -> list[Tensor]:
-    """Two pictures of fixed random pixels; and two of random bytes, normalised, where the network takes bytes."""
+    """Two images of fixed random pixels; and two of random bytes, normalised, where the network takes bytes."""
     generator = torch.Generator().manual_seed(0)
     way = runtime.preprocess
     found = [torch.randn(2, way.channels, *way.size, generator=generator)]
@@ -258,7 +259,7 @@ def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
             return None, tuple(notes)
     found = resampling.probe()
     if not found.works:
-        notes.append(f"pictures are resized by Pillow, with scaled decoding too ({found.why})")
+        notes.append(f"images are resized by Pillow, with scaled decoding too ({found.why})")
     again = plan.again if precision == plan.precision else ""  # all is fp32 then
     return replace(plan, precision=precision, int8=int8, again=again), tuple(notes)
 

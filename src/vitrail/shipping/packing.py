@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.checks import choice, listed, number
+from vitrail.checks import check_choice, check_number, join_limited
 from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
-from vitrail.shipping.encoder import PackedEncoder, take_short_way
 from vitrail.shipping.folding import fold
-from vitrail.shipping.gathering import gather
+from vitrail.shipping.gathering import packed_attention
 from vitrail.shipping.kernels import FUSED, Bytes, Scale
 from vitrail.shipping.layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches
+from vitrail.shipping.packed_vit import PackedBlock, PackedEncoder, PackedViT, compile_forward
 
 PRECISIONS = ("fp32", "bf16")
 ENDS = ("norm", "pool", "head")  # always fp32: logits in bf16 would be steps apart, and two classes alike
@@ -46,11 +46,11 @@ class Plan:
     again: str = ""  # the precision of unclear answers, as `precision` if none is named
 
     def __post_init__(self) -> None:
-        choice("precision", self.precision, PRECISIONS)
-        choice("again", self.again, ("", *PRECISIONS))
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("again", self.again, ("", *PRECISIONS))
         if (self.precision, self.again) == ("fp32", "bf16"):
             raise ConfigError("again='bf16' is less precise than precision='fp32': leave it out")
-        object.__setattr__(self, "clear", number("clear", self.clear, 1.0, 1e6))
+        object.__setattr__(self, "clear", check_number("clear", self.clear, 1.0, 1e6))
         ranges = {}
         for name, (low, high) in self.int8.items():
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
@@ -87,45 +87,44 @@ class Plan:
 
 def packable(model: ViT) -> list[str]:
     """The layers that can be int8, in the order that tokens meet them."""
-    return [f"encoder.blocks.{number}.{part}" for number in range(model.config.depth) for part in PARTS]
+    return [f"encoder.blocks.{block}.{part}" for block in range(model.config.depth) for part in PARTS]
 
 
 def pack(
     model: ViT, plan: Plan, preprocess: Preprocess | None = None, weights: Mapping[str, Bytes] | None = None
-) -> ViT:
+) -> PackedViT:
     """The packed network; the one given stays as it is. With `preprocess` it takes 8-bit pixels too.
 
     Weights that are bytes already, of int8 layers, may come beside the network.
     """
     unknown = set(plan.int8).difference(packable(model))
     if unknown:
-        raise InputError(f"int8: no such layers: {listed(sorted(unknown), ', ')}")
+        raise InputError(f"int8: no such layers: {join_limited(sorted(unknown), ', ')}")
     with torch.no_grad():
-        packed = fold(model)
+        packed = PackedViT(fold(model))
         rows = packed.config.prefix + int(np.prod(packed.config.grid))
-        for number, block in enumerate(packed.encoder.blocks):
-            _pack_block(cast(Block, block), f"encoder.blocks.{number}", plan, rows, weights or {})
-        _pack_patches(packed, plan, preprocess, rows)
-        packed.encoder = PackedEncoder(packed.encoder, plan.tokens)
-    packed.pooled_only = True
+        blocks = nn.ModuleList(
+            _pack_block(cast(Block, block), f"encoder.blocks.{index}", plan, rows, weights or {})
+            for index, block in enumerate(packed.encoder.blocks)
+        )
+        packed.encoder = PackedEncoder(blocks, plan.tokens)
+        packed.patches = _pack_patches(packed, plan, preprocess, rows)
     for name, part in packed.named_children():
         part.to(torch.float32 if name in ENDS else plan.tokens)
     packed.eval().requires_grad_(False)
-    take_short_way(packed)
+    compile_forward(packed)
     return packed
 
 
-def unmerged(model: ViT) -> ViT:
+def unmerged(model: PackedViT) -> PackedViT:
     """The same network, packed or not, that merges no tokens; its layers, and who listens at them, are shared."""
-    other, encoder = _twin(model), _twin(model.encoder)
-    blocks = [_twin(cast(Block, each)) for each in model.encoder.blocks]
+    other, blocks = _twin(model), [_twin(cast(PackedBlock, each)) for each in model.encoder.blocks]
     for block in blocks:
         block.merged = 0
-    encoder.blocks = nn.ModuleList(blocks)
-    other.config, other.encoder = model.config.unmerged, encoder
-    other.short = None
-    if model.short is not None:
-        take_short_way(other)
+    other.encoder = PackedEncoder(nn.ModuleList(blocks), model.encoder.kind)
+    other.config, other.compiled = model.config.unmerged, None
+    if model.compiled is not None:
+        compile_forward(other)
     return other
 
 
@@ -136,7 +135,7 @@ def _twin(module: Module) -> Module:
     return other
 
 
-def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> None:
+def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping[str, Bytes]) -> PackedBlock:
     attention, mlp = block.attention, block.mlp
     activation = mlp.activation if isinstance(mlp, Mlp) else ""
     fused = activation if activation in FUSED else ""
@@ -154,20 +153,19 @@ def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping
     setattr(attention, "qkv", layer("attention.qkv", attention.qkv))  # noqa: B010
     setattr(attention, "out", layer("attention.out", attention.out))  # noqa: B010
     up, down = layer("mlp.up", mlp.up, fused), layer("mlp.down", mlp.down)
-    setattr(block, "mlp", PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))  # noqa: B010
-    block.joins = True
-    attention.gather = gather
+    attention.kernel = packed_attention
+    return PackedBlock(block, PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))
 
 
-def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: int) -> None:
+def _pack_patches(model: ViT, plan: Plan, preprocess: Preprocess | None, rows: int) -> PackedPatches:
     patches = model.patches
     linear = patches.projection
     projection = PackedLinear(linear.weight, linear.bias, rows=rows, kind=plan.kind)
     raw = None
     plain = model.stem is None and patches.norm_before is None and patches.norm_after is None
-    if plain and preprocess is not None and preprocess.ordinary:
+    if plain and preprocess is not None and preprocess.is_8bit:
         raw = PackedLinear(*_of_bytes(linear, preprocess), rows=rows, kind=plan.kind)
-    setattr(model, "patches", PackedPatches(patches, projection, raw, plan.kind))  # noqa: B010
+    return PackedPatches(patches, projection, raw, plan.kind)
 
 
 def _of_bytes(linear: nn.Linear, preprocess: Preprocess) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Everything that was tried, accuracy against speed, as a picture."""
+"""Everything that was tried, accuracy against speed, as an image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_plot(path: str | os.PathLike[str]) -> Path:
 
 
 def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
-    """Points lost against pictures a second, the fastest setting of each way; the budget's best is ringed.
+    """Points lost against images a second, the fastest setting of each way; the budget's best is ringed.
 
     Named are those alone that nothing beats in both; colour, shape and filling say what the others are.
     """
@@ -68,7 +68,7 @@ def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
     )
     top = found.best
     axes.scatter(top.rate, -top.judged.drop.value, s=220, facecolors="none", edgecolors="#b91c1c", zorder=2)
-    axes.set_xlabel("pictures a second, from file to answer")
+    axes.set_xlabel("images a second, from file to answer")
     axes.set_ylabel("accuracy against the checkpoint, points")
     axes.set_title(f"{top.way}: {found.speed:.2f} times the checkpoint as it is", fontsize=11)
     axes.set_xlim(0, 1.08 * widest)

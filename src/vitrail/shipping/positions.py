@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from vitrail.errors import InputError
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
-from vitrail.network.positions import Grid, PositionTable, PositionTable2d, RelativeKeys, coordinates
+from vitrail.network.positions import Grid, PositionTable, PositionTable2d, RelativeKeys, grid_coordinates
 from vitrail.network.vit import ViT
 from vitrail.shipping.weighing import over, same, size_tensor, weights
 
@@ -42,7 +42,7 @@ def _any_grid(table: nn.Module) -> nn.Module:
     if isinstance(table, PositionTable2d):
         return AnyGridTable2d(table)
     if isinstance(table, PositionTable):
-        return AnyGridWaves(table) if table.anew else AnyGridTable(table)
+        return AnyGridWaves(table) if table.recompute_on_resize else AnyGridTable(table)
     raise InputError(f"positions of kind {type(table).__name__} cannot be exported for any size")
 
 
@@ -81,7 +81,7 @@ class AnyGridWaves(nn.Module):
 
     def forward(self, grid: Grid) -> Tensor:
         """(slots + h*w, D)."""
-        row, column = coordinates(grid).unbind(-1)
+        row, column = grid_coordinates(grid).unbind(-1)
         x, y = column[:, None] * self.frequency, row[:, None] * self.frequency
         table = torch.cat((x.sin(), x.cos(), y.sin(), y.cos()), dim=1)
         return torch.cat((table.new_zeros(self.slots, self.width), table))
@@ -127,7 +127,7 @@ class AnyGridKeys(nn.Module):
         steps = [
             over(old - 1, torch.clamp(size_tensor(new) - 1, min=1)) for old, new in zip(self.grid, grid, strict=True)
         ]
-        rows, columns = coordinates(grid).unbind(-1)
+        rows, columns = grid_coordinates(grid).unbind(-1)
         places = rows * steps[0] * self.grid[1] + columns * steps[1]
         last = self.table.shape[0] - 1
         offsets = (places[:, None] - places[None, :] + last // 2).clamp(0, last)  # (N, N)

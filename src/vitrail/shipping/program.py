@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.network.merging import heed, join, join_sizes, match, most_joined
+from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
 from vitrail.shipping.fusing import Kernel
 from vitrail.shipping.gathering import gather_flat
 
-# Values of tokens that a block takes at once: those of 8 pictures for ViT-B/16 at 224.
+# Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
 AT_ONCE: Final = 8 * 197 * 768
 
 _naming = threading.Lock()
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     scaled: bool  # whether queries come divided by sqrt(d) already
     merged: int  # tokens joined after attention
     by_tokens: bool  # by the likeness of tokens, otherwise of keys
-    heeds: bool  # and by how much the first token attends to each
+    by_cls: bool  # and by how much the first token attends to each
 
 
 class Attend:
@@ -75,9 +75,9 @@ class Attend:
 
 
 class Shape(NamedTuple):
-    """Of attention in a block: how many pictures, tokens and heads, and what its kernel has to know beside."""
+    """Of attention in a block: how many images, tokens and heads, and what its kernel has to know beside."""
 
-    pictures: int
+    images: int
     tokens: int
     heads: int
     biased: bool
@@ -86,19 +86,19 @@ class Shape(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """Tokens (B, T, D) in fp32; of merged ones sizes (B, T) and sources (B, N), which are empty where none are."""
+    """Tokens (B, T, D) in fp32; of merged ones counts (B, T) and patch_to_token (B, N), empty where none are."""
 
     tokens: Tensor
-    sizes: Tensor
-    sources: Tensor
+    counts: Tensor
+    patch_to_token: Tensor
 
 
 Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], Ran]
 
 
-def name_of(pictures: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
+def name_of(images: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
     """A shape of attention as one number, with whether scores get a bias, and whether queries come scaled."""
-    return (((pictures * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
+    return (((images * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
@@ -145,27 +145,27 @@ def _product_onto(x: Tensor, layer: Product, onto: Tensor) -> Tensor:
 def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int, weights: Tensor | None) -> Ran:
     """Tokens x (B, T, D) with so many of them joined, and what was known of them brought up to date."""
     matching = match(metric, count, prefix, weights)
-    sizes = before.sizes if before.sizes.numel() > 0 else torch.ones([x.size(0), x.size(1)])
-    sizes, share = join_sizes(sizes, matching)
-    sources = matching.target[:, prefix:] - prefix
-    if before.sources.numel() > 0:
-        sources = sources.gather(1, before.sources)
-    return Ran(join(x, matching, share), sizes, sources)
+    counts = before.counts if before.counts.numel() > 0 else torch.ones([x.size(0), x.size(1)])
+    counts, share = join_counts(counts, matching)
+    patch_to_token = matching.target[:, prefix:] - prefix
+    if before.patch_to_token.numel() > 0:
+        patch_to_token = patch_to_token.gather(1, before.patch_to_token)
+    return Ran(join(x, matching, share), counts, patch_to_token)
 
 
-def _at_once(pictures: int, values: int, limit: int) -> int:
-    """How many pictures of so many values of tokens a block takes at once: as few pieces as may be, of one size."""
+def _at_once(images: int, values: int, limit: int) -> int:
+    """How many images of so many values of tokens a block takes at once: as few pieces as may be, of one size."""
     most = max(1, limit // max(1, values))
-    pieces = max(1, (pictures + most - 1) // most)
-    return max(1, (pictures + pieces - 1) // pieces)
+    pieces = max(1, (images + most - 1) // most)
+    return max(1, (images + pieces - 1) // pieces)
 
 
 def _joined(pieces: list[Ran]) -> Ran:
     """Pieces of a batch -> the batch, in fp32."""
     if len(pieces) == 1:
-        return Ran(pieces[0].tokens.float(), pieces[0].sizes, pieces[0].sources)
+        return Ran(pieces[0].tokens.float(), pieces[0].counts, pieces[0].patch_to_token)
     tokens = torch.cat([each.tokens for each in pieces]).float()
-    return Ran(tokens, torch.cat([each.sizes for each in pieces]), torch.cat([each.sources for each in pieces]))
+    return Ran(tokens, torch.cat([each.counts for each in pieces]), torch.cat([each.patch_to_token for each in pieces]))
 
 
 class Program(nn.Module):
@@ -190,11 +190,11 @@ class Program(nn.Module):
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
         self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
 
-    def attentions(self, pictures: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
-        """Every shape of attention on the way of so many pictures, but for one of the `first` tokens alone."""
-        at_once = _at_once(pictures, tokens * width, self.at_once)
+    def attentions(self, images: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
+        """Every shape of attention on the way of so many images, but for one of the `first` tokens alone."""
+        at_once = _at_once(images, tokens * width, self.at_once)
         found: dict[Shape, None] = {}
-        for some in {min(at_once, pictures), pictures % at_once} - {0}:
+        for some in {min(at_once, images), images % at_once} - {0}:
             left = tokens
             for step in self.steps[: len(self.steps) - (first > 0)]:
                 found[Shape(some, left, step.heads, left < tokens, step.scaled, step.qkv.kind)] = None
@@ -219,7 +219,7 @@ class Program(nn.Module):
         return _joined(pieces)
 
     def _block(self, known: Ran, step: Step, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
-        """What a block makes of some pictures' tokens (B, T, D); of the `first` alone, or of all."""
+        """What a block makes of some images' tokens (B, T, D); of the `first` alone, or of all."""
         x = known.tokens
         b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
         x, queries = x.view(b * t, width), t  # rows, to the end
@@ -231,13 +231,13 @@ class Program(nn.Module):
             # side by side: onto rows apart oneDNN adds by a path far slower
             x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
         bias: Tensor | None = None
-        if known.sizes.numel() > 0:
-            bias = known.sizes.log().to(q.dtype).view(b, 1, 1, t)
+        if known.counts.numel() > 0:
+            bias = known.counts.log().to(q.dtype).view(b, 1, 1, t)
         scale = 1.0 if step.scaled else d**-0.5
         count = most_joined(t - prefix, step.merged) if queries == t else 0
         weights: Tensor | None = None
-        if count > 0 and step.heeds:
-            weights = heed(q, k, bias, scale)
+        if count > 0 and step.by_cls:
+            weights = cls_attention(q, k, bias, scale)
         shape = name_of(b, t, heads, bias is not None, step.scaled)
         if queries == t and shape in kernels:
             gathered = kernels[shape].forward(q, k, v, q if bias is None else bias)
@@ -257,7 +257,7 @@ class Program(nn.Module):
             queries -= count
             x = known.tokens.view(b * queries, width)
         x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
-        return Ran(x.view(b, queries, width), known.sizes, known.sources)
+        return Ran(x.view(b, queries, width), known.counts, known.patch_to_token)
 
     def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
         """Pixels (B, C, H, W) -> tokens (B, T, D)."""

@@ -1,4 +1,4 @@
-"""quantise: a checkpoint, pictures and a budget -> the same network in int8 or bf16, as far as accuracy allows."""
+"""quantise: a checkpoint, images and a budget -> the same network in int8 or bf16, as far as accuracy allows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import choice, instance, number, whole
+from vitrail.checks import check_choice, check_int, check_number, check_type
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
-from vitrail.evaluation.evaluate import Data
+from vitrail.evaluation.evaluator import Data
 from vitrail.inference import Exported
 from vitrail.shipping.calibration import Sensitive, calibrate, sensitivity
 from vitrail.shipping.judging import FEWEST, Dealt, Judge, Judged, deal
@@ -25,15 +25,15 @@ from vitrail.shipping.packing import Plan, Range
 from vitrail.shipping.smoothing import smooth
 from vitrail.shipping.timing import latencies
 
-RANKED_ON = 16  # pictures that layers are ranked on
+RANKED_ON = 16  # images that layers are ranked on
 Tell = Callable[[str], None]
 
 
 class Measured(NamedTuple):
     """What a runtime is worth: answers, time and memory."""
 
-    judged: Judged  # on the pictures that report
-    milliseconds: float  # one picture, batch 1, the two in turn
+    judged: Judged  # on the images that report
+    milliseconds: float  # one image, batch 1, the two in turn
     weights: int  # bytes in memory; of a file its own
 
 
@@ -47,10 +47,10 @@ class Quantised:
     after: Measured
     kept: tuple[Sensitive, ...]  # layers left in higher precision, the most harmful first
     original: Checkpoint  # what is judged against
-    choosing: Judge  # of the pictures that choose, and so decide on the budget
-    judge: Judge  # of the pictures that report
+    choosing: Judge  # of the images that choose, and so decide on the budget
+    judge: Judge  # of the images that report
     max_drop: float  # the budget, in points
-    words: str  # which pictures did what
+    words: str  # which images did what
     notes: tuple[str, ...]
     by: str = "packed"  # whose numbers `after` has: the packed runtime's, or those of a file for onnx or openvino
 
@@ -61,19 +61,19 @@ class Quantised:
 
     @property
     def speed(self) -> float:
-        """How many times faster one picture is."""
+        """How many times faster one image is."""
         return self.before.milliseconds / self.after.milliseconds
 
     def in_file(self, opened: Exported) -> Quantised:
         """The same with the numbers of a file that it was exported to, in its own runtime, whose arithmetic is another.
 
-        A file that loses more than the budget on the pictures that choose is refused.
+        A file that loses more than the budget on the images that choose is refused.
         """
         decided = self.choosing(opened)
         if decided.drop.value > self.max_drop:
             raise InputError(
-                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.pictures} "
-                f"pictures, and {self.max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
+                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.images} "
+                f"images, and {self.max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
             )
         took = latencies({"before": self.original, "after": opened}, batch=1)
         judged = decided if self.judge is self.choosing else self.judge(opened)
@@ -100,7 +100,7 @@ class Quantised:
             "int8_layers": len(self.runtime.plan.int8) if self.runtime.plan else 0,
             "kept": [each._asdict() for each in self.kept],
             "speed": self.speed,
-            "pictures": self.words,
+            "images": self.words,
             "notes": list(self.notes),
         }
 
@@ -116,17 +116,17 @@ def quantise(
     against: Checkpoint | None = None,
     tell: Tell = lambda text: None,
 ) -> Quantised:
-    """The network in int8 (or bf16) with at most `max_drop` points lost on validation pictures, or an error.
+    """The network in int8 (or bf16) with at most `max_drop` points lost on validation images, or an error.
 
     Lost against the network itself, or `against` another that it was made from, by merging or pruning.
 
-    Ranges come from training pictures. If all layers in int8 lose too much, those that harm most by themselves stay in
-    higher precision, as few as the budget needs; every choice that is taken was tried. Test pictures only report.
+    Ranges come from training images. If all layers in int8 lose too much, those that harm most by themselves stay in
+    higher precision, as few as the budget needs; every choice that is taken was tried. Test images only report.
     """
-    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
-    choice("precision", precision, ("int8", "bf16"))
-    number("max_drop", max_drop, -100.0, 100.0)
-    whole("batch", batch, error=InputError)
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    check_choice("precision", precision, ("int8", "bf16"))
+    check_number("max_drop", max_drop, -100.0, 100.0)
+    check_int("batch", batch, error=InputError)
     found = probe(precision)
     if not found.works:
         raise InputError(f"{precision} is not available here: {found.why}")
@@ -140,7 +140,7 @@ def quantise(
         _refuse_over(judge(runtime), max_drop, "bf16")
         return _reported(original, checkpoint, runtime, (), dealt, judge, max_drop)
     batches = pixels_of(checkpoint, dealt.calibration, batch)
-    tell(f"calibrating on {sum(map(len, batches))} pictures")
+    tell(f"calibrating on {sum(map(len, batches))} images")
     base = replace(checkpoint, model=smooth(checkpoint.model, batches))
     ranges = calibrate(base.model, batches)
     rest = "bf16" if has_bf16_units() else "fp32"
@@ -185,9 +185,9 @@ def within_budget(
         best = min(tried, key=lambda each: tried[each].drop.value)
         lost = tried[best]
         raise InputError(
-            f"no int8 network loses at most {max_drop:g} points on {lost.pictures} pictures: the best found loses "
+            f"no int8 network loses at most {max_drop:g} points on {lost.images} images: the best found loses "
             f"{lost.drop.value:.2f} (95 % interval {lost.drop.low:.2f} to {lost.drop.high:.2f}) with {best} of "
-            f"{len(order)} layers in {rest}: allow more, calibrate on more pictures, or stay in {rest}"
+            f"{len(order)} layers in {rest}: allow more, calibrate on more images, or stay in {rest}"
         )
     return without(count), tuple(order[:count])
 
@@ -207,7 +207,7 @@ def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def pixels_of(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]:
-    """Pixels of pictures, a batch at a time; those that cannot be read are left out."""
+    """Pixels of images, a batch at a time; those that cannot be read are left out."""
     kind = next(checkpoint.model.parameters()).dtype
     found: list[Tensor] = []
     for first in range(0, len(data), batch):
@@ -220,7 +220,7 @@ def pixels_of(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]
     read = sum(map(len, found))
     if read < FEWEST:
         raise InputError(
-            f"{data.source}: {read} of {len(data)} pictures to calibrate on can be read, expected at least {FEWEST}: "
+            f"{data.source}: {read} of {len(data)} images to calibrate on can be read, expected at least {FEWEST}: "
             "`vitrail audit` says what is wrong with the others"
         )
     return found
@@ -230,7 +230,7 @@ def _refuse_over(judged: Judged, max_drop: float, precision: str) -> None:
     if judged.drop.value > max_drop:
         raise InputError(
             f"{precision} loses {judged.drop.value:.2f} points (95 % interval {judged.drop.low:.2f} to "
-            f"{judged.drop.high:.2f}) on {judged.pictures} pictures, and {max_drop:g} were allowed: stay in fp32"
+            f"{judged.drop.high:.2f}) on {judged.images} images, and {max_drop:g} were allowed: stay in fp32"
         )
 
 

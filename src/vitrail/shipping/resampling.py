@@ -1,7 +1,7 @@
 """Resizing by torch: the sums that Pillow makes, by vector units, in a third of the time.
 
 What Pillow gives are the right bits. These are a level or two apart now and then, and more where ringing is cut off at
-black or white: this goes across first and then down, Pillow the shorter way round. So it is for pictures of which other
+black or white: this goes across first and then down, Pillow the shorter way round. So it is for images of which other
 bits have been asked for already, by scaled decoding. Like all kernels here it is compared first, once in a process.
 """
 
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.images import Area, Box, Interpolation, exactly, sparingly
+from vitrail.images import resize_crop_only, resize_then_crop
+from vitrail.images.preprocess import Area, Box, Interpolation
 from vitrail.shipping.kernels import Probe
 
 _KERNELS: dict[Interpolation, str] = {"bilinear": "_upsample_bilinear2d_aa", "bicubic": "_upsample_bicubic2d_aa"}
@@ -29,7 +30,7 @@ def resample(image: Image.Image, area: Area, size: tuple[int, int], box: Box, ke
     plain = image.mode in ("L", "RGB") and image.width * image.height <= _MOST
     smaller = area[0] == area[1] == 0 and size[0] <= area[2] and size[1] <= area[3]
     if not (plain and smaller and kernel in _KERNELS and probe().works):
-        return sparingly(image, area, size, box, kernel)
+        return resize_crop_only(image, area, size, box, kernel)
     return _by_torch(image, area, size, box, kernel)
 
 
@@ -51,7 +52,7 @@ def probe() -> Probe:
     try:
         for mode, area, kernel in product(("L", "RGB"), ((0, 0, 83, 61), (0, 0, 82.5, 60.25)), _KERNELS):
             given = (Image.fromarray(noise).convert(mode), area, (31, 24), (1, 2, 30, 24), kernel)
-            made, right = (np.asarray(way(*given), np.int16) for way in (_by_torch, exactly))
+            made, right = (np.asarray(way(*given), np.int16) for way in (_by_torch, resize_then_crop))
             if np.abs(made - right).max() > _LEVELS:
                 return Probe(False, f"{kernel} by torch is {np.abs(made - right).max()} levels from Pillow")
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:

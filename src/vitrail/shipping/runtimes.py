@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError, nearest
+from vitrail.files import path_text
 from vitrail.inference import Runtime, is_exported, open_exported
-from vitrail.opened import path_text
 from vitrail.shipping.artefact import is_packed, open_packed
 from vitrail.shipping.packed import Packed
 from vitrail.shipping.packing import Plan

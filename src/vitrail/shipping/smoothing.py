@@ -45,9 +45,9 @@ def _peaks(model: ViT, batches: Sequence[Tensor]) -> dict[str, Tensor]:
         peak = values.float().flatten(0, -2).abs().amax(dim=0)
         found[name] = torch.maximum(found[name], peak) if name in found else peak
 
-    with watched(model, look):
+    with watched(model, look) as network:
         for pixels in batches:
-            model(pixels)
+            network(pixels)
     return found
 
 

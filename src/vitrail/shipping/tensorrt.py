@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import choice, whole
+from vitrail.checks import check_choice, check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.inference.contents import Contents
+from vitrail.files import path_text, reason, sync_folder
+from vitrail.inference.export_info import Contents
 from vitrail.inference.exported import read_exported
-from vitrail.opened import path_text, reason, sync_folder
 
 PRECISIONS: Final = ("fp32", "fp16", "int8")
 _DEVICE: Final = re.compile(r"gpu|dla:[0-9]")
@@ -37,7 +37,7 @@ class Wish:
     batch: tuple[int, int, int] = (1, 8, 16)  # least, usual and largest
 
     def __post_init__(self) -> None:
-        choice("precision", self.precision, PRECISIONS)
+        check_choice("precision", self.precision, PRECISIONS)
         if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
             raise InputError(f"device: expected gpu, or dla:0 for a core of the accelerator, got {self.device!r:.40}")
         if self.device != "gpu" and self.precision == "fp32":
@@ -46,7 +46,7 @@ class Wish:
             )
         if not isinstance(self.batch, tuple | list) or len(self.batch) != 3:
             raise InputError(f"batch: expected the least, the usual and the largest number, got {self.batch!r:.40}")
-        sizes = tuple(whole("batch", each, error=InputError) for each in self.batch)
+        sizes = tuple(check_int("batch", each, error=InputError) for each in self.batch)
         if not sizes[0] <= sizes[1] <= sizes[2]:
             raise InputError(f"batch: expected rising numbers (least, usual, largest), got {self.batch}")
         object.__setattr__(self, "batch", sizes)

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from vitrail.inference import torch_file
-from vitrail.inference.contents import Contents
 from vitrail.inference.digest import digest_of
+from vitrail.inference.export_info import Contents
 from vitrail.inference.quiet import quietly
 
 

@@ -1,6 +1,6 @@
 """The loop: batches in, a trained network out; exact, whatever stops it and however often.
 
-Every random choice is a function of the seed, the epoch and the row of a picture, and the rest of what a step needs
+Every random choice is a function of the seed, the epoch and the row of an image, and the rest of what a step needs
 lies in the state. So a run that was killed and went on ends with the same bits as one that never stopped.
 """
 
@@ -21,25 +21,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.checkpoint import Checkpoint, Provenance, save
+from vitrail.checkpoint.safetensors_io import all_finite
 from vitrail.data.cache import Views, normalise
-from vitrail.data.draws import key
+from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, Planned, balanced_order, batches, epoch_order, turns
 from vitrail.errors import InputError, StoppedError
 from vitrail.evaluation.metrics import mean_average_precision, top_k
 from vitrail.inference.memory import keeping_memory
-from vitrail.network.modes import evaluating
+from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.stored import all_finite
 from vitrail.training import state as saving
-from vitrail.training.average import Average
 from vitrail.training.optimisers import Optimiser, build
+from vitrail.training.plain_attention import plain_kernels
 from vitrail.training.plan import Plan
-from vitrail.training.randomness import random_states, randomness, set_random_states
+from vitrail.training.random_state import random_states, randomness, set_random_states
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
 from vitrail.training.schedule import factor
+from vitrail.training.signals import Stop
 from vitrail.training.state import State, clean, forget_later, read_epoch, read_newest, write_state
-from vitrail.training.stopping import Stop
+from vitrail.training.weight_average import Average
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +50,7 @@ LOGGED_STEPS: Final = 200  # rows of steps in the log of a run, about
 
 
 class Part(NamedTuple):
-    """The pictures of a split, as the network sees them, and their classes: (n,), or (n, K) for several labels."""
+    """The images of a split, as the network sees them, and their classes: (n,), or (n, K) for several labels."""
 
     views: Views
     targets: Array
@@ -103,7 +104,7 @@ class _DivergedError(Exception):
 
 def fit(job: Job) -> Progress:
     """Train until the plan is fulfilled, from the newest state if there is one."""
-    with randomness(job.plan.seed), keeping_memory():
+    with randomness(job.plan.seed), keeping_memory(), plain_kernels(job.model):
         return _Loop(job).run()
 
 
@@ -261,7 +262,7 @@ class _Loop:
         plan = self.plan
         about = Provenance(source=plan.data, run=self.job.folder.name, metrics=metrics, notes=plan.origin)
         model = self.current()
-        with evaluating(model):
+        with eval_mode(model):
             made = Checkpoint(model, plan.preprocess, plan.classes, about, task=plan.task)
             saving.reached(f"before-{name}")
             save(made, self.job.folder / f"{name}.safetensors")
@@ -382,7 +383,7 @@ def memory_named(recipe: Recipe) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise InputError(
-            f"not enough memory for a step of {recipe.batch} pictures in {recipe.pieces} pieces; "
+            f"not enough memory for a step of {recipe.batch} images in {recipe.pieces} pieces; "
             "what is saved stays: take more pieces or checkpointing, or a smaller --batch or --size"
         ) from error
 
@@ -393,7 +394,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Scores(NamedTuple):
-    """How good a network is on the validation pictures."""
+    """How good a network is on the validation images."""
 
     score: float  # share of right answers; for several labels mean average precision
     loss: float
@@ -402,7 +403,7 @@ class Scores(NamedTuple):
 def validate(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Scores:
     """Score and loss, by the very pixels that predict would see."""
     logits = logits_of(model, part, plan, batch)
-    if plan.task == "several":
+    if plan.task == "multi-label":
         targets = torch.from_numpy(part.targets)
         loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), targets))
         return Scores(mean_average_precision(logits, part.targets), loss)
@@ -411,9 +412,9 @@ def validate(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Scores:
 
 
 def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Array:
-    """Logits (n, K) of every picture, in order."""
+    """Logits (n, K) of every image, in order."""
     rows = np.arange(len(part.targets))
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         found = [
             model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess)).float()
             for start in range(0, len(rows), batch)
@@ -423,14 +424,14 @@ def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Array:
 
 def loss_of(logits: Tensor, targets: Tensor, task: str, weights: Tensor | None) -> Tensor:
     """Cross entropy to shares of classes (B, K); for several labels each by itself."""
-    if task == "several":
+    if task == "multi-label":
         return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights)
     return F.cross_entropy(logits, targets, weight=weights)
 
 
 def class_weights(targets: Array, plan: Plan) -> Tensor:
-    """So that each class counts alike: n / (K * its pictures); for several labels absent / present, 1/20 to 20."""
-    if plan.task == "several":
+    """So that each class counts alike: n / (K * its images); for several labels absent / present, 1/20 to 20."""
+    if plan.task == "multi-label":
         present = targets.sum(axis=0)
         return torch.from_numpy(np.clip((len(targets) - present) / np.maximum(present, 1), 0.05, 20).astype(np.float32))
     counts = np.bincount(targets, minlength=len(plan.classes))

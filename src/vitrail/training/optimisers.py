@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT
@@ -175,7 +175,7 @@ class Optimiser:
             fresh.append((self.optimisers[kind], parameter, copies))
         wrong += [f"{name} is of no parameter that is trained" for name in left]
         if wrong:
-            raise CheckpointError(f"the saved optimiser does not fit this network and recipe: {listed(wrong)}")
+            raise CheckpointError(f"the saved optimiser does not fit this network and recipe: {join_limited(wrong)}")
         for optimiser, parameter, state in fresh:
             optimiser.state.pop(parameter, None)
             if state:

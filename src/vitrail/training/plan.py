@@ -1,4 +1,4 @@
-"""Plan: everything that a run's result depends on besides the pictures; two equal plans give the same bits."""
+"""Plan: everything that a run's result depends on besides the images; two equal plans give the same bits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
 from vitrail.training.recipe import Recipe
@@ -56,7 +56,7 @@ def plan_differences(old: Mapping[str, Any], new: Mapping[str, Any], name: str =
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             found += plan_differences(before, after, full)
         elif _plain(before) != _plain(after):
-            found.append(f"{full}: {shown(before)} before, {shown(after)} now")
+            found.append(f"{full}: {short_repr(before)} before, {short_repr(after)} now")
     return found
 
 

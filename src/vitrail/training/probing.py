@@ -16,7 +16,7 @@ from vitrail.evaluation.probes import fit_probe, knn, probe_head
 from vitrail.evaluation.results import Score
 from vitrail.images import Preprocess
 from vitrail.network.heads import Head
-from vitrail.network.modes import evaluating
+from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.training.loop import Part
 
@@ -25,7 +25,7 @@ NEIGHBOURS: Final = 10
 
 
 class Stage(NamedTuple):
-    """A way of using the network, and its score on the pictures the run is judged by."""
+    """A way of using the network, and its score on the images the run is judged by."""
 
     name: str
     score: Score
@@ -41,9 +41,9 @@ class Probed(NamedTuple):
 
 
 def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64) -> Array:
-    """What the head receives for every picture, where it receives several tokens their mean: (n, D)."""
+    """What the head receives for every image, where it receives several tokens their mean: (n, D)."""
     rows = np.arange(len(part.targets))
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         found = [
             model.embed(normalise(part.views.get(rows[start : start + batch]), preprocess)).float()
             for start in range(0, len(rows), batch)
@@ -55,16 +55,16 @@ def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64)
 def probe(
     model: ViT, preprocess: Preprocess, parts: Mapping[str, Part], judged: str, classes: int, task: str
 ) -> Probed:
-    """Fit neighbours and a probe on the training pictures, and score them on those of the split `judged`."""
+    """Fit neighbours and a probe on the training images, and score them on those of the split `judged`."""
     train, other = parts["train"], parts[judged]
     features, queries = (features_of(model, each, preprocess) for each in (train, other))
     fitted = fit_probe(features, train.targets, classes)
     weight, bias = probe_head(fitted)
     logits = queries @ weight.T + bias
     stages = [Stage("linear probe", _score(logits, other.targets, task), "the head alone, on cached features")]
-    if task == "one" and judged != "train":  # there, the nearest picture is itself
+    if task == "single-label" and judged != "train":  # there, the nearest image is itself
         near = knn(features, train.targets, queries, NEIGHBOURS, classes=classes)
-        note = f"the {NEIGHBOURS} nearest training pictures; nothing is learned"
+        note = f"the {NEIGHBOURS} nearest training images; nothing is learned"
         stages.insert(0, Stage("k-NN", _score(near, other.targets, task), note))
     return Probed(tuple(stages), torch.as_tensor(weight), torch.as_tensor(bias))
 
@@ -82,7 +82,7 @@ def start_head(model: ViT, probed: Probed, start: str = "probe") -> bool:
 
 
 def _score(logits: Array, targets: Array, task: str) -> Score:
-    if task == "several":
+    if task == "multi-label":
         value = mean_average_precision(logits, targets)
         return Score(value, value, value)
     return wilson(round(top_k(logits, targets, 1) * len(targets)), len(targets))

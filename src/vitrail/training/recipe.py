@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from vitrail.checks import choice, flags, instance, number, settings, whole
-from vitrail.data.augment import Augment
+from vitrail.checks import check_bools, check_choice, check_fields, check_int, check_number, check_type
+from vitrail.data.augmentation import Augment
 from vitrail.errors import ConfigError
 
 OPTIMISERS: Final = ("adamw", "adam", "muon", "sgd")
@@ -48,7 +48,7 @@ class Recipe:
     # loss
     smoothing: float = 0.0  # of labels
     balance: str = "none"  # rare classes: weights in the loss, or drawn more often
-    # pictures
+    # images
     augment: Augment = field(default_factory=Augment)
     # network
     tune: str = "all"  # or the head alone
@@ -61,16 +61,16 @@ class Recipe:
     def __post_init__(self) -> None:
         settle = object.__setattr__
         for name, (least, most) in _RANGES.items():
-            settle(self, name, number(name, getattr(self, name), least, most))
+            settle(self, name, check_number(name, getattr(self, name), least, most))
         for name, (low, high) in _WHOLES.items():
-            settle(self, name, whole(name, getattr(self, name), low, high))
+            settle(self, name, check_int(name, getattr(self, name), low, high))
         for name in ("dropout", "drop_path"):
             if getattr(self, name) is not None:
-                settle(self, name, number(name, getattr(self, name), 0.0, 1.0, below=True))
+                settle(self, name, check_number(name, getattr(self, name), 0.0, 1.0, below=True))
         for name, known in _CHOICES.items():
-            choice(name, getattr(self, name), known)
-        flags(self, "checkpointing")
-        instance("augment", self.augment, Augment)
+            check_choice(name, getattr(self, name), known)
+        check_bools(self, "checkpointing")
+        check_type("augment", self.augment, Augment)
         if self.pieces > self.batch:
             raise ConfigError(f"pieces: a batch of {self.batch} cannot pass in {self.pieces} pieces")
         if self.ema == 1.0 or self.momentum == 1.0 or self.beta2 == 1.0 or self.smoothing == 1.0:
@@ -87,9 +87,9 @@ class Recipe:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Recipe:
         """A recipe from plain values; unknown names are refused."""
-        values = settings(cls, plain)
+        values = check_fields(cls, plain)
         if isinstance(values.get("augment"), Mapping):
-            values["augment"] = Augment(**settings(Augment, values["augment"]))
+            values["augment"] = Augment(**check_fields(Augment, values["augment"]))
         return cls(**values)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import CheckpointError
-from vitrail.opened import reason
+from vitrail.files import reason
 
 
 class Record:

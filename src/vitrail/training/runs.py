@@ -1,4 +1,4 @@
-"""train: a folder of pictures -> a run: checkpoint, honest numbers, report; the same call goes on after a kill."""
+"""train: a folder of images -> a run: checkpoint, honest numbers, report; the same call goes on after a kill."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import torch
 
 from vitrail import __version__
 from vitrail.checkpoint import Checkpoint, content_hash
-from vitrail.checks import listed, number, whole
+from vitrail.checks import check_int, check_number, join_limited
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError, nearest
-from vitrail.evaluation.course import count_data
 from vitrail.evaluation.results import Evaluation, Score
+from vitrail.evaluation.training_sections import count_data
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
-from vitrail.training.board import boarded, need_tensorboard
-from vitrail.training.choose import Chosen, choose
-from vitrail.training.finish import Told, judge, training_part, write_everything
-from vitrail.training.folder import CONFIG, DATA, RESULT, find_run, make_folder, read_json, write_json, write_text
-from vitrail.training.lint import Finding, lint
+from vitrail.training.autotune import measure_speed, overfits, scaled, steps_for
+from vitrail.training.final_evaluation import Told, judge, training_part, write_everything
 from vitrail.training.lock import locked
 from vitrail.training.loop import Job, Part, Watch, fit
+from vitrail.training.model_choice import Chosen, choose
 from vitrail.training.plan import Plan, plan_differences
-from vitrail.training.prepare import Prepared, prepare
-from vitrail.training.presets import RECIPES, Preset
+from vitrail.training.preparation import Prepared, prepare
 from vitrail.training.probing import Stage, probe, start_head
+from vitrail.training.published import RECIPES, Preset
 from vitrail.training.recipe import Recipe
-from vitrail.training.speed import measure_speed, overfits, scaled, steps_for
+from vitrail.training.recipe_lint import Finding, lint
+from vitrail.training.run_folder import CONFIG, DATA, RESULT, find_run, make_folder, read_json, write_json, write_text
 from vitrail.training.state import has_state
+from vitrail.training.tensorboard import boarded, need_tensorboard
 
 ENDS: tuple[str, ...] = ("pool", "final_norm")  # what a recipe may change of a network that is there already
 LONG: int = 500  # steps from which a run is long enough to be tried on one batch first
@@ -51,7 +51,7 @@ class Run:
     folder: Path
     plan: Plan
     best: Path  # the checkpoint to use
-    evaluation: Evaluation  # on pictures it never saw, where there are any
+    evaluation: Evaluation  # on images it never saw, where there are any
     stages: tuple[Stage, ...]  # what came before: k-NN, probe
     steps: int
     seconds: float  # since it was started, or last went on
@@ -96,7 +96,7 @@ class Options:
     exclude: str | os.PathLike[str] | None = None
     unreadable: str = "skip"
     workers: int = 0
-    cache: str | os.PathLike[str] | None = None  # a folder for resized pictures that memory cannot hold
+    cache: str | os.PathLike[str] | None = None  # a folder for resized images that memory cannot hold
     threads: int = 1  # that prepare batches
     device: str = "cpu"
     out: str | os.PathLike[str] = "runs"
@@ -127,7 +127,7 @@ class Options:
 
 
 def train(data: str | os.PathLike[str] | Dataset, **options: Any) -> Run:
-    """Train a classifier on pictures; see Options for what can be asked."""
+    """Train a classifier on images; see Options for what can be asked."""
     return run(data, Options(**options))
 
 
@@ -228,9 +228,9 @@ def resolve(options: Options) -> Preset:
     if options.epochs is not None and options.minutes is not None:
         raise InputError("give epochs or minutes, not both")
     if options.minutes is not None:
-        number("minutes", options.minutes, 1e-3, 1e6)
-    whole("seed", options.seed, 0, 2**62, InputError)
-    limit = found.limit if options.limit is None else whole("limit", options.limit, 1, 2**62, InputError)
+        check_number("minutes", options.minutes, 1e-3, 1e6)
+    check_int("seed", options.seed, 0, 2**62, InputError)
+    limit = found.limit if options.limit is None else check_int("limit", options.limit, 1, 2**62, InputError)
     if options.device != "cpu":
         raise InputError(f"device: training runs on the cpu and nowhere else yet, got {options.device!r}")
     names = ("epochs", "batch", "lr", "patience", "balance")
@@ -284,7 +284,9 @@ def fitted_to(preset: Preset, chosen: Chosen, options: Options) -> list[str]:
     others = {name: value for name, value in preset.changes.items() if name not in ENDS}
     apart = [f"{name} {getattr(config, name)}" for name, value in others.items() if getattr(config, name) != value]
     if apart:
-        notes.append(f"the network is that of the checkpoint, where the recipe was made for another: {listed(apart)}")
+        notes.append(
+            f"the network is that of the checkpoint, where the recipe was made for another: {join_limited(apart)}"
+        )
     return notes
 
 
@@ -337,12 +339,12 @@ def check(plan: Plan, prepared: Prepared, options: Options) -> tuple[str, ...]:
     found = findings_of(plan, prepared)
     errors = [each.message for each in found if each.level == "error"]
     if errors and options.check:
-        raise InputError(f"this recipe is known to fail: {listed(errors)}")
+        raise InputError(f"this recipe is known to fail: {join_limited(errors)}")
     return tuple(f"{each.level}: {each.message}" for each in found)
 
 
 def make_parts(plan: Plan, dataset: Dataset, manifest: Manifest, options: Options) -> dict[str, Part]:
-    """The pictures of every split, as the network sees them; those to train on with room for crops."""
+    """The images of every split, as the network sees them; those to train on with room for crops."""
     found = {}
     digests = {each.name: each.digest for each in manifest.entries} if options.cache is not None else {}
     for split in dataset.splits:
@@ -380,7 +382,7 @@ def _try_one_batch(job: Job) -> None:
     """Before a long run: can it learn at all?"""
     if job.plan.steps >= LONG and job.plan.recipe.tune == "all" and not overfits(job):
         raise InputError(
-            "the network cannot learn 16 pictures by heart in 40 steps: the labels, the pictures or the rate are "
+            "the network cannot learn 16 images by heart in 40 steps: the labels, the images or the rate are "
             "wrong; try --find-lr, and look at the data with `vitrail audit`"
         )
 

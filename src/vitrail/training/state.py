@@ -20,9 +20,9 @@ from typing import IO, Any, Final, NamedTuple
 import safetensors.torch
 from torch import Tensor
 
+from vitrail.checkpoint.safetensors_io import bytes_of, lay_out
 from vitrail.errors import CheckpointError
-from vitrail.opened import reason, sync_folder
-from vitrail.stored import bytes_of, lay_out
+from vitrail.files import reason, sync_folder
 
 MARK: Final = b"VITRAIL STATE 1\n"
 DIGEST: Final = 32  # bytes of a SHA-256

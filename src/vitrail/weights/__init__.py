@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.weights.adapt import adapt_channels, with_channels, with_classes
+from vitrail.weights.adaptation import adapt_channels, with_channels, with_classes
 from vitrail.weights.conversion import ParityReport, convert
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.imagenet import imagenet1k

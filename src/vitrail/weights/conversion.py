@@ -16,18 +16,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint, Setting, save
-from vitrail.checks import listed
+from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError, InputError, nearest
+from vitrail.files import path_text, reason
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
-from vitrail.network.modes import evaluating
-from vitrail.opened import path_text, reason
+from vitrail.network.surgery import eval_mode
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
+from vitrail.weights.name_tables import to_theirs
 from vitrail.weights.overrides import told
-from vitrail.weights.reading.arrays import write_npz
-from vitrail.weights.tables import to_theirs
+from vitrail.weights.reading.npz_arrays import write_npz
 
 OWN: Final = "vitrail"
 ENDINGS: Final = {  # how the name of what is written ends
@@ -172,7 +172,7 @@ def _write(checkpoint: Checkpoint, family: Family | None, path: Path) -> _Writte
     given, without = to_theirs(family.table(description), ours, description.config)
     lost = [name for name in without if not name.startswith("extras.")]
     if lost:
-        raise CheckpointError(f"{family.name} has no place for {listed(lost, ', ')}: choose another family")
+        raise CheckpointError(f"{family.name} has no place for {join_limited(lost, ', ')}: choose another family")
     _put(given, description, family, path)
     return _Written(len(given), (*without, *description.warnings))
 
@@ -213,7 +213,9 @@ def _compare(checkpoint: Checkpoint, path: Path, to: str) -> ParityReport:
     unequal = [name for name in ours if name in theirs and not _same_bits(ours[name].detach().cpu(), theirs[name])]
     absent = [name for name in ours if name not in theirs and not name.startswith("extras.")]
     if unequal or absent:
-        raise CheckpointError(f"{to}: mapped back, tensors differ or are gone: {listed([*unequal, *absent], ', ')}")
+        raise CheckpointError(
+            f"{to}: mapped back, tensors differ or are gone: {join_limited([*unequal, *absent], ', ')}"
+        )
     first, second = (_answers(each, config.image_size) for each in (checkpoint, back))
     largest, scale = _apart(first, second)
     if not largest <= 1e-5 * scale:  # also where one of them is no number
@@ -269,6 +271,6 @@ def _answers(checkpoint: Checkpoint, size: tuple[int, int]) -> Tensor:
     model = checkpoint.model
     pixels = torch.randn(2, model.config.channels, *size, generator=generator)
     first = next(model.parameters())
-    with evaluating(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         answers: Tensor = model(pixels.to(first.device, first.dtype)).float().cpu()
     return answers

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair, shown, whole
+from vitrail.checks import check_int, check_pair, short_repr
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
 from vitrail.weights.imagenet import imagenet1k
+from vitrail.weights.name_tables import Table
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import Table
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def heads_for(
 ) -> tuple[int, str]:
     """How many heads share the rows of q, which no fused tensor says, and why that many."""
     if "heads" in override:
-        return whole("heads", override["heads"]), "given"
+        return check_int("heads", override["heads"]), "given"
     if inner in published:
         return published[inner], f"as the published network of width {inner}"
     if inner % 64 or not inner:
@@ -86,7 +86,7 @@ def grid_of(
 ) -> tuple[tuple[int, int], int]:
     """(image size, slots) of a table of positions; an image size that was given decides where it fits the table."""
     if "image_size" in override and 0 not in patch:
-        height, width = pair("image_size", override["image_size"])
+        height, width = check_pair("image_size", override["image_size"])
         count = (height // patch[0]) * (width // patch[1])
         if places - count in slots:
             return (height, width), places - count
@@ -125,7 +125,7 @@ def class_names(count: int, given: Any = None) -> tuple[str, ...]:
     if not given or not count:
         return imagenet1k() if count == 1000 else ()
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given) or len(given) != count:
-        raise CheckpointError(f"expected names for {count} outputs, as the head has, got {shown(given)}")
+        raise CheckpointError(f"expected names for {count} outputs, as the head has, got {short_repr(given)}")
     if all(name == f"LABEL_{number}" for number, name in enumerate(given)):  # transformers' way to say nothing
         return imagenet1k() if count == 1000 else ()
     times = Counter(given)

@@ -10,16 +10,16 @@ from typing import Any
 
 from vitrail import checkpoint
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import build_empty
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
 from vitrail.weights.hub import fetch
 from vitrail.weights.overrides import check_names, decide, tell
 from vitrail.weights.pairing import empty_decoder, expected, pair, read
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.reading.files import open_contents
+from vitrail.weights.reading.weight_files import open_contents
 from vitrail.weights.resize import with_size
 
 RUN_BEST = "best.safetensors"
@@ -50,7 +50,7 @@ def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Se
     kept = leave(contents, family, leave_out)
     try:
         description = decide(family.describe(kept, override), override)
-        model = on_meta(description.config)
+        model = build_empty(description.config)
     except VitrailError as error:
         told = isinstance(error, CheckpointError) and contents.source in str(error)
         where = "" if told else f"{contents.source}, read as {family.name}: "
@@ -141,5 +141,5 @@ def _own(path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: S
 def _patterns(leave_out: Sequence[str]) -> Sequence[str]:
     several = isinstance(leave_out, Sequence) and not isinstance(leave_out, str)
     if not several or not all(isinstance(each, str) for each in leave_out):
-        raise InputError(f"leave_out: expected a list of parts or names, got {shown(leave_out)}")
+        raise InputError(f"leave_out: expected a list of parts or names, got {short_repr(leave_out)}")
     return leave_out

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from vitrail.checkpoint import Setting
-from vitrail.checks import instance, settings, shown
+from vitrail.checks import check_fields, check_type, short_repr
 from vitrail.errors import InputError, nearest
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
@@ -31,7 +31,7 @@ OF_LOADING: Final = ("resample", "family", "take")
 
 def check_names(override: Mapping[str, Any]) -> Mapping[str, Any]:
     """Overrides whose every name is a setting."""
-    instance("override", override, Mapping, error=InputError)
+    check_type("override", override, Mapping, error=InputError)
     known = sorted({*OF_CONFIG, *OF_PIXELS, *OF_LOADING})
     for name in override:
         if name not in known:
@@ -50,7 +50,7 @@ def decide(description: Description, override: Mapping[str, Any]) -> Description
         classes = _class_names(changes.pop("classes"), config.classes)
     if "resample" in override:
         positions = changes.get("positions", config.positions)
-        instance("positions", positions, Positions)
+        check_type("positions", positions, Positions)
         changes["positions"] = replace(positions, resample=_resample(override))
     config = replace(config, **changes)
     reasons = dict(description.reasons)
@@ -115,7 +115,8 @@ def _class_names(names: Any, count: int) -> tuple[str, ...]:
         return read_labels(names)
     if not isinstance(names, Sequence):
         raise InputError(
-            f"classes: expected {count} names or a file of them, got {shown(names)}; for another number load first, "
+            f"classes: expected {count} names or a file of them, got {short_repr(names)}; "
+            "for another number load first, "
             "then vitrail.weights.with_classes"
         )
     return tuple(names)
@@ -123,7 +124,7 @@ def _class_names(names: Any, count: int) -> tuple[str, ...]:
 
 def _resample(override: Mapping[str, Any]) -> Resample:
     value = override["resample"]
-    return value if isinstance(value, Resample) else Resample(**settings(Resample, value))
+    return value if isinstance(value, Resample) else Resample(**check_fields(Resample, value))
 
 
 def _pixels(preprocess: Preprocess, changes: Mapping[str, Any]) -> Preprocess:

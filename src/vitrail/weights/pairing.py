@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.checks import listed
+from vitrail.checkpoint.safetensors_io import all_finite, in_threads
+from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.vit import ViT
-from vitrail.stored import all_finite, in_threads
 from vitrail.weights.family import Description, Family
+from vitrail.weights.name_tables import Derived, Link, derived, spell
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import Derived, Link, derived, spell
 
 FLOATS: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -63,7 +63,8 @@ def pair(family: Family, description: Description, ours: Mapping[str, Tensor], c
         total = len(theirs)
         share = f"{total - len(unused)} of {total} tensors used"
         raise CheckpointError(
-            f"{contents.source}, read as {family.name}: {share}; {listed(wrong, most=12)}{_hint(family, unused, used)}"
+            f"{contents.source}, read as {family.name}: {share}; "
+            f"{join_limited(wrong, most=12)}{_hint(family, unused, used)}"
         )
     return Plan(links, repeated)
 

@@ -1,4 +1,4 @@
-"""How each family prepares pictures for evaluation, where a checkpoint's own file says nothing.
+"""How each family prepares images for evaluation, where a checkpoint's own file says nothing.
 
 `evaluation`, `timm_default` and `transformers_default` give what the family's own code does, and say whether that is
 known. What files do say is read in families/timm_pixels.py and families/transformers_pixels.py.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
-from vitrail.images import Interpolation, Preprocess
+from vitrail.images import Preprocess
+from vitrail.images.preprocess import Interpolation
 from vitrail.network.config import ViTConfig
 
 Size = int | tuple[int, int]
@@ -111,7 +112,7 @@ def big_vision(size: Size = 224) -> Known:
 
 
 def lucidrains(size: Size = 224) -> Known:
-    """vit-pytorch is a network only, and says nothing of pictures."""
+    """vit-pytorch is a network only, and says nothing of images."""
     why = "assumed: vit-pytorch says nothing; values from 0 to 1, the whole short side: give mean, std and crop"
     return Known(Preprocess(size, crop=1.0, interpolation="bilinear", mean=0.0, std=1.0), why)
 
@@ -134,9 +135,9 @@ EVALUATION: Final[Mapping[str, Callable[[Size], Known]]] = {
 
 
 def evaluation(family: str, size: Size = 224, channels: int = 3) -> Known:
-    """What a family's own code does to a picture before it is scored; with one channel the numbers are averages."""
+    """What a family's own code does to an image before it is scored; with one channel the numbers are averages."""
     if not isinstance(family, str) or family not in EVALUATION:
-        raise InputError(f"no evaluation preprocessing for {shown(family)}: {nearest(str(family), EVALUATION)}")
+        raise InputError(f"no evaluation preprocessing for {short_repr(family)}: {nearest(str(family), EVALUATION)}")
     return for_channels(EVALUATION[family](size), channels)
 
 
@@ -175,7 +176,7 @@ def transformers_default(model_type: str, size: Size = 224, channels: int = 3) -
     Published files differ from their class's defaults: DINOv2's class has CLIP's mean, its files have ImageNet's.
     """
     if not isinstance(model_type, str) or model_type not in PUBLISHED:
-        raise InputError(f"no transformers model {shown(model_type)}: {nearest(str(model_type), PUBLISHED)}")
+        raise InputError(f"no transformers model {short_repr(model_type)}: {nearest(str(model_type), PUBLISHED)}")
     return for_channels(PUBLISHED[model_type](size), channels)
 
 
@@ -184,7 +185,7 @@ def _squashed(interpolation: Interpolation, statistics: Mapping[str, Any], why: 
 
 
 _SIGLIP: Final = _squashed("bicubic", HALF, "known: SiglipImageProcessor's defaults")
-_SIGLIP2: Final = _squashed("bilinear", HALF, "assumed: Siglip2ImageProcessor keeps each picture's aspect, this not")
+_SIGLIP2: Final = _squashed("bilinear", HALF, "assumed: Siglip2ImageProcessor keeps each image's aspect, this not")
 PUBLISHED: Final[Mapping[str, Callable[[Size], Known]]] = {
     "vit": _squashed("bilinear", HALF, "assumed: ViTImageProcessor's defaults; DINO's files have ImageNet's mean"),
     "deit": lambda size: Known(  # convert_deit_timm_to_pytorch.py: both sides to 256 / 224 of the size, then the centre
@@ -216,7 +217,7 @@ def _side(size: Size) -> int:
 
 def _known(what: str, sure: bool, where: str) -> str:
     """The reason in words: known where the source speaks of this very size, elsewhere assumed from there."""
-    return f"known: {what}" if sure else f"assumed: {what}, which speaks of pictures {where}"
+    return f"known: {what}" if sure else f"assumed: {what}, which speaks of images {where}"
 
 
 def for_channels(known: Known, channels: int) -> Known:

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import instance, pair
+from vitrail.checks import check_pair, check_type
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
-from vitrail.network.vit import on_meta
+from vitrail.network.surgery import rebuild
 
 
 def with_size(checkpoint: Checkpoint, image_size: Any) -> Checkpoint:
     """A checkpoint whose native size is another; its own answers at that size are the same as before."""
-    instance("checkpoint", checkpoint, Checkpoint, error=InputError)
-    size = pair("image_size", image_size)
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    size = check_pair("image_size", image_size)
     old = checkpoint.model.config
     preprocess = Preprocess.from_dict(checkpoint.preprocess.to_dict() | {"size": size})
     if size == old.image_size:
@@ -27,6 +27,4 @@ def with_size(checkpoint: Checkpoint, image_size: Any) -> Checkpoint:
     state = checkpoint.model.state_dict()
     for number, table in enumerate(checkpoint.model.tokens.tables):
         state[f"tokens.tables.{number}.table"] = table(config.grid).detach().contiguous()
-    model = on_meta(config)
-    model.load_state_dict(state, assign=True)
-    return replace(checkpoint, model=model.train(checkpoint.model.training), preprocess=preprocess)
+    return replace(checkpoint, model=rebuild(checkpoint.model, config, state), preprocess=preprocess)

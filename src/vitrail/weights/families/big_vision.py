@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair, whole
+from vitrail.checks import check_int, check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.network.positions import fixed_table
@@ -27,9 +27,9 @@ from vitrail.weights.families.google import (
     spelling_of,
 )
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, How, Row, Table, each, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import CHANNELS_LAST, TRANSPOSED, How, Row, Table, each, then
 
 NAFLEX: Final = Resample("bilinear", antialias=True)  # of every image to its own grid
 FIXED: Final = "sincos-2d-moco"
@@ -114,7 +114,7 @@ def _map_head(theirs: str) -> Sequence[Row]:
 def _flat_patches(contents: Contents, spelling: Spelling, override: Mapping[str, Any]) -> dict[str, Any]:
     """The sides of patches that come as one row of values; three colours, unless another number is given."""
     values = shape_of(contents, f"{spelling.before}embedding/kernel", axes=2)[0]
-    channels = whole("channels", override.get("channels", 3))
+    channels = check_int("channels", override.get("channels", 3))
     side = math.isqrt(values // channels)
     if side < 1 or side * side * channels != values:
         raise CheckpointError(
@@ -130,7 +130,7 @@ def _positions(
     """Where tokens stand: a table, a grid of NaFlex, or fixed; only the oldest tables have a place for cls."""
     patch, name = settings["patch_size"], spelling.before + spelling.positions
     if not spelling.positions:
-        size = pair("image_size", override["image_size"]) if "image_size" in override else _usual_size(patch)
+        size = check_pair("image_size", override["image_size"]) if "image_size" in override else _usual_size(patch)
         return {"image_size": size, "positions": Positions(FIXED, prefix=False, resample=RESAMPLE)}
     if spelling.flat:
         rows, columns, _ = shape_of(contents, name, axes=3)

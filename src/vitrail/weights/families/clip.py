@@ -14,15 +14,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import choice, number, pair, shown, whole
+from vitrail.checks import check_choice, check_int, check_number, check_pair, short_repr
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.families import timm
 from vitrail.weights.family import Description, Family, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Derived, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import KERNEL, ROW, TRANSPOSED, Derived, Row, Table
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 CONFIG: Final = "open_clip_config.json"
@@ -95,7 +95,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     found = {"width": width, "layers": depth, "patch_size": (height, across), "image_size": size}
     _refuse_contradictions(contents, vision, found, override)
     activation, how = _activation(contents, said, vision, override)
-    after = choice("final_ln_after_pool", vision.get("final_ln_after_pool", False), (True, False))
+    after = check_choice("final_ln_after_pool", vision.get("final_ln_after_pool", False), (True, False))
     config = ViTConfig(
         image_size=size,
         patch_size=(height, across),
@@ -113,7 +113,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         norm_eps=_eps(vision),
         embedding_norm=f"{before}ln_pre.weight" in contents.tensors,
         final_norm="pooled" if after else "tokens",
-        pool=POOLS[choice("pool_type", vision.get("pool_type", "tok"), POOLS)],
+        pool=POOLS[check_choice("pool_type", vision.get("pool_type", "tok"), POOLS)],
         head_bias=False,
         patch_dropout=vision.get("patch_dropout", 0.0),
     )
@@ -179,7 +179,7 @@ def sidecars(description: Description) -> dict[str, Any]:
         "vision_cfg": vision,
     }
     said: dict[str, Any] = {"model_cfg": model}
-    with suppress(CheckpointError):  # what open_clip cannot do to a picture stays behind, and the report says so
+    with suppress(CheckpointError):  # what open_clip cannot do to an image stays behind, and the report says so
         said["preprocess_cfg"] = _to_open_clip(description.preprocess)
     return {CONFIG: said}
 
@@ -207,7 +207,7 @@ def _describe_trunk(contents: Contents, before: str, override: Mapping[str, Any]
             "mean of its patches: give override={'pool': 'cls'} or {'pool': 'mean'}"
         )
     if vision and pool:
-        config = replace(config, pool=TIMM_POOLS[choice("timm_pool", pool, TIMM_POOLS)])
+        config = replace(config, pool=TIMM_POOLS[check_choice("timm_pool", pool, TIMM_POOLS)])
         reasons["pool"] = f"the folder's {CONFIG}"
     preprocess, reasons["preprocess"] = _pixels(contents, config, override)
     reasons["classes"] = "the values of an image's embedding"
@@ -249,12 +249,12 @@ def _said(contents: Contents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise CheckpointError(f"{CONFIG}: expected {name} as an object, got {shown(value)}")
+        raise CheckpointError(f"{CONFIG}: expected {name} as an object, got {short_repr(value)}")
     return value
 
 
 def _given_size(vision: Mapping[str, Any]) -> dict[str, Any]:
-    return {"image_size": pair("image_size", vision["image_size"])} if "image_size" in vision else {}
+    return {"image_size": check_pair("image_size", vision["image_size"])} if "image_size" in vision else {}
 
 
 def _refuse_contradictions(
@@ -264,10 +264,11 @@ def _refuse_contradictions(
     for name, value in found.items():
         if name not in vision or name in override:
             continue
-        said = pair(name, vision[name]) if isinstance(value, tuple) else vision[name]
+        said = check_pair(name, vision[name]) if isinstance(value, tuple) else vision[name]
         if said != value:
             raise CheckpointError(
-                f"{contents.source}: {CONFIG} says {name} {shown(said)}, the tensors say {value}: they do not belong "
+                f"{contents.source}: {CONFIG} says {name} {short_repr(said)}, the tensors say {value}: "
+                "they do not belong "
                 "together"
             )
 
@@ -279,7 +280,7 @@ def _heads(
     if norm in contents.tensors:
         return width // max(shape_of(contents, norm, axes=1)[0], 1), "the norms of the queries say so"
     if vision and "heads" not in override:
-        each = whole("head_width", vision.get("head_width", 64))
+        each = check_int("head_width", vision.get("head_width", 64))
         return max(width // each, 1), f"heads of {each}, by the folder's {CONFIG}"
     return heads_for(width, override)
 
@@ -296,19 +297,21 @@ def _activation(
             f"folder with {CONFIG}"
         )
     arguments = _mapping("act_kwargs", vision.get("act_kwargs") or {})
-    if choice("quick_gelu", said.get("quick_gelu", False), (True, False)) and not arguments:
+    if check_choice("quick_gelu", said.get("quick_gelu", False), (True, False)) and not arguments:
         return "quick_gelu", f"the folder's {CONFIG}"
     if any(name != "approximate" for name in arguments) or said.get("quick_gelu"):
-        raise CheckpointError(f"{contents.source}: {CONFIG} gives its activation {shown(arguments)}: not understood")
-    form = choice("approximate", arguments.get("approximate", "none"), ("none", "tanh"))
+        raise CheckpointError(
+            f"{contents.source}: {CONFIG} gives its activation {short_repr(arguments)}: not understood"
+        )
+    form = check_choice("approximate", arguments.get("approximate", "none"), ("none", "tanh"))
     return "gelu_tanh" if form == "tanh" else "gelu", f"the folder's {CONFIG}"
 
 
 def _eps(vision: Mapping[str, Any]) -> float:
     arguments = _mapping("norm_kwargs", vision.get("norm_kwargs") or {})
     if any(name != "eps" for name in arguments):
-        raise CheckpointError(f"{CONFIG} gives its norms {shown(arguments)}: expected eps alone")
-    return number("eps", arguments.get("eps", EPS), 0.0, 1.0)
+        raise CheckpointError(f"{CONFIG} gives its norms {short_repr(arguments)}: expected eps alone")
+    return check_number("eps", arguments.get("eps", EPS), 0.0, 1.0)
 
 
 def _pixels(contents: Contents, config: ViTConfig, override: Mapping[str, Any]) -> tuple[Preprocess, str]:
@@ -321,11 +324,11 @@ def _pixels(contents: Contents, config: ViTConfig, override: Mapping[str, Any]) 
     mode = given.get("resize_mode", "shortest")
     if mode == "longest" and "resize" not in override:
         raise CheckpointError(
-            f"{contents.source}: {CONFIG} puts black bars around pictures (resize_mode 'longest'), which is not done "
+            f"{contents.source}: {CONFIG} puts black bars around images (resize_mode 'longest'), which is not done "
             "here: give override={'resize': ...}"
         )
-    resize = MODES[choice("resize_mode", mode, MODES)] if mode != "longest" else "pad"
-    interpolation = INTERPOLATIONS[choice("interpolation", given.get("interpolation", "bicubic"), INTERPOLATIONS)]
+    resize = MODES[check_choice("resize_mode", mode, MODES)] if mode != "longest" else "pad"
+    interpolation = INTERPOLATIONS[check_choice("interpolation", given.get("interpolation", "bicubic"), INTERPOLATIONS)]
     if resize == "crop" and config.image_size[0] != config.image_size[1]:
         interpolation = "bicubic"  # open_clip covers a frame that is not square by a resize of its own
     values = known.preprocess.to_dict() | {"resize": resize, "interpolation": interpolation}
@@ -337,7 +340,7 @@ def _pixels(contents: Contents, config: ViTConfig, override: Mapping[str, Any]) 
 
 
 def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
-    """preprocess_cfg; what open_clip cannot do to a picture is refused."""
+    """preprocess_cfg; what open_clip cannot do to an image is refused."""
     wrong = {
         f"resize={preprocess.resize!r}": preprocess.resize not in MODES.values(),
         f"crop={preprocess.crop}": preprocess.crop != 1.0,

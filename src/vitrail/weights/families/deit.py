@@ -13,9 +13,9 @@ from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, only, under_model
 from vitrail.weights.families.plain import ENDS, sizes_of
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import WITHOUT_BATCH, Row, Table
 
 MORE: Final = r"dist_token|head(_dist)?\.(weight|bias)|blocks\.\d+\.gamma_[12]"
 ROWS: Table = (

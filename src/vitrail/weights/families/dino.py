@@ -18,9 +18,9 @@ from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
 from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, chunked, only, unchunked
 from vitrail.weights.families.plain import ENDS, SCALES, mlp_of, sizes_of
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors
 
 OFFSET: Final = Resample(antialias=False, offset=0.1)  # scaled by (n + 0.1) / M, without antialias
 SMOOTH: Final = Resample()  # by size, with antialias

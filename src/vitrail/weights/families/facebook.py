@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from vitrail.weights.families.plain import BLOCKS
+from vitrail.weights.name_tables import Names, Row, Table
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import Names, Row, Table
 
 CHUNKED: Final = re.compile(r"blocks\.(\d{1,4})\.(\d{1,4})\.(.+)")
 PLAIN: Final = (  # the names of a vision transformer without a head, and no other

@@ -13,13 +13,25 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair
+from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ResNetStem, ViTConfig
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, shape_of
+from vitrail.weights.name_tables import (
+    KERNEL,
+    QKV,
+    SAME,
+    TRANSPOSED,
+    WITHOUT_BATCH,
+    How,
+    Row,
+    Table,
+    Tensors,
+    each,
+    then,
+)
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import KERNEL, QKV, SAME, TRANSPOSED, WITHOUT_BATCH, How, Row, Table, Tensors, each, then
 
 RESAMPLE: Final = Resample("bilinear", antialias=False, align_corners=True)  # scipy.ndimage.zoom of order 1
 PREFIXES: Final = ("", "opt/target/", "params/", "params/img/", "img/")
@@ -158,7 +170,7 @@ def sizes_of(contents: Contents, spelling: Spelling) -> dict[str, Any]:
     }
     if not spelling.flat:
         rows, columns, channels, _ = shape_of(contents, f"{before}embedding/kernel", axes=4)
-        settings |= {"patch_size": pair("patch_size", (rows, columns)), "channels": channels}
+        settings |= {"patch_size": check_pair("patch_size", (rows, columns)), "channels": channels}
     if f"{before}conv_root/kernel" in tensors:
         root = shape_of(contents, f"{before}conv_root/kernel", axes=4)
         settings["stem"] = ResNetStem(resnet_layers(contents, before), width_factor=root[3] // 64)

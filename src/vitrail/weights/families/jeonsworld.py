@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair
+from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.weights.families.google import RESAMPLE, refuse_oblong
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.name_tables import KERNEL, QKV, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import KERNEL, QKV, WITHOUT_BATCH, Row, Table
 
 INPUT: Final = "transformer.embeddings."
 BLOCK: Final = "transformer.encoder.layer.{i}."
@@ -52,7 +52,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
             "weights give other numbers in each; load Google's own npz of it"
         )
     width, channels, rows, columns = shape_of(contents, f"{INPUT}patch_embeddings.weight", axes=4)
-    patch = pair("patch_size", (rows, columns))
+    patch = check_pair("patch_size", (rows, columns))
     heads, why = heads_for(width, override)
     size, _ = grid_of(shape_of(contents, f"{INPUT}position_embeddings", axes=3)[1], (1,), patch, override)
     config = ViTConfig(

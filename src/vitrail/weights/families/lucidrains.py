@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import pair, whole
+from vitrail.checks import check_int, check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.positions import fixed_table
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Derived, How, Row, Table, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Derived, How, Row, Table, then
 
 # The words of a layout: what sets a spelling apart from the newest one.
 FN: Final = "fn"  # norms stand beside what they feed: layers.0.0.norm, layers.0.0.fn.to_qkv
@@ -212,9 +212,9 @@ def _refuse_out(checkpoint: Checkpoint) -> None:
 def _patch(values: int, override: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
     """Patch size and channels from how many values a patch has: square, with 3 channels or 1, or as given."""
     if "patch_size" in override:
-        patch = pair("patch_size", override["patch_size"])
+        patch = check_pair("patch_size", override["patch_size"])
         return patch, max(values // (patch[0] * patch[1]), 1)
-    for channels in (whole("channels", override["channels"]),) if "channels" in override else (3, 1):
+    for channels in (check_int("channels", override["channels"]),) if "channels" in override else (3, 1):
         side = math.isqrt(values // channels)
         if side and side * side * channels == values:
             return (side, side), channels
@@ -232,7 +232,7 @@ def _size(contents: Contents, layout: str, patch: tuple[int, int], override: Map
                 f"{contents.source}: SimpleViT keeps no positions in its files, so no tensor says the size of its "
                 "images: give override={'image_size': (H, W)}"
             )
-        return pair("image_size", override["image_size"])
+        return check_pair("image_size", override["image_size"])
     words = layout.split()
     places = shape_of(contents, "pos_embedding", axes=3 if BATCH in words else 2)[-2]
     return grid_of(places, (0 if NO_CLS in words else 1,), patch, override)[0]

@@ -13,9 +13,9 @@ from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, only, under_model
 from vitrail.weights.families.plain import ENDS, sizes_of
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import WITHOUT_BATCH, Row, Table
 
 RESAMPLE: Final = Resample(antialias=False)
 MORE: Final = r"fc_norm\.(weight|bias)|head\.(weight|bias)|head\.[01]\.\w+"  # head.0, head.1: of a linear probe

@@ -8,13 +8,13 @@ from math import isqrt
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import whole
+from vitrail.checks import check_int
 from vitrail.errors import CheckpointError
 from vitrail.weights.families import timm, timm_config
 from vitrail.weights.families.timm_config import refuse
 from vitrail.weights.family import Description, Family, shape_of
+from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, each
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import CHANNELS_LAST, Derived, Row, Table, each
 
 GRID: Final = each(
     "grid laid out row by row", lambda t, c: t.squeeze(0).flatten(0, 1), lambda t, c: t.reshape(1, *c.grid, -1)
@@ -29,7 +29,7 @@ def knows(contents: Contents) -> bool:
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """As timm's plain networks, once patches and table are given their usual shapes."""
     width, values = shape_of(contents, "embeds.proj.weight", axes=2)
-    channels = whole("channels", override.get("channels", 3))
+    channels = check_int("channels", override.get("channels", 3))
     patch = isqrt(values // channels)
     if patch * patch * channels != values:
         raise CheckpointError(

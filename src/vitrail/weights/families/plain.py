@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from vitrail.network.config import ResNetStem
 from vitrail.weights.family import depth_of, heads_for, shape_of
+from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import KERNEL, WITHOUT_BATCH, Row, Table
 
 BLOCKS: Table = (
     Row("encoder.blocks.{i}.norm1", "blocks.{i}.norm1"),

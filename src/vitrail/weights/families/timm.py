@@ -27,9 +27,9 @@ from vitrail.weights.families.plain import (
 from vitrail.weights.families.timm_config import FOLDER, HYBRIDS, POOLS, Said, read_config, refuse, sidecars
 from vitrail.weights.families.timm_pixels import from_timm
 from vitrail.weights.family import PUBLISHED_HEADS, Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
 from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 STEM: Final = "patch_embed.backbone."

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import pair
+from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import ResNetStem, ViTConfig
 from vitrail.weights.families.timm_pixels import to_timm
@@ -89,7 +89,7 @@ class Said(NamedTuple):
         given = self.arguments.get("img_size") or (shape[1:] if isinstance(shape, list) and len(shape) == 3 else None)
         if given is None or 0 in patch:
             return None
-        height, width = pair("img_size", given)
+        height, width = check_pair("img_size", given)
         return max(height // patch[0], 1) * patch[0], max(width // patch[1], 1) * patch[1]
 
 

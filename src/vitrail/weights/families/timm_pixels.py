@@ -1,4 +1,4 @@
-"""timm's pretrained config, the part that speaks of pictures: read, and written."""
+"""timm's pretrained config, the part that speaks of images: read, and written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, nearest
 from vitrail.images import Preprocess
 from vitrail.weights.preprocessing import IMAGENET, Size, checked, refuse_beyond_pillow
@@ -22,17 +22,17 @@ def from_timm(pretrained_cfg: Mapping[str, Any], size: Size | None = None) -> Pr
     What the config leaves out takes timm's own defaults (timm/data/config.py).
     """
     if not isinstance(pretrained_cfg, Mapping):
-        raise CheckpointError(f"expected timm's pretrained config as a mapping, got {shown(pretrained_cfg)}")
+        raise CheckpointError(f"expected timm's pretrained config as a mapping, got {short_repr(pretrained_cfg)}")
     given = {name: value for name, value in pretrained_cfg.items() if value}  # timm skips what is empty
     shape = given.get("input_size", (3, 224, 224))
     if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 3:
-        raise CheckpointError(f"timm's input_size: expected (channels, height, width), got {shown(shape)}")
+        raise CheckpointError(f"timm's input_size: expected (channels, height, width), got {short_repr(shape)}")
     mode, interpolation = given.get("crop_mode", "center"), given.get("interpolation", "bicubic")
     if mode not in list(MODES):
-        raise CheckpointError(f"timm's crop_mode {shown(mode)} is unknown: {nearest(str(mode), MODES)}")
+        raise CheckpointError(f"timm's crop_mode {short_repr(mode)} is unknown: {nearest(str(mode), MODES)}")
     if interpolation not in TIMM_INTERPOLATIONS:
         raise CheckpointError(
-            f"timm's interpolation {shown(interpolation)} cannot be honoured: expected one of "
+            f"timm's interpolation {short_repr(interpolation)} cannot be honoured: expected one of "
             f"{', '.join(TIMM_INTERPOLATIONS)}"
         )
     made = checked(
@@ -51,7 +51,7 @@ def from_timm(pretrained_cfg: Mapping[str, Any], size: Size | None = None) -> Pr
 
 
 def to_timm(preprocess: Preprocess) -> dict[str, Any]:
-    """The part of timm's pretrained config that speaks of pictures, for JSON; what timm cannot do is refused."""
+    """The part of timm's pretrained config that speaks of images, for JSON; what timm cannot do is refused."""
     refuse_beyond_pillow(preprocess, "timm")
     if _always_bilinear(preprocess) and preprocess.interpolation != "bilinear":
         raise CheckpointError(

@@ -14,9 +14,9 @@ from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import KERNEL, WITHOUT_BATCH, Row, Table
 
 RESAMPLE: Final = Resample(antialias=False, align_corners=True)  # of its interpolate_embeddings
 BLOCK: Final = "encoder.layers.encoder_layer_{i}."

@@ -12,7 +12,7 @@ from math import isqrt
 from typing import Any, Final, NamedTuple
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import choice, number, pair, whole
+from vitrail.checks import check_choice, check_int, check_number, check_pair
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
@@ -83,7 +83,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     settings["heads"], heads_why = _heads(file)
     settings["head_width"] = _head_width(file, layout.blocks, settings["heads"], settings["width"])
     settings["activation"], activation_why = _activation(file, settings["mlp"] == "swiglu")
-    settings["norm_eps"] = number("layer_norm_eps", ask(said, "layer_norm_eps", kind.norm_eps), 0.0, 1.0)
+    settings["norm_eps"] = check_number("layer_norm_eps", ask(said, "layer_norm_eps", kind.norm_eps), 0.0, 1.0)
     settings |= training_of(said) | _ends(file) | _positions(file, settings["patch_size"])
     config = ViTConfig(**settings)
     _compare(file, config)
@@ -155,9 +155,9 @@ def _patches(file: _File) -> tuple[int, int, tuple[int, int]]:
     weight = f"{file.layout.tower}{STYLES[KINDS[file.layout.kind].style].patches}.weight"
     if file.layout.kind != "siglip2_vision_model":
         width, channels, *patch = shape_of(file.contents, weight, axes=4)
-        return width, channels, pair("patch_size", patch)
+        return width, channels, check_pair("patch_size", patch)
     width, values = shape_of(file.contents, weight, axes=2)
-    channels = whole("num_channels", file.override.get("channels", ask(file.told.said, "num_channels", 3)))
+    channels = check_int("num_channels", file.override.get("channels", ask(file.told.said, "num_channels", 3)))
     side = isqrt(values // channels)
     if side * side * channels != values:
         raise ConfigError(f"patches of {values} values are no squares of {channels} channels")
@@ -182,7 +182,7 @@ def _heads(file: _File) -> tuple[int, str]:
     said = file.told.said.get("num_attention_heads")
     if said is None:
         return KINDS[file.layout.kind].heads, GRANTED
-    return whole("num_attention_heads", said), FILE
+    return check_int("num_attention_heads", said), FILE
 
 
 def _head_width(file: _File, blocks: str, heads: int, width: int) -> int:
@@ -222,7 +222,7 @@ def _ends(file: _File) -> dict[str, Any]:
         return {"pool": "cls+mean" if classes else "cls", "classes": classes, "registers": shape[1]}
     represented = file.rows(f"{tower}pooler.dense") if name in ("vit", "deit") and not classes else 0
     if represented:
-        choice("pooler_act", ask(file.told.said, "pooler_act", "tanh"), ("tanh",))
+        check_choice("pooler_act", ask(file.told.said, "pooler_act", "tanh"), ("tanh",))
     plain = {"pool": "cls", "classes": classes, "representation_width": represented}
     if name != "deit":
         return plain
@@ -234,7 +234,9 @@ def _ends(file: _File) -> dict[str, Any]:
 def _pool(file: _File) -> str:
     """SigLIP's attention pool where it is there, as config.json must say; else the mean, as its classifier takes it."""
     there = f"{file.layout.tower}head.probe" in file.contents.tensors
-    asked = choice("vision_use_head", ask(file.told.said, "vision_use_head", there or file.told.there), (True, False))
+    asked = check_choice(
+        "vision_use_head", ask(file.told.said, "vision_use_head", there or file.told.there), (True, False)
+    )
     if there != asked and "pool" not in file.override:
         got = "has no such tensors: give override={'pool': 'mean'}" if asked else "has its tensors: leave_out=('pool',)"
         raise ConfigError(f"config.json says vision_use_head={asked}, an attention pool, and the file {got}")
@@ -245,7 +247,9 @@ def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
     """Positions and image size: from the table of places, or rotary with the size of config.json."""
     said, layout, kind = file.told.said, file.layout, KINDS[file.layout.kind]
     flat = layout.kind == "siglip2_vision_model"  # whose config has no such entry
-    given = {} if flat or said.get("image_size") is None else {"image_size": pair("image_size", said["image_size"])}
+    given = (
+        {} if flat or said.get("image_size") is None else {"image_size": check_pair("image_size", said["image_size"])}
+    )
     if kind.style == "dinov3":
         usual = (224, 224) if all(224 % side == 0 for side in patch) else (16 * patch[0], 16 * patch[1])
         return {
@@ -303,7 +307,7 @@ def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
         file.told.said,
         {"decoder_hidden_size": width, "decoder_num_hidden_layers": depth, "decoder_intermediate_size": wide},
     )
-    heads = whole("decoder_num_attention_heads", ask(file.told.said, "decoder_num_attention_heads", 16))
+    heads = check_int("decoder_num_attention_heads", ask(file.told.said, "decoder_num_attention_heads", 16))
     return ViTConfig(
         image_size=encoder.image_size,
         patch_size=encoder.patch_size,
@@ -330,7 +334,7 @@ def _preprocess(file: _File, config: ViTConfig) -> tuple[Preprocess, str]:
         if isinstance(plain, Mapping) and (beside.startswith("pre") or "image_processor" in plain):
             inner = plain.get("image_processor", plain)
             named = inner.get("image_processor_type") if isinstance(inner, Mapping) else ""
-            if not str(named).startswith("Siglip2"):  # which has no frame that all pictures share
+            if not str(named).startswith("Siglip2"):  # which has no frame that all images share
                 return from_transformers(plain), f"the folder's {beside}"
     return transformers_default(file.layout.kind, config.image_size, config.channels)
 

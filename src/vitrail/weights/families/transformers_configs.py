@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from vitrail.checks import choice, number, pair, shown, whole
+from vitrail.checks import check_choice, check_int, check_number, check_pair, short_repr
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.network.config import Resample, Rotary, ViTConfig
 
@@ -115,13 +115,13 @@ def read_config(sidecars: Mapping[str, Any]) -> Told:
     known = [*KINDS, *WHOLE]
     if named not in known:
         raise CheckpointError(
-            f"config.json has model_type {shown(named)}, which is not known here; known are {', '.join(known)}"
+            f"config.json has model_type {short_repr(named)}, which is not known here; known are {', '.join(known)}"
         )
     said: Any = plain
     if named in WHOLE:
         said = plain.get("vision_config", {})
         if not isinstance(said, Mapping):
-            raise CheckpointError(f"config.json: expected vision_config as an object, got {shown(said)}")
+            raise CheckpointError(f"config.json: expected vision_config as an object, got {short_repr(said)}")
     return Told(WHOLE.get(str(named), str(named)), said, plain.get("id2label"), True)
 
 
@@ -137,9 +137,9 @@ def agree(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         if said.get(name) is None:
             continue
         if isinstance(value, bool):
-            given: Any = choice(name, said[name], (True, False))
+            given: Any = check_choice(name, said[name], (True, False))
         else:
-            given = pair(name, said[name]) if isinstance(value, tuple) else whole(name, said[name], 0)
+            given = check_pair(name, said[name]) if isinstance(value, tuple) else check_int(name, said[name], 0)
         if given != value:
             raise ConfigError(f"config.json says {name}={given}, the tensors say {value}: they do not belong together")
 
@@ -156,7 +156,7 @@ def activation_of(told: Told, kind: Kind, gated: bool) -> tuple[str, str]:
         return "silu", "gated MLPs have no other"
     if told.said.get("hidden_act") is None:
         return kind.activation, GRANTED
-    return ACTIVATIONS[choice("hidden_act", told.said["hidden_act"], ACTIVATIONS)], FILE
+    return ACTIVATIONS[check_choice("hidden_act", told.said["hidden_act"], ACTIVATIONS)], FILE
 
 
 def rotary_of(said: Mapping[str, Any]) -> Rotary:
@@ -189,7 +189,7 @@ def ratio_agrees(said: Mapping[str, Any], config: ViTConfig) -> None:
     """DINOv2's mlp_ratio must be that of the tensors."""
     if said.get("mlp_ratio") is None:
         return
-    ratio = number("mlp_ratio", said["mlp_ratio"], 0.0, 1024.0)
+    ratio = check_number("mlp_ratio", said["mlp_ratio"], 0.0, 1024.0)
     wide = mlp_of_ratio(config.width, ratio, config.mlp == "swiglu")
     if wide != config.mlp_width:
         raise ConfigError(
@@ -229,8 +229,8 @@ def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels
             "decoder_intermediate_size": decoder.mlp_width,
         }
     if labels and kind.style != "clip":  # CLIP's outputs are an embedding
-        plain["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        plain["label2id"] = {label: number for number, label in enumerate(labels)}
+        plain["id2label"] = {str(check_number): label for check_number, label in enumerate(labels)}
+        plain["label2id"] = {label: check_number for check_number, label in enumerate(labels)}
     return plain
 
 

@@ -16,8 +16,7 @@ from vitrail.errors import CheckpointError
 from vitrail.network.config import ViTConfig
 from vitrail.weights.families.transformers_configs import KINDS
 from vitrail.weights.family import Description
-from vitrail.weights.reading.contents import Contents
-from vitrail.weights.tables import (
+from vitrail.weights.name_tables import (
     CHANNELS_LAST,
     GATED,
     KERNEL,
@@ -31,6 +30,7 @@ from vitrail.weights.tables import (
     Table,
     Tensors,
 )
+from vitrail.weights.reading.contents import Contents
 
 
 class Spelling(NamedTuple):

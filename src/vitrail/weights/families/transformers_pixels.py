@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, nearest
-from vitrail.images import Interpolation, Preprocess
+from vitrail.images import Preprocess
+from vitrail.images.preprocess import Interpolation
 from vitrail.weights.preprocessing import BYTE, CLIP, HALF, IMAGENET, Size, checked, refuse_beyond_pillow
 
 NUMBERS: Final[Mapping[int, Interpolation]] = {  # Pillow's numbers of its filters
@@ -48,11 +49,11 @@ CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {  # the class attributes in t
     "SiglipImageProcessor": _processor(_SQUARE, 3, HALF) | {"default_to_square": False},
     "DINOv3ViTImageProcessor": _processor(_SQUARE, 2, IMAGENET),
 }
-READ: Final = (  # keys that say what happens to a picture
+READ: Final = (  # keys that say what happens to an image
     *("do_resize", "size", "default_to_square", "resample", "do_center_crop", "crop_size"),
     *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
 )
-NO_MATTER: Final = (  # keys that leave the pixels of a picture as they are
+NO_MATTER: Final = (  # keys that leave the pixels of an image as they are
     *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "use_fast"),
     *("do_convert_rgb", "do_reduce_labels", "pad_size", "image_seq_length", "disable_grouping", "device"),
     *("data_format", "input_data_format", "return_tensors", "model_input_names", "_valid_processor_keys"),
@@ -67,10 +68,10 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
     `Preprocess` as torchvision does, to even: then the frame may stand one pixel further on.
     """
     if not isinstance(preprocessor_config, Mapping):
-        raise CheckpointError(f"expected preprocessor_config.json as a mapping, got {shown(preprocessor_config)}")
+        raise CheckpointError(f"expected preprocessor_config.json as a mapping, got {short_repr(preprocessor_config)}")
     inner = preprocessor_config.get("image_processor", preprocessor_config)  # processor_config.json: one level down
     if not isinstance(inner, Mapping):
-        raise CheckpointError(f"image_processor: expected a mapping, got {shown(inner)}")
+        raise CheckpointError(f"image_processor: expected a mapping, got {short_repr(inner)}")
     given = {str(name): value for name, value in inner.items() if value is not None}
     values = {**CLASSES[_class_of(given)], **{name: value for name, value in given.items() if name in READ}}
     strange = [name for name, value in given.items() if name not in (*READ, *NO_MATTER) and value is not False]
@@ -96,12 +97,12 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
 def to_transformers(preprocess: Preprocess, processor_type: str = "ViTImageProcessor") -> dict[str, Any]:
     """A preprocessor_config.json of the class asked for, or else of the first class that can carry this; or refused."""
     if not isinstance(processor_type, str) or processor_type not in CLASSES:
-        raise InputError(f"no image processor {shown(processor_type)}: {nearest(str(processor_type), CLASSES)}")
+        raise InputError(f"no image processor {short_repr(processor_type)}: {nearest(str(processor_type), CLASSES)}")
     refuse_beyond_pillow(preprocess, "transformers")
     height, width = preprocess.size
     tall, wide = (math.floor(side / preprocess.crop) for side in preprocess.size)
     if preprocess.resize == "pad" or (preprocess.resize == "crop" and (height, tall) != (width, wide)):
-        what = "bars around the picture" if preprocess.resize == "pad" else f"covering a frame of {preprocess.size}"
+        what = "bars around the image" if preprocess.resize == "pad" else f"covering a frame of {preprocess.size}"
         raise CheckpointError(f"no image processor of transformers does {what}: use 'squash', or a square 'crop'")
     cut = (tall, wide) != (height, width)
     if preprocess.resize == "crop":
@@ -139,11 +140,11 @@ def _class_of(given: Mapping[str, Any]) -> str:
     plain = str(named).removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
     if plain == "Siglip2ImageProcessor":
         raise CheckpointError(
-            "Siglip2ImageProcessor cuts every picture into a grid of its own shape, and Preprocess has one frame for "
+            "Siglip2ImageProcessor cuts every image into a grid of its own shape, and Preprocess has one frame for "
             "all: transformers_default('siglip2') squashes them into a square"
         )
     if plain not in CLASSES:
-        raise CheckpointError(f"the image processor {shown(named)} is not known here: {nearest(plain, CLASSES)}")
+        raise CheckpointError(f"the image processor {short_repr(named)} is not known here: {nearest(plain, CLASSES)}")
     return plain
 
 
@@ -151,18 +152,20 @@ def _refuse_values(values: Mapping[str, Any]) -> None:
     """Steps that Preprocess always takes, or never."""
     for name in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
         if not isinstance(values[name], bool):
-            raise CheckpointError(f"the image processor's {name}: expected true or false, got {shown(values[name])}")
+            raise CheckpointError(
+                f"the image processor's {name}: expected true or false, got {short_repr(values[name])}"
+            )
     if not values["do_resize"]:
-        raise CheckpointError("the image processor has do_resize false, and pictures come in every size: set true")
+        raise CheckpointError("the image processor has do_resize false, and images come in every size: set true")
     factor = values.get("rescale_factor", BYTE)
     right = isinstance(factor, int | float) and not isinstance(factor, bool) and abs(factor - BYTE) < 1e-9
     if not values["do_rescale"] or not right:
-        got = shown(factor) if values["do_rescale"] else "do_rescale false"
+        got = short_repr(factor) if values["do_rescale"] else "do_rescale false"
         raise CheckpointError(f"the image processor's rescale_factor: expected 1/255, got {got}")
 
 
 def _frame(values: dict[str, Any]) -> tuple[tuple[int, int], float]:
-    """The frame (height, width) that the network receives, and its share of the resized picture."""
+    """The frame (height, width) that the network receives, and its share of the resized image."""
     resized = values["size"] = _sides("size", values["size"], bool(values.get("default_to_square", True)))
     if not values["do_center_crop"]:
         if "shortest_edge" in resized:
@@ -194,14 +197,14 @@ def _sides(name: str, value: Any, square: bool) -> dict[str, int]:
             return sides
     raise CheckpointError(
         f"the image processor's {name}: expected a height and a width{', or a shortest_edge' * (name == 'size')}, "
-        f"got {shown(value)}"
+        f"got {short_repr(value)}"
     )
 
 
 def _interpolation(resample: Any) -> Interpolation:
     if not isinstance(resample, int) or isinstance(resample, bool) or resample not in NUMBERS:
         expected = ", ".join(f"{number} ({name})" for number, name in NUMBERS.items())
-        raise CheckpointError(f"the image processor's resample: expected one of {expected}, got {shown(resample)}")
+        raise CheckpointError(f"the image processor's resample: expected one of {expected}, got {short_repr(resample)}")
     return NUMBERS[resample]
 
 

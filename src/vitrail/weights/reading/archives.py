@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from vitrail.errors import CheckpointError
-from vitrail.opened import Opened
+from vitrail.files import Opened
 
 MOST_MEMBERS: Final = 20_100  # the tensors that a file may hold, and a few words about them
 LARGEST_DIRECTORY: Final = 16 * 2**20

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitrail.stored import Stored
+from vitrail.checkpoint.safetensors_io import Stored
 
 
 @dataclass(frozen=True)

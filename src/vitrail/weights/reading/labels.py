@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from vitrail.checks import shown
+from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError
 
 LARGEST_FILE: Final = 16 * 2**20
@@ -25,7 +25,7 @@ def read_labels(path: str | os.PathLike[str]) -> tuple[str, ...]:
     How many there should be is for the caller to judge.
     """
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a file of class names, got {shown(path)}")
+        raise InputError(f"expected the path of a file of class names, got {short_repr(path)}")
     text = _text(Path(path))
     if WEB_PAGE.match(text):
         raise CheckpointError(f"{path} is a web page, expected class names, one a line: download the file itself")
@@ -38,7 +38,7 @@ def read_labels(path: str | os.PathLike[str]) -> tuple[str, ...]:
         _check(path, place, label)
     twice = [label for label, times in Counter(labels).items() if times > 1]
     if twice:
-        raise CheckpointError(f"{path}: class names must differ, got twice: {', '.join(map(shown, twice[:5]))}")
+        raise CheckpointError(f"{path}: class names must differ, got twice: {', '.join(map(short_repr, twice[:5]))}")
     return tuple(labels)
 
 
@@ -77,7 +77,7 @@ def _from_json(path: str | os.PathLike[str], text: str) -> list[Any] | None:
         return _in_order(path, value)
     if isinstance(value, list):
         return value
-    raise CheckpointError(f'{path}: expected a JSON list of names, or {{"0": name}}, got {shown(value)}')
+    raise CheckpointError(f'{path}: expected a JSON list of names, or {{"0": name}}, got {short_repr(value)}')
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -89,12 +89,12 @@ def _in_order(path: str | os.PathLike[str], pairs: _Pairs) -> list[Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise CheckpointError(f"{path}: class {shown(twice)} stands there twice")
+        raise CheckpointError(f"{path}: class {short_repr(twice)} stands there twice")
     missing = next((number for number in range(len(values)) if str(number) not in values), None)
     if missing is not None:
         raise CheckpointError(
             f"{path}: expected classes numbered from 0 to {len(values) - 1}, and there is no {missing}: "
-            f"got {', '.join(shown(key) for key in list(values)[:5])}"
+            f"got {', '.join(short_repr(key) for key in list(values)[:5])}"
         )
     return [values[str(number)] for number in range(len(values))]
 
@@ -111,10 +111,11 @@ def _from_lines(path: str | os.PathLike[str], text: str) -> list[str]:
 def _check(path: str | os.PathLike[str], place: int, label: object) -> None:
     """Text of a sane length that a terminal, a file name and a page can show."""
     if not isinstance(label, str) or not label.strip():
-        raise CheckpointError(f"{path}: class {place}: expected a name, got {shown(label)}")
+        raise CheckpointError(f"{path}: class {place}: expected a name, got {short_repr(label)}")
     if len(label) > LONGEST_LABEL:
         raise CheckpointError(
-            f"{path}: class {place} is {len(label):,} characters long, expected at most {LONGEST_LABEL}: {shown(label)}"
+            f"{path}: class {place} is {len(label):,} characters long, expected at most {LONGEST_LABEL}: "
+            f"{short_repr(label)}"
         )
     wrong = next((sign for sign in label if _unseen(sign)), None)
     if wrong is not None:

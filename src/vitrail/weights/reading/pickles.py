@@ -17,21 +17,13 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.safetensors_io import LARGEST_VOLUME, MOST_DIMENSIONS, MOST_TENSORS, Stored, as_numbers, fresh
 from vitrail.errors import CheckpointError
-from vitrail.opened import Opened, as_numbers, fresh
-from vitrail.stored import LARGEST_VOLUME, MOST_DIMENSIONS, MOST_TENSORS, Stored
+from vitrail.files import Opened
 from vitrail.weights.reading.archives import Member, check, check_sizes, read_directory, unpack
-from vitrail.weights.reading.opcodes import (
-    CutShort,
-    RefusedName,
-    RefusedPickle,
-    Run,
-    Symbol,
-    printable,
-    run,
-)
-from vitrail.weights.reading.standins import SYMBOLS, Kind, parameter, typed
-from vitrail.weights.reading.suspects import name_archive, name_suspect
+from vitrail.weights.reading.pickle_allowlist import SYMBOLS, Kind, parameter, typed
+from vitrail.weights.reading.sniff import name_archive, name_suspect
+from vitrail.weights.reading.unpickler import CutShort, RefusedName, RefusedPickle, Run, Symbol, printable, run
 
 LARGEST_PICKLE: Final = 64 * 2**20
 MAGIC: Final = 0x1950A86A20F9469CFC6C  # what torch wrote first, before its files were zip archives

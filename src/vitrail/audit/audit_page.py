@@ -1,0 +1,370 @@
+"""Audit -> a page that shows what was found, and a folder with the page, the table to edit and the plain numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from vitrail.audit import findings_table
+from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Group, Member
+from vitrail.audit.fingerprints import ORDINARY, shown
+from vitrail.audit.sizes import SQUARE, Sizes
+from vitrail.data.samples import Dataset
+from vitrail.errors import ImageError, InputError
+from vitrail.files import reason
+from vitrail.images import Preprocess
+from vitrail.images.preprocess import Resize
+from vitrail.reporting.charts import histogram
+from vitrail.reporting.html_page import (
+    Cell,
+    Html,
+    Section,
+    Shown,
+    Tile,
+    beside,
+    callout,
+    code,
+    counted,
+    facts,
+    folded,
+    gallery,
+    heading,
+    meter,
+    page,
+    paragraph,
+    percent,
+    table,
+    tabs,
+    tiles,
+)
+
+Array = np.ndarray[Any, Any]
+Images = Callable[[str], Image.Image]
+
+# What a page shows of each kind: enough to judge, few enough for a small file; the table has them all.
+GROUPS: Final = 12
+MEMBERS: Final = 6
+SUSPECTS: Final = 36
+OTHERS: Final = 12
+EXAMPLES: Final = 6
+CLASSES: Final = 30
+SIDE: Final = 160  # pixels of an image on the page
+
+
+def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -> list[Path]:
+    """audit.html to look at, audit.csv to edit and train with, audit.json for machines; written whole or not at all."""
+    place = Path(folder)
+    files = {
+        "audit.html": build_page(audit, images),
+        "audit.csv": findings_table.table(audit),
+        "audit.json": json.dumps(audit.to_dict(), indent=1) + "\n",
+    }
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            # Names of files may not be text; in the table, which names them to `train`, they stay as they are.
+            (place / name).write_bytes(text.encode("utf-8", "surrogateescape" if name == "audit.csv" else "replace"))
+    except OSError as error:
+        raise InputError(f"cannot write to {place}: {reason(error)}") from error
+    return [place / name for name in files]
+
+
+def build_page(audit: Audit, images: Dataset) -> str:
+    """The page; images are looked up by name."""
+    look = _looker(images)
+    sections = [
+        _short(audit),
+        _leaks(audit, look),
+        _conflicts(audit, look),
+        _suspects(audit, look),
+        _duplicates(audit, look),
+        _lookalikes(audit, look),
+        _classes(audit),
+        _sizes(audit, look, images),
+        _unreadable(audit),
+        _next(audit),
+    ]
+    subtitle = f"{counted(audit.images, 'image')} of {_kinds(audit)} in {audit.source}"
+    return page("Data audit", subtitle, [each for each in sections if each is not None])
+
+
+def _looker(images: Dataset) -> Images:
+    """Images by name, small; a grey pane where one has gone since."""
+    rows = {each.name: row for row, each in enumerate(images.samples)}
+
+    def look(name: str) -> Image.Image:
+        try:
+            image = shown(images.images[rows[name]])
+        except (KeyError, ImageError):
+            return Image.new("RGB", (64, 64), (128, 128, 128))
+        if max(image.size) > SIDE:
+            image = image.copy()
+            image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        return image
+
+    return look
+
+
+def _kinds(audit: Audit) -> str:
+    count = len(audit.balance.counts)
+    return "1 class" if count == 1 else f"{count:,} classes"
+
+
+def _short(audit: Audit) -> Section:
+    """The numbers that matter, and what they mean, the gravest first."""
+    counts = audit.counts()
+    known = audit.agreement is not None
+    split = len(audit.balance.splits) > 1
+    numbers = [
+        Tile(f"{counts['images']:,}", "images", f"of {_kinds(audit)}"),
+        Tile(
+            f"{counts['leaks']:,}" if split else "–",
+            "leaks across splits",
+            "images in one split whose twins are in another" if split else "the images are not split",
+        ),
+        Tile(
+            f"{len(audit.duplicates):,}",
+            "groups of duplicates",
+            f"{counts['exact_groups']:,} of the same pixels, {counts['near_groups']:,} of nearly the same",
+        ),
+        Tile(
+            f"{counts['suspects']:,}" if known else "–",
+            "labels in doubt",
+            "by probes that never saw the image" if known else "not looked for: that needs a checkpoint",
+        ),
+        Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
+    ]
+    said = findings_table.verdicts(audit)
+    body = [callout(each.words, "bad" if each.grave else "warn") for each in said]
+    body = body or [callout("Nothing was found that would spoil a training or its score.", "good")]
+    return Section("In short", "".join([tiles(numbers), *body, *map(paragraph, audit.notes)]))
+
+
+def _leaks(audit: Audit, look: Images) -> Section | None:
+    if not audit.leaks and not audit.crossing:
+        return None
+    body = [_groups(audit.leaks, look)]
+    if audit.crossing:
+        rows = [
+            [each.name, ", ".join(f"{split}: {n:,}" for split, n in each.counts.items())] for each in audit.crossing
+        ]
+        body += [heading("Groups in more than one split"), table(["group", "images"], rows, most=CLASSES)]
+        body.append(paragraph("Images of one group belong in one split: `train` refuses them otherwise."))
+    note = (
+        "A network that learned from an image, or from its twin, is not tested by it. "
+        "Training images that audit.csv excludes are underlined in red."
+    )
+    return Section("Leaks across splits", "".join(body), note)
+
+
+def _conflicts(audit: Audit, look: Images) -> Section | None:
+    if not audit.conflicts:
+        return None
+    note = "The same image under different labels: only a person can say which is right."
+    return Section("One image, two labels", _groups(audit.conflicts, look), note)
+
+
+def _suspects(audit: Audit, look: Images) -> Section | None:
+    if audit.agreement is None:
+        return None
+    trust = f"The probes agree with {percent(audit.agreement)} of all labels"
+    trust += ", which is little: take this list as hints." if audit.agreement < WEAK else "."
+    note = (
+        "Each image was judged by a probe on the network's features that never saw it. Here its label gets next to "
+        f"nothing of the probability that images of its class usually get, and another gets much. {trust}"
+    )
+    if not audit.suspects:
+        return Section("Labels in doubt", callout("No label is in doubt.", "good"), note)
+    items = [
+        Shown(
+            look(each.name),
+            f"{_label(each.given)} → {_label(each.suggested)}?\n{each.name}\n"
+            f"{percent(each.confidence)} for the label given{f' · {each.split}' * bool(each.split)}",
+            "warn",
+        )
+        for each in audit.suspects[:SUSPECTS]
+    ]
+    more = _more(len(audit.suspects) - SUSPECTS, "label")
+    return Section("Labels in doubt", Html(gallery(items) + more), note)
+
+
+def _duplicates(audit: Audit, look: Images) -> Section | None:
+    plain = [each for each in audit.duplicates if not each.leaks and not each.conflicts]
+    exact, near = [each for each in plain if each.exact], [each for each in plain if not each.exact]
+    if not plain:
+        return None
+    body = [heading(f"The same, pixel for pixel ({len(exact):,})"), _groups(exact, look)] if exact else []
+    if near:
+        body += [heading(f"Nearly the same ({len(near):,})"), _groups(near, look)]
+    note = (
+        "Within one split, copies weigh double and hide how few different images there are. "
+        "Of the same images in training, audit.csv keeps the first."
+    )
+    return Section("Duplicates", "".join(body), note)
+
+
+def _lookalikes(audit: Audit, look: Images) -> Section | None:
+    if not audit.lookalikes:
+        return None
+    note = (
+        "Not the same image, but the network sees hardly any difference: frames of one video, series of one object, "
+        "crops. Where they stand in different splits, scores may be too good."
+    )
+    return Section("Look-alikes", _groups(audit.lookalikes, look, "alike to the network"), note)
+
+
+def _groups(groups: Sequence[Group], look: Images, how: str = "") -> Html:
+    """Groups beside each other, the first members of each; `how` says what makes them one."""
+    parts = []
+    for group in groups[:GROUPS]:
+        out = findings_table.excluded(group)
+        kept = sorted(group.members, key=lambda each: each.name not in out and each.split not in HELD_OUT)
+        items = [_shown(each, look, each.name in out, group.conflicts) for each in kept[:MEMBERS]]
+        same = how or ("the same" if group.exact else "nearly the same")
+        what = f"{len(kept):,} images" if group.conflicts else f"{_label(group.members[0].labels)}: {len(kept):,}"
+        more = f" ({MEMBERS} shown)" if len(kept) > MEMBERS else ""
+        parts.append(paragraph(f"{what} {same}{more}") + gallery(items, small=True))
+    return Html(beside(*parts) + _more(len(groups) - GROUPS, "group"))
+
+
+def _shown(member: Member, look: Images, out: bool, labelled: bool) -> Shown:
+    """A member with its name, and what tells it from the others of its group."""
+    told = [_label(member.labels)] * labelled + [member.split] * bool(member.split)
+    return Shown(
+        look(member.name), "\n".join([" · ".join(told), member.name] if told else [member.name]), "bad" if out else ""
+    )
+
+
+def _classes(audit: Audit) -> Section | None:
+    balance = audit.balance
+    if not balance.counts:
+        return None
+    most = max(max(sum(row) for row in balance.counts.values()), 1)
+    several = len(balance.splits) > 1
+    headers = ["class", "", "images", *(split or "not split" for split in balance.splits if several)]
+    rows: list[list[Cell]] = [
+        [name, meter(sum(row) / most), sum(row), *(map(int, row) if several else ())]
+        for name, row in sorted(balance.counts.items(), key=lambda pair: -sum(pair[1]))
+    ]
+    return Section("Classes", table(headers, rows, most=CLASSES), balance.advice)
+
+
+def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
+    sizes, hint = audit.sizes, audit.sizes.suggestion
+    body = [
+        callout(f"Suggested: {_frame(hint.size)} by {hint.resize}. {hint.reason[0].upper()}{hint.reason[1:]}.", "good"),
+        facts(
+            [
+                ("middle size", f"{np.median(sizes.widths):.0f}x{np.median(sizes.heights):.0f}"),
+                ("short side", f"{sizes.shorts.min()} to {sizes.shorts.max()} pixels"),
+                ("different sizes", f"{sizes.distinct:,}"),
+                ("commonest", ", ".join(f"{c.width}x{c.height} ({c.images:,})" for c in sizes.common[:3])),
+                ("kinds", ", ".join(f"{kind} ({count:,})" for kind, count in audit.kinds.items())),
+                *([("without colour", counted(audit.grey, "image"))] if audit.grey else ()),
+            ]
+        ),
+    ]
+    if sizes.distinct > len(sizes.common):
+        body.append(beside(_spread(sizes.shorts, "short side in pixels"), _aspects(sizes)))
+    elif sizes.distinct > 1:
+        rows: list[list[Cell]] = [[f"{each.width}x{each.height}", each.images] for each in sizes.common]
+        body.append(table(["size", "images"], rows))
+    body.append(_views(audit, images))
+    if sizes.odd:
+        items = [
+            Shown(look(odd.name), f"{odd.width}x{odd.height}\n{odd.name}\n{odd.why}") for odd in sizes.odd[:OTHERS]
+        ]
+        body += [heading("Odd sizes"), gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
+    if audit.blank:
+        items = [_shown(each, look, False, True) for each in audit.blank[:OTHERS]]
+        body += [heading("Of a single colour"), gallery(items), _more(len(audit.blank) - OTHERS, "image")]
+    return Section("Sizes", "".join(body), "How large the images are, and how they should reach the network.")
+
+
+def _spread(values: Array, label: str) -> Html:
+    """A histogram up to the last but a few; those stand in the last bar."""
+    whole = np.asarray(values, np.float64)
+    high = float(np.quantile(whole, 0.98)) * 1.05
+    low = float(whole.min())
+    low = 0.0 if low < high / 4 else low * 0.95
+    title = "Sizes" if whole.max() <= high else "Sizes (the largest in the last bar)"
+    return histogram([("images", np.minimum(whole, high))], low, max(high, low + 1), label, title)
+
+
+def _aspects(sizes: Sizes) -> Html:
+    """Shapes from 1:3 to 3:1, longer ones at the ends."""
+    return histogram(
+        [("images", np.clip(np.log2(sizes.aspects), -1.6, 1.6))],
+        -1.6,
+        1.6,
+        "shape: -1 twice as high as wide, 0 square, 1 twice as wide",
+        "Shapes",
+        bins=32,
+    )
+
+
+def _views(audit: Audit, images: Dataset) -> Html:
+    """What the network would see of a few images of different shape, as suggested and in the other ways."""
+    if set(audit.kinds) != {ORDINARY}:
+        return Html()
+    hint = audit.sizes.suggestion
+    order = np.argsort(audit.sizes.aspects, kind="stable")
+    places = np.unique(np.linspace(0, len(order) - 1, EXAMPLES).round().astype(int))
+    names = [audit.sizes.names[order[place]] for place in places]
+    rows = {each.name: row for row, each in enumerate(images.samples)}
+    ways: list[Resize] = [hint.resize]
+    if max(np.exp(np.abs(np.log(audit.sizes.aspects)))) > SQUARE:
+        others: tuple[Resize, ...] = ("pad", "squash", "crop")
+        ways += [each for each in others if each != hint.resize]
+    views = []
+    for way in ways:
+        seen = Preprocess(size=hint.size, resize=way, crop=1.0)
+        items = []
+        for name in names:
+            try:
+                items.append(Shown(seen.visible_image(images.images[rows[name]]), name))
+            except (KeyError, ImageError):
+                continue
+        views.append((way if way != hint.resize else f"{way} (suggested)", gallery(items)))
+    shown_ways = tabs("views", views) if len(views) > 1 else views[0][1]
+    return Html(heading(f"What the network sees, at {_frame(hint.size)}") + shown_ways)
+
+
+def _unreadable(audit: Audit) -> Section | None:
+    if not audit.unreadable and not audit.left_out:
+        return None
+    body = [table(["file", "why"], [list(each) for each in audit.unreadable], most=CLASSES)]
+    if audit.left_out:
+        body.append(folded("Files that are no samples", facts((why, f"{n:,}") for why, n in audit.left_out.items())))
+    return Section("Unreadable files", "".join(body), "Nothing of these reached the other parts of this page.")
+
+
+def _next(audit: Audit) -> Section:
+    body = paragraph(
+        "audit.csv lies beside this page, with a row for every finding. Its last column says what to leave out of a "
+        "training: 1 for unreadable files, for training images of which a copy is held out, and for all but the "
+        "first of the same images in training; 0 for all that is only likely. Change it as you see fit, then:"
+    )
+    return Section(
+        "What to do next", Html(body + code(f"vitrail train {shlex.quote(audit.source)} --exclude audit.csv"))
+    )
+
+
+def _more(count: int, thing: str) -> Html:
+    return paragraph(f"… and {counted(count, thing)} more in audit.csv.") if count > 0 else Html()
+
+
+def _label(labels: tuple[str, ...]) -> str:
+    return ", ".join(labels) or "no label"
+
+
+def _frame(size: tuple[int, int]) -> str:
+    """Width by height, as people say it."""
+    return f"{size[1]}x{size[0]}"

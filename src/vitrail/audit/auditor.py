@@ -1,0 +1,227 @@
+"""audit: a data set -> everything in it that would spoil a training or its score, before anything is trained."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Crossing, Group, Member, Suspect
+from vitrail.audit.balance import weigh
+from vitrail.audit.duplicates import BLANK, Alike, Near, Sets, contrast, find_duplicates, find_lookalikes, matches
+from vitrail.audit.fingerprints import Fingerprints, fingerprint
+from vitrail.audit.label_errors import FOLDS, Judgement, judge, judge_several
+from vitrail.audit.sizes import measure
+from vitrail.checks import check_int, check_type, join_limited, short_repr
+from vitrail.data.readers import read_data
+from vitrail.data.samples import Dataset, Sample
+from vitrail.errors import ImageError, InputError
+from vitrail.evaluation.probes import features as embeddings_of
+from vitrail.inference import Runtime
+
+Array = np.ndarray[Any, Any]
+Done = Callable[[int], None]
+
+
+def audit(
+    data: Dataset | str | os.PathLike[str],
+    *,
+    checkpoint: Runtime | None = None,
+    threads: int = 2,
+    near: Near | None = None,
+    done: Done | None = None,
+) -> Audit:
+    """Look at every image, and with a checkpoint, or any other runtime, once more through the network.
+
+    `done` is told how many more images have been looked at: all of them once, or twice with a checkpoint.
+    """
+    dataset = data if isinstance(data, Dataset) else read_data(data)
+    check_int("threads", threads, 1, 256, error=InputError)
+    near = near or Near()
+    check_type("near", near, Near, error=InputError)
+    if checkpoint is not None and not hasattr(checkpoint, "run"):
+        raise InputError(f"expected a checkpoint or another runtime, got {short_repr(checkpoint)}: see vitrail.load")
+    prints = fingerprint(dataset.images, threads=threads, done=done)
+    unreadable = tuple((dataset.samples[row].name, reason) for row, reason in prints.failed.items())
+    kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)
+    if not len(kept):
+        raise ImageError(
+            f"none of the {len(dataset):,} images in {dataset.source} can be read: "
+            f"{join_limited([f'{name}: {reason}' for name, reason in unreadable], most=3)}"
+        )
+    dataset, prints = dataset.select(kept), prints.select(kept)
+    groups = find_duplicates(prints, near)
+    samples = dataset.samples
+    blank = np.flatnonzero(contrast(prints.copies) < BLANK)
+    found = Audit(
+        source=dataset.source,
+        task=dataset.task,
+        images=len(dataset),
+        unreadable=unreadable,
+        left_out=dict(dataset.left_out),
+        balance=weigh(dataset),
+        sizes=measure([_Sized(each.name, *map(int, size)) for each, size in zip(samples, prints.sizes, strict=True)]),
+        kinds=dict(Counter(prints.kinds)),
+        grey=int((np.ptp(prints.copies, axis=3).max(axis=(1, 2)) == 0).sum()),
+        blank=tuple(_member(samples[row], 0) for row in blank),
+        duplicates=_in_order([_group(samples, each, prints, near) for each in groups]),
+        crossing=find_crossing(samples),
+        lookalikes=(),
+        suspects=(),
+        agreement=None,
+        notes=_notes(dataset, checkpoint),
+    )
+    return found if checkpoint is None else _with_network(found, dataset, checkpoint, near, threads, done)
+
+
+def keep_together(dataset: Dataset, found: Audit) -> Dataset:
+    """The data set with duplicates in one group each, so that a split keeps them on one side; given groups join."""
+    rows = {each.name: row for row, each in enumerate(dataset.samples)}
+    sets = Sets(len(dataset))
+    firsts: dict[str, int] = {}
+    for row, sample in enumerate(dataset.samples):
+        if sample.group:
+            sets.join(firsts.setdefault(sample.group, row), row)
+    for group in found.duplicates:
+        inside = [rows[each.name] for each in group.members if each.name in rows]
+        for row in inside[1:]:
+            sets.join(inside[0], row)
+    samples = list(dataset.samples)
+    for together in sets.groups():
+        name = next((samples[row].group for row in together if samples[row].group), samples[together[0]].name)
+        for row in together:
+            samples[row] = samples[row]._replace(group=name)
+    return replace(dataset, samples=tuple(samples))
+
+
+def find_crossing(samples: Sequence[Sample]) -> tuple[Crossing, ...]:
+    """Groups given with the data whose images are in more than one split, the largest first."""
+    members: dict[str, list[Sample]] = {}
+    for each in samples:
+        if each.group and each.split:
+            members.setdefault(each.group, []).append(each)
+    torn = [
+        Crossing(name, dict(Counter(each.split for each in inside)), tuple(each.name for each in inside))
+        for name, inside in members.items()
+        if len({each.split for each in inside}) > 1
+    ]
+    return tuple(sorted(torn, key=lambda each: -sum(each.counts.values())))
+
+
+class _Sized(NamedTuple):
+    name: str
+    height: int
+    width: int
+
+
+def _member(sample: Sample, image: int, leaked: bool = False) -> Member:
+    return Member(sample.name, sample.labels, sample.split, image, leaked)
+
+
+def _group(samples: Sequence[Sample], alike: Alike, prints: Fingerprints, near: Near) -> Group:
+    """A group by name, its images numbered from 0; held-out members first, so that leaks read from them."""
+    held = np.array([row for row in alike.rows if samples[row].split in HELD_OUT], np.int64)
+    learned = np.array([row for row in alike.rows if samples[row].split not in HELD_OUT], np.int64)
+    leaked = set(learned[matches(prints, learned, held, near)].tolist()) if len(held) and len(learned) else set()
+    number = {first: place for place, first in enumerate(dict.fromkeys(alike.images))}
+    numbers = dict(zip(alike.rows, (number[first] for first in alike.images), strict=True))
+    return Group(
+        tuple(_member(samples[row], numbers[row], row in leaked) for row in (*held.tolist(), *learned.tolist()))
+    )
+
+
+def _in_order(groups: list[Group]) -> tuple[Group, ...]:
+    """What matters most first: leaks, then different labels, then the same pixels, then many members."""
+    return tuple(
+        sorted(groups, key=lambda each: (not each.leaks, not each.conflicts, not each.exact, -len(each.members)))
+    )
+
+
+def _with_network(
+    found: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: Done | None
+) -> Audit:
+    """What only a network sees: look-alikes, and labels that do not fit."""
+    features = embeddings_of(checkpoint, dataset, threads=threads, done=done)
+    place = {each.name: row for row, each in enumerate(dataset.samples)}
+    groups = [[(place[each.name], each.labels) for each in group.members] for group in found.duplicates]
+    # One image stands for its duplicates: they are no look-alikes to tell of, and a probe that learned from
+    # another copy would believe its label. Copies with other labels are judged all the same.
+    others = {row for group in groups for row, _ in group[1:]}
+    repeated = {row for group in groups for row, _ in group} - {
+        row for group in groups for row in {labels: row for row, labels in reversed(group)}.values()
+    }
+    alone = np.array([row for row in range(len(dataset)) if row not in others], np.int64)
+    judged = np.array([row for row in range(len(dataset)) if row not in repeated], np.int64)
+    alike = find_lookalikes(features[alone], near)
+    suspects, agreement, notes = _suspects(dataset.select(judged), features[judged])
+    if any(2 * len(group) > len(alone) for group in alike) and len(alone) > 2:
+        alike = []
+        notes = (*notes, "Look-alikes are not listed: to this network, most of the images look alike.")
+    return replace(
+        found,
+        lookalikes=_in_order([Group(tuple(_member(dataset.samples[alone[r]], r) for r in group)) for group in alike]),
+        suspects=suspects,
+        agreement=agreement,
+        notes=(*found.notes, *notes),
+    )
+
+
+def _suspects(dataset: Dataset, features: Array) -> tuple[tuple[Suspect, ...], float | None, tuple[str, ...]]:
+    """Likely label errors, how far to trust them, and what to say about it."""
+    targets = dataset.targets()
+    if dataset.task == "single-label":
+        judgement = judge(features, targets)
+        suspects = [
+            Suspect(sample.name, sample.split, sample.labels, (dataset.classes[each.suggested],), *each[3:])
+            for each in judgement.doubts
+            for sample in (dataset.samples[each.row],)
+        ]
+        judgements = [judgement]
+    else:
+        judgements = judge_several(features, targets)
+        suspects = _several(dataset, judgements)
+    judged = sum(each.judged for each in judgements)
+    if not judged:
+        why = f"fewer than two classes have {FOLDS} images, too few for a probe to learn from"
+        return (), None, (f"Label errors were not looked for: {why}.",)
+    agreement = sum(each.agreement * each.judged for each in judgements) / judged
+    notes = []
+    if judged < targets.size:
+        notes.append(f"Classes with fewer than {FOLDS} images were not looked at for label errors.")
+    if agreement < WEAK:
+        notes.append(
+            f"Probes on this network agree with only {100 * agreement:.0f} % of the labels: it hardly tells these "
+            "classes apart, so take its doubts as hints, or audit with a network trained for them."
+        )
+    return tuple(suspects), agreement, tuple(notes)
+
+
+def _several(dataset: Dataset, judgements: Sequence[Judgement]) -> list[Suspect]:
+    """Doubts about single labels as doubts about images: a label too many, or one that is missing."""
+    found = []
+    for name, judgement in zip(dataset.classes, judgements, strict=True):
+        for each in judgement.doubts:
+            sample = dataset.samples[each.row]
+            without = tuple(label for label in sample.labels if label != name)
+            suggested = (*without, name) if each.suggested else without
+            found.append(Suspect(sample.name, sample.split, sample.labels, suggested, each.score, each.confidence))
+    return sorted(found, key=lambda each: -each.score)
+
+
+def _notes(dataset: Dataset, checkpoint: Runtime | None) -> tuple[str, ...]:
+    """What was not looked into, and why."""
+    notes = []
+    if not dataset.splits:
+        notes.append("The images are not split yet, so nothing can have leaked: duplicates are found all the same.")
+    if checkpoint is None:
+        notes.append("Label errors and look-alikes were not looked for: that needs a checkpoint, of any network.")
+    elif set(checkpoint.classes) == set(dataset.classes):
+        notes.append(
+            "This network knows these classes already. If it was trained on these very images, it may have learned "
+            "wrong labels by heart: one that never saw them finds more."
+        )
+    return tuple(notes)

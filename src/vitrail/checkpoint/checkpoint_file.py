@@ -1,0 +1,405 @@
+"""Checkpoint = model + preprocess + classes + provenance: one .safetensors file that cannot lose its parts.
+
+The tensors stand under our names; all the rest is JSON in the file's metadata, with a hash over both. Saving writes
+a temporary file, syncs it, reads it back and only then renames it; loading verifies everything or refuses, and holds
+each weight in memory once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.checkpoint.safetensors_io import (
+    WORDS,
+    Stored,
+    all_finite,
+    bytes_of,
+    check_storable,
+    in_threads,
+    lay_out,
+    read_safetensors,
+    unique,
+    write_safetensors,
+)
+from vitrail.checks import check_type, join_limited, short_repr
+from vitrail.errors import CheckpointError, InputError, VitrailError
+from vitrail.files import reason, sync_folder
+from vitrail.images import Preprocess
+from vitrail.images.model_info import About
+from vitrail.network.config import ViTConfig
+from vitrail.network.masked import MaskedDecoder
+from vitrail.network.surgery import build_empty, eval_mode
+from vitrail.network.vit import ViT
+
+Array = np.ndarray[Any, Any]
+
+FORMAT: Final = 3
+KEY: Final = "vitrail"  # of our JSON in the file's metadata
+DECODER: Final = "decoder."  # before the names of its tensors in the file
+EXTRAS: Final = "extras."
+FITTED: Final = ("classes", "task", "temperature", "thresholds", "reject")
+
+Row = TypeVar("Row", "Setting", "Mapped")
+
+
+class Setting(NamedTuple):
+    """A setting that the weights themselves do not show, and what it was taken from."""
+
+    name: str
+    value: str
+    why: str
+
+
+class Mapped(NamedTuple):
+    """One of our tensors, and what it was made from; or one of theirs that has no place in ours."""
+
+    ours: str  # empty where theirs says nothing new, or was left out
+    theirs: tuple[str, ...]
+    shape: tuple[int, ...]  # of ours, or else of theirs
+    how: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a checkpoint came from; empty where not known."""
+
+    source: str = ""
+    licence: str = ""
+    run: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    notes: str = ""
+    family: str = ""  # whose names and layout the weights had
+    settings: tuple[Setting, ...] = ()
+    mapping: tuple[Mapped, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("source", "licence", "run", "notes", "family"):
+            _expect(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        _expect(isinstance(self.metrics, Mapping), "metrics", "numbers under names", self.metrics)
+        settings, mapping = (_listed(name, getattr(self, name)) for name in ("settings", "mapping"))
+        for each in settings:
+            _expect(isinstance(each, Setting) and _texts(each), "settings", "Setting(name, value, why) of text", each)
+        for each in mapping:
+            _expect(_is_mapped(each), "mapping", "Mapped(ours, theirs, shape, how)", each)
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(
+            self, "mapping", tuple(Mapped(m.ours, tuple(m.theirs), tuple(m.shape), m.how) for m in mapping)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `from_dict` gives the same provenance back."""
+        rows = {name: [each._asdict() for each in getattr(self, name)] for name in ("settings", "mapping")}
+        return asdict(self) | {"metrics": dict(self.metrics)} | rows
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Provenance:
+        """A provenance from plain values; what this version does not know is left out."""
+        known = {each.name for each in fields(cls)}
+        values = {name: value for name, value in plain.items() if name in known}
+        values["settings"] = [
+            _row("settings", Setting, each) for each in _listed("settings", values.get("settings", ()))
+        ]
+        values["mapping"] = [_row("mapping", Mapped, each) for each in _listed("mapping", values.get("mapping", ()))]
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network with all that its use needs; also a runtime that `predict` and `embed` take."""
+
+    model: ViT
+    preprocess: Preprocess
+    classes: tuple[str, ...] = ()  # empty: numbers stand for names
+    provenance: Provenance = field(default_factory=Provenance)
+    task: str = "single-label"  # or "multi-label": labels independent of each other
+    temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
+    thresholds: tuple[float, ...] | None = None  # per class, for several labels
+    reject: float | None = None  # answers less sure than this are left open
+    decoder: MaskedDecoder | None = None  # of masked pre-training
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # came with the weights; the network has no use for them
+
+    def __post_init__(self) -> None:
+        for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
+            check_type(name, getattr(self, name), kind, error=CheckpointError)
+        count = self.model.config.classes
+        given: Any = self.classes
+        if not isinstance(given, str) and isinstance(given, Iterable):
+            classes = tuple(given) or tuple(str(number) for number in range(count))
+            if len(classes) != count:
+                raise CheckpointError(f"expected {count} class names, as the head has, got {len(classes)}")
+            object.__setattr__(self, "classes", classes)
+        about = self.about
+        object.__setattr__(self, "classes", about.classes)
+        object.__setattr__(self, "thresholds", about.thresholds)
+        self._validate_pixels()
+        self._validate_decoder()
+        self._validate_extras()
+
+    @property
+    def about(self) -> About:
+        """All but the network: how images become pixels, and logits answers."""
+        return About(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
+
+    def _validate_pixels(self) -> None:
+        config, size = self.model.config, self.preprocess.size
+        if self.preprocess.channels != config.channels:
+            raise CheckpointError(
+                f"the network takes {config.channels} channels, the preprocessing gives {self.preprocess.channels}"
+            )
+        config.grid_for(size)
+        if config.fixed_size and size != config.image_size:
+            raise CheckpointError(f"the network takes only {config.image_size}, the preprocessing gives {size}")
+
+    def _validate_decoder(self) -> None:
+        if self.decoder is None:
+            return
+        check_type("decoder", self.decoder, MaskedDecoder, error=CheckpointError)
+        width = self.model.config.width
+        if self.decoder.entering != width:
+            raise CheckpointError(
+                f"the decoder takes tokens of width {self.decoder.entering}, the network gives {width}"
+            )
+
+    def _validate_extras(self) -> None:
+        _expect(isinstance(self.extras, Mapping), "extras", "tensors under names", self.extras)
+        for name in self.extras:
+            _expect(isinstance(name, str) and name != "" and _is_unicode(name), "extras", "names of text", name)
+        check_storable({f"extras: {name}": value for name, value in self.extras.items()})
+        object.__setattr__(self, "extras", dict(self.extras))
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
+        if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
+            got = getattr(pixels, "dtype", type(pixels).__name__)
+            raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
+        parameter = next(self.model.parameters())
+        return answers(self.model, torch.from_numpy(pixels).to(parameter.device, parameter.dtype))
+
+    def describe(self) -> dict[str, Any]:
+        """All but the tensors, as plain values for JSON."""
+        return {
+            "format": FORMAT,
+            "config": self.model.config.to_dict(),
+            "decoder": None if self.decoder is None else self.decoder.config.to_dict(),
+            **self.about.to_dict(),
+            "provenance": self.provenance.to_dict(),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor under the name it has in the file: the network's own, `decoder.` and `extras.`."""
+        decoder = {} if self.decoder is None else self.decoder.state_dict(prefix=DECODER)
+        return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
+
+
+def answers(model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()) -> tuple[Array, Array]:
+    """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays; its `modules` may be given, too."""
+    with eval_mode(model, modules), torch.inference_mode():  # a network in training would answer by chance
+        embedding = model.embed(pixels)
+        logits = model.head(embedding)
+    if embedding.ndim == 3:
+        if model.config.pool == "none":
+            raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
+        embedding = embedding.mean(dim=1)  # of the cls and the distillation token
+    return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
+
+
+def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint to one file, all or nothing: an older file of that name stays until the new one is proven."""
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected a path to save to, got {type(path).__name__}")
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise InputError(f"a checkpoint is saved as NAME.safetensors, got {path.name!r}")
+    check_storable(checkpoint.tensors())
+    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors().items()}
+    seen = dict(zip(tensors, in_threads(_examine, tensors.values()), strict=True))
+    _refuse_nan(seen, "not saved")
+    description = checkpoint.describe()
+    try:
+        text = json.dumps(description | {"hash": _signature(description, seen)}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
+    write_proven(path, tensors, {KEY: text}, load)
+
+
+def write_proven(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], prove: Callable[[Path], object]
+) -> None:
+    """Write a .safetensors file, all or nothing: it takes its name once `prove` has read it back without an error."""
+    layout = lay_out(tensors, metadata)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            write_safetensors(file, layout, tensors)
+            file.flush()
+            os.fsync(file.fileno())
+        prove(temporary)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {reason(error)}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in."""
+    stored, metadata = read_safetensors(path)
+    description = _description(path, metadata)
+    empty = _described(path, description, len(stored))
+    _compare(path, stored, empty.tensors())
+    seen = dict(zip(stored, in_threads(lambda each: _examine(each.read()), stored.values()), strict=True))
+    expected = description.pop("hash")
+    found = _signature(description, seen)
+    if found != expected:
+        raise CheckpointError(f"{path} is damaged: its content hash is {found}, expected {expected}: get the file anew")
+    _refuse_nan(seen, "refused")
+    return _filled(empty, {name: each.tensor for name, each in seen.items()})
+
+
+def content_hash(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """A SHA-256 over the description and every tensor's name, kind, shape and own SHA-256."""
+    plain = [tensor.detach().cpu().contiguous() for tensor in tensors.values()]
+    return _signature(description, dict(zip(tensors, in_threads(_examine, plain), strict=True)))
+
+
+class _Examined(NamedTuple):
+    tensor: Tensor
+    digest: str
+    finite: bool
+
+
+def _examine(tensor: Tensor) -> _Examined:
+    """A tensor with the hash of its bytes, while they are at hand."""
+    return _Examined(tensor, hashlib.sha256(bytes_of(tensor)).hexdigest(), all_finite(tensor))
+
+
+def _signature(description: Mapping[str, Any], seen: Mapping[str, _Examined]) -> str:
+    lines = [json.dumps(description, sort_keys=True, allow_nan=False)]
+    for name in sorted(seen):
+        tensor, digest, _ = seen[name]
+        lines.append(json.dumps([name, WORDS[tensor.dtype], list(tensor.shape), digest]))
+    return f"sha256:{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()}"
+
+
+def _description(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Our JSON in the metadata of a file, exactly as it was written."""
+    if KEY not in metadata:
+        raise CheckpointError(f"{path} has no Vitrail description: expected a file written by vitrail.save")
+    try:
+        description = json.loads(metadata[KEY], object_pairs_hook=unique)
+        # 1e-06 and 1E-06 are one number: only the very text that was written is sure to be undamaged.
+        if json.dumps(description, allow_nan=False) != metadata[KEY]:
+            raise ValueError("it is not as it was written")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the description is damaged: {error}") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        got = description.get("format") if isinstance(description, dict) else description
+        hint = "it was made by an older one: make it anew" if got in (1, 2) else "it may need a newer Vitrail"
+        raise CheckpointError(f"{path}: expected format {FORMAT}, got {short_repr(got)}: {hint}")
+    for name in ("config", "decoder", "preprocess", *FITTED, "provenance", "hash"):
+        if name not in description:
+            raise CheckpointError(f"{path}: the description lacks {name!r}: the file is damaged")
+    return description
+
+
+def _described(path: str | os.PathLike[str], description: Mapping[str, Any], count: int) -> Checkpoint:
+    """What a description says, its networks without memory yet; `count` tensors are there to fill them."""
+    try:
+        config = ViTConfig.from_dict(description["config"])
+        decoding = None if description["decoder"] is None else ViTConfig.from_dict(description["decoder"])
+        depth = max(config.depth, decoding.depth if decoding else 0)
+        if count < depth:  # each block has several: no need to build a thousand to see it
+            raise CheckpointError(f"expected {depth} blocks, as the config says, got {count} tensors")
+        with torch.device("meta"):
+            decoder = MaskedDecoder(decoding, config.width).eval() if decoding else None
+        return Checkpoint(
+            build_empty(config).eval(),
+            Preprocess.from_dict(description["preprocess"]),
+            provenance=Provenance.from_dict(description["provenance"]),
+            decoder=decoder,
+            **{name: description[name] for name in FITTED},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: the description is damaged: {error}") from None
+    except VitrailError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _filled(empty: Checkpoint, tensors: Mapping[str, Tensor]) -> Checkpoint:
+    """The same with its tensors, which are not copied."""
+    empty.model.load_state_dict({name: tensors[name] for name in empty.model.state_dict()}, assign=True)
+    if empty.decoder is not None:
+        own = {name: tensors[DECODER + name] for name in empty.decoder.state_dict()}
+        empty.decoder.load_state_dict(own, assign=True)
+    extras = {name.removeprefix(EXTRAS): value for name, value in tensors.items() if name.startswith(EXTRAS)}
+    return replace(empty, extras=extras)
+
+
+def _compare(path: str | os.PathLike[str], stored: Mapping[str, Stored], expected: Mapping[str, Tensor]) -> None:
+    """Names, shapes and kinds in the file against those of the config, all differences in one message."""
+    wrong = [f"missing {name}" for name in expected if name not in stored]
+    wrong += [f"unexpected {name}" for name in stored if name not in expected and not name.startswith(EXTRAS)]
+    both = [(name, expected[name], stored[name]) for name in expected if name in stored]
+    wrong += [f"{n}: expected {list(a.shape)}, got {list(b.shape)}" for n, a, b in both if a.shape != b.shape]
+    for name, ours, theirs in both:
+        if theirs.dtype != ours.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
+            kind = "floats" if ours.is_floating_point() else WORDS[ours.dtype]
+            wrong.append(f"{name}: expected {kind}, got {WORDS[theirs.dtype]}")
+    if wrong:
+        raise CheckpointError(f"{path}: the tensors do not fit the config: {join_limited(wrong)}")
+
+
+def _refuse_nan(seen: Mapping[str, _Examined], what: str) -> None:
+    for name, each in seen.items():
+        if not each.finite:
+            raise CheckpointError(f"{name} holds NaN or infinite values: {what}")
+
+
+def _expect(right: bool, name: str, expected: str, got: Any) -> None:
+    if not right:
+        raise CheckpointError(f"{name}: expected {expected}, got {short_repr(got)}")
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    _expect(isinstance(value, tuple | list), name, "a list", value)
+    return tuple(value)
+
+
+def _texts(values: Any) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(each, str) for each in values)
+
+
+def _is_mapped(value: Any) -> bool:
+    return (
+        isinstance(value, Mapped)
+        and _texts([value.ours, value.how])
+        and _texts(value.theirs)
+        and isinstance(value.shape, tuple | list)
+        and all(type(each) is int and each >= 0 for each in value.shape)
+    )
+
+
+def _row(name: str, kind: type[Row], plain: Any) -> Row:
+    """A Setting or a Mapped from plain values under the names of its fields."""
+    fields = kind._fields
+    _expect(isinstance(plain, dict) and plain.keys() == set(fields), name, ", ".join(fields), plain)
+    return kind(**plain)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)

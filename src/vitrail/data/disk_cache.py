@@ -1,0 +1,121 @@
+"""Shelf: views too many for memory, in a file on disk; made once, used again by every run on the same images.
+
+A shelf is an ordinary .npy file with a checksum of every view behind the views, each checked whenever it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.errors import InputError
+from vitrail.files import reason
+from vitrail.images import Preprocess
+
+Array = np.ndarray[Any, Any]
+
+FORMAT: Final = 1  # a new number whenever a view of the same image changes
+SPARE: Final = 1 << 30  # bytes of the disk that stay free
+
+
+class Shelf:
+    """The views of one file, row by row; ValueError where the file is not whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+            self._start = file.tell()
+            self._bytes = math.prod(self.shape[1:]) * self.dtype.itemsize  # of a view
+            behind = self._start + self.shape[0] * self._bytes
+            if os.fstat(file.fileno()).st_size != behind + 4 * self.shape[0]:
+                raise ValueError("cut short")
+            file.seek(behind)
+            self._checks = np.frombuffer(file.read(), np.uint32)  # (n,)
+
+    def read(self, row: int) -> Array:
+        """One view, (C, H, W). Read and not mapped: a file that is cut meanwhile is then an error, not a crash."""
+        try:
+            with open(self.path, "rb") as file:
+                raw = os.pread(file.fileno(), self._bytes, self._start + row * self._bytes)
+        except OSError as error:
+            raise InputError(f"{self.path} can no longer be read: {reason(error)}") from error
+        if len(raw) != self._bytes or zlib.crc32(raw) != self._checks[row]:
+            raise InputError(f"{self.path} is damaged at view {row}: delete it, and it is made again")
+        return np.frombuffer(raw, self.dtype).reshape(self.shape[1:])
+
+
+def shelf_path(folder: Path, digests: Sequence[str], preprocess: Preprocess) -> Path:
+    """Where the views of these very images, seen this way, would stand."""
+    text = json.dumps([FORMAT, preprocess.to_dict(), list(digests)])
+    return folder / f"views-{hashlib.sha256(text.encode()).hexdigest()[:24]}.npy"
+
+
+def open_shelf(path: Path, shape: tuple[int, ...]) -> Shelf | None:
+    """The shelf that stands there; None where there is none, or only the rest of one."""
+    try:
+        shelf = Shelf(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return shelf if shelf.shape == shape else None
+
+
+def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]) -> Shelf:
+    """Write views, in order, a part (b, C, H, W) at a time; the name appears when all of it is on the disk."""
+    needed = math.prod(shape) * dtype.itemsize
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clean(path.parent)
+        free = shutil.disk_usage(path.parent).free
+        if needed + SPARE > free:
+            raise InputError(
+                f"the cache of {shape[0]:,} views needs {needed / 1e9:.1f} GB in {path.parent}, where {free / 1e9:.1f} "
+                "GB are free: give --cache another folder, or take a smaller --size"
+            )
+        checks = []
+        with open(temporary, "wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                for view in part:
+                    plain = np.ascontiguousarray(view).data
+                    checks.append(zlib.crc32(plain))
+                    file.write(plain)
+            file.write(np.array(checks, np.uint32).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"the cache could not be written to {path.parent}: {reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Shelf(path)
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed processes left half-written."""
+    for path in folder.glob("views-*.*.tmp"):
+        number = path.suffixes[-2].removeprefix(".")
+        if number.isdigit() and not _is_alive(int(number)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

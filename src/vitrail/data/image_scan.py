@@ -1,0 +1,122 @@
+"""scan: every image opened and decoded once before a run, so that none stops it later; sizes and hashes recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from vitrail.checks import check_choice, check_int, join_limited
+from vitrail.data.manifest import Entry
+from vitrail.data.samples import Dataset, Sample
+from vitrail.errors import ImageError, InputError
+from vitrail.images import decode, decode_bands, describe, describe_bands
+
+Array = np.ndarray[Any, Any]
+
+BLOCK: Final = 64  # images that a thread takes at a time
+BANDED: Final = (".npy", ".tif", ".tiff")  # files of any number of bands
+UNREADABLE: Final = "unreadable images"
+
+
+class Scan(NamedTuple):
+    """The images that can be read, what they are, and those that cannot be, with the reason."""
+
+    dataset: Dataset
+    entries: tuple[Entry, ...]  # beside the samples of the dataset
+    bad: tuple[tuple[str, str], ...]  # name, reason
+
+
+def scan(
+    dataset: Dataset, *, policy: str = "skip", threads: int = 2, done: Callable[[int], None] | None = None
+) -> Scan:
+    """Decode every image. Unreadable ones are dropped and listed ("skip"), or an error ("stop").
+
+    They are an error in any case if they are more than half, or all that a class has, or has in train.
+    `done` is told how many images have been seen so far.
+    """
+    check_choice("policy", policy, ("skip", "stop"))
+    threads = check_int("threads", threads, 1, 256)
+    found: list[Entry | str] = []
+    pool = ThreadPoolExecutor(threads)
+    try:
+        blocks = [range(start, min(start + BLOCK, len(dataset))) for start in range(0, len(dataset), BLOCK)]
+        for block in pool.map(lambda rows: [_look(dataset, row) for row in rows], blocks):
+            found += block
+            if done is not None:
+                done(len(found))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    bad = [(dataset.samples[row].name, each) for row, each in enumerate(found) if isinstance(each, str)]
+    entries = tuple(each for each in found if isinstance(each, Entry))
+    if not bad:
+        return Scan(dataset, entries, ())
+    kept = dataset.select([row for row, each in enumerate(found) if isinstance(each, Entry)])
+    _check(dataset, kept, bad, policy)
+    left_out = {**dataset.left_out, UNREADABLE: dataset.left_out.get(UNREADABLE, 0) + len(bad)}
+    return Scan(replace(kept, left_out=left_out), entries, tuple(bad))
+
+
+def _look(dataset: Dataset, row: int) -> Entry | str:
+    """What an image is, or why it cannot be read."""
+    sample, source = dataset.samples[row], dataset.images[row]
+    try:
+        height, width = _size(source)
+        weight, digest = fingerprint(source)
+    except (ImageError, InputError) as error:
+        return str(error).removeprefix(f"{describe(source)}: ")
+    except OSError as error:  # gone since it was decoded
+        return f"cannot be read ({error.strerror})"
+    return Entry(sample.name, sample.labels, sample.split, sample.group, height, width, weight, digest)
+
+
+def _size(source: Path | Array) -> tuple[int, int]:
+    """(height, width) of an image, decoded to the last pixel: as an ordinary one, else in its own bands."""
+    try:
+        image = decode(source)
+        return image.height, image.width
+    except ImageError:
+        if not isinstance(source, np.ndarray) and source.suffix.lower() not in BANDED:
+            raise
+    bands = describe_bands(source)
+    full = {"uint8": 255.0, "uint16": 65535.0, "float32": 1.0}[bands.kind]
+    try:
+        values = decode_bands(source, bands.channels, full)
+    except ImageError:
+        if bands.kind != "float32":
+            raise
+        values = decode_bands(source, bands.channels, 1e9)  # such numbers may have any range
+    return values.shape[0], values.shape[1]
+
+
+def fingerprint(source: Path | Array) -> tuple[int, str]:
+    """How many bytes an image has, and their SHA-256."""
+    if isinstance(source, np.ndarray):
+        return source.nbytes, hashlib.sha256(np.ascontiguousarray(source).data).hexdigest()
+    with open(source, "rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check(dataset: Dataset, kept: Dataset, bad: Sequence[tuple[str, str]], policy: str) -> None:
+    """Whether to go on without the unreadable images."""
+    reasons = join_limited([f"{describe(name)}: {reason}" for name, reason in bad])
+    count = f"{len(bad):,} of {len(dataset):,} images in {dataset.source} cannot be read"
+    if policy == "stop":
+        raise ImageError(f"{count}: {reasons}; put them right, or skip them (policy 'skip')")
+    if 2 * len(bad) > len(dataset):
+        raise ImageError(f"{count}, which is more than half: {reasons}")
+    for train in (False, True):
+        lost = _labels(dataset.samples, train) - _labels(kept.samples, train)
+        if lost:
+            names = join_limited(sorted(map(repr, lost)), ", ")
+            raise ImageError(f"{count}, and no image of {names} is left{' in train' * train}: {reasons}")
+
+
+def _labels(samples: Sequence[Sample], train: bool) -> set[str]:
+    return {label for each in samples if not train or each.split == "train" for label in each.labels}

@@ -1,0 +1,139 @@
+"""evaluate: a runtime and images with labels -> Evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.checks import join_limited, short_repr
+from vitrail.data.classes import differing
+from vitrail.data.samples import SPLITS, Dataset
+from vitrail.errors import ImageError, InputError, nearest
+from vitrail.evaluation.intervals import RESAMPLES
+from vitrail.evaluation.results import Evaluation
+from vitrail.evaluation.scoring import evaluation_of
+from vitrail.inference import Runtime
+from vitrail.inference.batches import Done, passes
+from vitrail.inference.image_reader import Named, Skip
+from vitrail.inference.runtimes import runtime_of
+
+Array = np.ndarray[Any, Any]
+Data = Dataset | str | os.PathLike[str]
+
+ALL: Final = "all"
+LOOSE: Final = "unsplit"  # images without a split, beside others that have one
+
+
+def evaluate(
+    runtime: Runtime | str | os.PathLike[str],
+    data: Data,
+    *,
+    split: str = "",
+    batch: int = 64,
+    threads: int = 2,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation:
+    """How well a checkpoint, an exported file or any runtime does on images whose labels are known.
+
+    The split is test if there is one, else val, else the images without a split; "all" takes every image. Classes
+    are found by name. An image that cannot be read is left out, listed in `.skipped` and told to `skip`.
+    """
+    runtime = runtime_of(runtime)
+    if not getattr(runtime, "classes", ()):
+        raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
+    dataset = opened(data, (runtime,), split)
+    name, part = chosen(dataset, split)
+    part = fitted(part, runtime)
+    targets = part.targets(runtime.classes)
+    skipped: list[tuple[str, str]] = []
+
+    def leave_out(image: str, error: ImageError) -> None:
+        skipped.append((image, str(error)))
+        if skip is not None:
+            skip(image, error)
+
+    names = [each.name for each in part.samples]
+    images = map(Named, names, part.images)
+    found = list(passes(runtime, images, batch=batch, threads=threads, skip=leave_out, done=done, settled=True))
+    if not found:
+        raise InputError(f"{part.source}: none of {len(part)} images can be read: the first says {skipped[0][1]}")
+    rows = np.concatenate([each.rows for each in found])
+    return evaluation_of(
+        np.concatenate([each.logits for each in found]),
+        targets[rows],
+        [names[row] for row in rows],
+        runtime.classes,
+        runtime.task,
+        runtime.temperature,
+        runtime.thresholds,
+        runtime.reject,
+        part.source,
+        name,
+        skipped=skipped,
+        resamples=resamples,
+    )
+
+
+def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
+    """The images, read with the classes of the first runtime if they are named by a path."""
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, str | os.PathLike):
+        raise InputError(f"expected a Dataset, or a path to a folder or table of images, got {short_repr(data)}")
+    from vitrail.data.readers import read_data
+    from vitrail.evaluation.seen_images import place_of
+
+    dataset = read_data(data, classes=runtimes[0].classes)
+    for about in (getattr(each, "provenance", None) for each in runtimes):
+        if about is None or not about.run or split or dataset.splits:
+            continue
+        if place_of(about.source) == place_of(data):
+            raise InputError(
+                f"{about.run} was trained on images of {data}, and its folder knows which: pass "
+                "vitrail.evaluation.data_for(folder, data), where they are marked, or split='all' if you mean them too"
+            )
+    return dataset
+
+
+def chosen(data: Dataset, split: str) -> tuple[str, Dataset]:
+    """The images to look at, and the name of that choice."""
+    if not len(data):
+        raise InputError(f"{data.source} has no images")
+    if split not in ("", ALL, *SPLITS):
+        raise InputError(f"split {short_repr(split)} is unknown: {nearest(str(split), (*SPLITS, ALL))}")
+    if split == ALL or not (split or data.splits):
+        return ALL, data
+    for each in (split,) if split else ("test", "val"):
+        if split or each in data.splits:
+            return each, data.part(each)
+    loose = [row for row, sample in enumerate(data.samples) if not sample.split]
+    if not loose:
+        raise InputError(
+            f"{data.source} has only images to train on, which flatter the network: name other data, "
+            "or pass split='train' if you mean them"
+        )
+    return LOOSE, data.select(loose)
+
+
+def fitted(data: Dataset, runtime: Runtime) -> Dataset:
+    """The same images with the runtime's task, if their labels allow it and are all known to the runtime."""
+    used = {label for sample in data.samples for label in sample.labels}
+    if used.difference(runtime.classes):
+        raise InputError(
+            f"{data.source} has classes that the checkpoint does not know ({differing(runtime.classes, used)}): "
+            "they go by name, so rename them, or train on this data"
+        )
+    if runtime.task == "single-label":
+        for sample in data.samples:
+            if len(sample.labels) != 1:
+                raise InputError(
+                    f"{sample.name} has {len(sample.labels)} labels ({join_limited(sample.labels, ', ') or 'none'}), "
+                    "but the checkpoint answers with exactly one"
+                )
+    return replace(data, task=runtime.task)

@@ -1,0 +1,103 @@
+"""Evaluations and comparisons as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitrail.data.samples import Dataset
+from vitrail.errors import ImageError, InputError, MissingExtraError
+from vitrail.evaluation.comparison import Comparison
+from vitrail.evaluation.evaluator import chosen
+from vitrail.evaluation.figures import write_figures
+from vitrail.evaluation.report import Report, build, comparison_page
+from vitrail.evaluation.results import Evaluation
+from vitrail.files import reason
+from vitrail.images import Preprocess
+from vitrail.inference import Runtime
+
+
+def write_evaluation(
+    evaluation: Evaluation, folder: Path, runtime: Runtime, dataset: Dataset, command: str
+) -> list[Path]:
+    """report.html, predictions.csv, evaluation.json and figures."""
+    image = images_of(evaluation, runtime.preprocess, dataset)
+    report = Report(title="Evaluation", command=command, evaluation=evaluation, images=image)
+    files = {
+        "report.html": build(report),
+        "predictions.csv": predictions_table(evaluation),
+        "evaluation.json": json.dumps(evaluation.to_dict(), indent=1) + "\n",
+    }
+    written = _write(folder, files)
+    with suppress(MissingExtraError):  # the report has charts of its own
+        written += write_figures(folder / "figures", [], evaluation, [], image)
+    return written
+
+
+def write_comparison(
+    found: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str
+) -> list[Path]:
+    """comparison.html and comparison.json."""
+    image = images_of(found.a, runtime.preprocess, dataset)
+    page = comparison_page(found, image, shorter(*names), command)
+    return _write(folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"})
+
+
+def shorter(first: str, second: str) -> tuple[str, str]:
+    """Two paths by their last parts: as few as tell them apart."""
+    parts = [Path(each).parts for each in (first, second)]
+    for count in range(1, min(map(len, parts)) + 1):
+        one, other = (str(Path(*each[-count:])) for each in parts)
+        if one != other:
+            return one, other
+    return first, second
+
+
+def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Any:
+    """A function from a row of an evaluation to its image, as the network saw it; None if it cannot be read."""
+    part = chosen(dataset, evaluation.split)[1] if evaluation.split != "unsplit" else dataset
+    place = {each.name: row for row, each in enumerate(part.samples)}
+
+    def image(row: int) -> Image.Image | None:
+        try:
+            return preprocess.visible_image(part.images[place[evaluation.names[row]]])
+        except ImageError:
+            return None
+
+    return image
+
+
+def predictions_table(evaluation: Evaluation) -> str:
+    """CSV, a row an image: what it is, what the network says, and how sure it is."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["path", "split", "truth", "said", "probability"])
+    classes = evaluation.classes
+    for row, name in enumerate(evaluation.names):
+        target, found = evaluation.targets[row], evaluation.probabilities[row]
+        if evaluation.task == "single-label":
+            truth, said = classes[int(target)], classes[int(found.argmax())]
+            writer.writerow([name, evaluation.split, truth, said, f"{found.max():.6f}"])
+        else:
+            cuts = [each.threshold if each.threshold is not None else 0.5 for each in evaluation.per_class]
+            marked = [place for place, cut in enumerate(cuts) if found[place] >= cut]
+            truth = "|".join(classes[place] for place, mark in enumerate(target) if mark)
+            said = "|".join(classes[place] for place in marked)
+            writer.writerow([name, evaluation.split, truth, said, "|".join(f"{found[each]:.6f}" for each in marked)])
+    return text.getvalue()
+
+
+def _write(folder: Path, files: dict[str, str]) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+    return [folder / name for name in files]

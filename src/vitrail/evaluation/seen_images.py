@@ -1,0 +1,86 @@
+"""What a run was trained on: the images to judge its checkpoint by, with those marked that it has seen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.image_scan import fingerprint
+from vitrail.data.manifest import Manifest
+from vitrail.data.readers import read_data
+from vitrail.data.samples import Dataset
+from vitrail.errors import InputError
+
+Place = str | os.PathLike[str]
+
+
+def data_for(checkpoint: Place, data: Place = "", classes: Sequence[str] | None = None) -> Dataset:
+    """The images to judge a checkpoint by: those named, or those of the run it comes from.
+
+    A checkpoint of a run knows which images it was trained on: they are marked as such, by name in the run's own
+    data and by their content anywhere else, so that they are not mistaken for new ones.
+    """
+    folder = run_of(checkpoint)
+    if folder is None:
+        if not data:
+            raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the images")
+        return read_data(data, classes=classes)
+    try:
+        options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'config.json'} is damaged, so the run's images are not known: {error}") from None
+    own = not data or place_of(data) == place_of(options["data"])
+    source, pattern = (data or options["data"]), (options["pattern"] if own else None)
+    dataset = read_data(source, pattern=pattern, classes=classes)
+    known = Manifest.from_json((folder / "data.json").read_text("utf-8")).entries
+    if own:
+        splits = {each.name: each.split for each in known}
+        marks = [splits.get(each.name, each.split) for each in dataset.samples]
+    else:
+        splits = {each.digest: "train" for each in known if each.split in ("train", "val")}
+        marks = [
+            splits.get(_digest(image), each.split) for image, each in zip(dataset.images, dataset.samples, strict=True)
+        ]
+    return _marked(dataset, marks)
+
+
+def data_for_both(first: Place, second: Place, data: Place, classes: Sequence[str] | None = None) -> Dataset:
+    """The images to compare two checkpoints by: what either was trained on or chosen by is marked as such."""
+    ranks = {"train": 2, "val": 1}
+    one, other = (data_for(each, data, classes) for each in (first, second))
+    marks = [
+        max(a.split, b.split, key=lambda split: ranks.get(split, 0))
+        for a, b in zip(one.samples, other.samples, strict=True)
+    ]
+    return _marked(one, marks)
+
+
+def _marked(dataset: Dataset, splits: Sequence[str]) -> Dataset:
+    pairs = zip(dataset.samples, splits, strict=True)
+    return replace(dataset, samples=tuple(each._replace(split=split) for each, split in pairs))
+
+
+def place_of(source: Place) -> str:
+    """A source of images by a name that two spellings of it share."""
+    name = os.fspath(source)
+    return name if name.startswith("vitrail:") else os.path.realpath(name)
+
+
+def _digest(image: Any) -> str:
+    try:
+        return fingerprint(image)[1]
+    except OSError:  # it will be found unreadable later
+        return ""
+
+
+def run_of(checkpoint: Place) -> Path | None:
+    """The run's folder that a checkpoint lies in, if it does."""
+    if os.fspath(checkpoint).startswith(("vitrail:", "hf:")):
+        return None
+    path = Path(checkpoint)
+    folder = path if path.is_dir() else path.parent
+    return folder if (folder / "config.json").is_file() and (folder / "data.json").is_file() else None

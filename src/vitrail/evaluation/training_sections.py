@@ -1,0 +1,248 @@
+"""A run's records -> the parts of a report that tell how the network came to be: methods, curves, images, time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.checks import join_limited
+from vitrail.data.samples import SPLITS, Dataset
+from vitrail.evaluation.results import Score
+from vitrail.evaluation.sections import SCORES
+from vitrail.reporting import charts
+from vitrail.reporting.axes import Colour
+from vitrail.reporting.charts import Bar, Series
+from vitrail.reporting.html_page import (
+    Cell,
+    Html,
+    Section,
+    Shown,
+    beside,
+    callout,
+    counted,
+    facts,
+    gallery,
+    heading,
+    number,
+    paragraph,
+    percent,
+    table,
+)
+
+Row = Mapping[str, Any]
+
+SEEN: Final = 24  # images of a batch
+
+
+class DataFacts(NamedTuple):
+    """What a run was given: images of each class in each split, and files that it could not use."""
+
+    source: str
+    classes: tuple[str, ...]
+    counts: Mapping[str, Sequence[int]]  # split -> images of each class
+    left_out: Mapping[str, int] = {}  # why, and how many files
+    skipped: Sequence[tuple[str, str]] = ()  # unreadable images: name, reason
+
+
+def count_data(dataset: Dataset, skipped: Sequence[tuple[str, str]] = ()) -> DataFacts:
+    """Count a dataset; images of several labels count for each of them."""
+    place = {name: number for number, name in enumerate(dataset.classes)}
+    counts = {split: [0] * len(place) for split in (*dataset.splits, "")}
+    for sample in dataset.samples:
+        for label in sample.labels:
+            counts[sample.split][place[label]] += 1
+    if not any(counts[""]):
+        del counts[""]
+    return DataFacts(dataset.source, dataset.classes, counts, dict(dataset.left_out), tuple(skipped))
+
+
+def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
+    """From the simplest method to the last: what each step brought."""
+    if not found:
+        return None
+    bars, rows = [], []
+    for name, score, note in found:
+        value, low, high = score if isinstance(score, Score) else (float(score), math.nan, math.nan)
+        bars.append(Bar(name, value, low, high))
+        rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
+    chart = charts.bars(bars, "share right")
+    body = beside(chart, table(["method", "right", "95 % interval", "note"], rows))
+    return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
+
+
+def learning(history: Sequence[Row]) -> Section | None:
+    """Loss, scores and learning rate over the run, and what they say."""
+    epochs = [row for row in history if row.get("event") == "epoch"]
+    steps = [row for row in history if row.get("event") == "step"]
+    per_epoch = steps_per_epoch(epochs)
+    x_label = "epoch" if per_epoch else "step"
+
+    def line(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
+        return points(rows, key, per_epoch)
+
+    noisy = Series("training, step by step", line(steps, "loss"), "soft", thin=True)
+    loss = charts.curves(
+        [
+            noisy,
+            Series("training", line(epochs, "loss"), "blue", dots=True),
+            Series("validation", line(epochs, "val_loss"), "ruby", dots=True),
+        ],
+        x_label,
+        "loss",
+        "Loss: lower is better",
+        from_zero=True,
+    )
+    colours: tuple[Colour, ...] = ("ruby", "green", "violet", "amber", "teal")
+    measured = [
+        Series(name, line(epochs, key), "blue" if key == "top1" else colours[place % 5], dots=True)
+        for place, (key, name) in enumerate(score_keys(epochs).items())
+    ]
+    score = charts.curves(measured, x_label, "share", "Scores: higher is better", in_percent=True)
+    rate = charts.curves([Series("learning rate", line(steps, "lr"), "amber")], x_label, "", "Learning rate")
+    body = beside(*(each for each in (loss, score, rate) if each))
+    if not body:
+        return None
+    said = "".join(paragraph(each) for each in course(history))
+    return Section("How it learned", said + body, "Hover over a point to read its value.")
+
+
+def course(history: Sequence[Row]) -> list[str]:
+    """What the curves say, in sentences."""
+    epochs = [row for row in history if row.get("event") == "epoch"]
+    said = []
+    best = [row for row in epochs if row.get("best")]
+    if best:
+        reached = value(best[-1], "score")
+        score = f", with a validation score of {percent(reached)}" if 0 <= reached <= 1 else ""
+        said.append(f"The best epoch was {best[-1].get('epoch')} of {epochs[-1].get('epoch')}{score}; it is kept.")
+    known = [row for row in epochs if math.isfinite(value(row, "val_loss"))]
+    if len(known) >= 3:
+        lowest, last = min(known, key=lambda row: value(row, "val_loss")), known[-1]
+        if value(last, "val_loss") > 1.1 * value(lowest, "val_loss"):
+            rises = f"The validation loss is lowest at epoch {lowest.get('epoch')} and rises afterwards"
+            if value(last, "loss") > value(lowest, "loss"):
+                said.append(f"{rises}, and so does the training loss: a smaller learning rate may help.")
+            else:
+                said.append(
+                    f"{rises}: the network begins to learn its training images by heart. More augmentation, "
+                    "more images or fewer epochs may help."
+                )
+        elif lowest is last and value(last, "val_loss") < 0.98 * value(known[-2], "val_loss"):
+            said.append("The validation loss was still falling at the end: a longer run would probably do better.")
+    backs = sum(row.get("event") == "rollback" for row in history)
+    if backs:
+        said.append(f"The run went back {counted(backs, 'time')} after a step that went wrong, and went on from there.")
+    return said
+
+
+def score_keys(epochs: Sequence[Row]) -> dict[str, str]:
+    """The scores that the records hold, each with its name: shares of which more is better."""
+    known = {f"val_{key}": f"validation: {name}" for key, name in SCORES.items() if key not in ("loss", "ece")}
+    known = {"top1": "training: first answer right (top-1)"} | known
+    found = {key: name for key, name in known.items() if any(0 <= value(row, key) <= 1 for row in epochs)}
+    scored = [value(row, "score") for row in epochs if math.isfinite(value(row, "score"))]
+    return found or ({"score": "score"} if scored and min(scored) >= 0 and max(scored) <= 1 else {})
+
+
+def points(rows: Sequence[Row], key: str, per_epoch: float) -> list[tuple[float, float]]:
+    """One value of the records that have it, over the epochs, or over the steps where their length is unknown."""
+    return [(value(row, "step") / (per_epoch or 1.0), value(row, key)) for row in rows if key in row]
+
+
+def steps_per_epoch(epochs: Sequence[Row]) -> float:
+    """From the last two epochs, or the only one; 0 where it is unknown."""
+    steps = [value(row, "step") for row in epochs]
+    steps = [each for each in steps if each > 0]
+    if len(steps) >= 2 and steps[-1] > steps[-2]:
+        return steps[-1] - steps[-2]
+    return steps[0] if steps else 0.0
+
+
+def seen(images: Sequence[tuple[Image.Image, str]]) -> Section | None:
+    """A batch as the network receives it."""
+    if not images:
+        return None
+    shown = gallery([Shown(image, label) for image, label in images[:SEEN]])
+    note = "Images of a training batch after resizing and augmentation. If you cannot tell what they are, it cannot."
+    return Section("What the model sees", shown, note)
+
+
+def data(known: DataFacts | None) -> Section | None:
+    """Images of each class and split, and what was left out."""
+    if known is None:
+        return None
+    splits = [split for split in (*SPLITS, "") if split in known.counts]
+    splits += sorted(set(known.counts) - set(splits))
+    names = [_SPLITS.get(split, split) for split in splits]
+    rows: list[list[Cell]] = [
+        [name, *(int(known.counts[split][place]) for split in splits)] for place, name in enumerate(known.classes)
+    ]
+    rows.append(["all", *(int(sum(known.counts[split])) for split in splits)])
+    body = facts([("source", known.source), ("classes", f"{len(known.classes):,}")])
+    for split, name in zip(splits, names, strict=True):
+        counted = [int(each) for each in known.counts[split]]
+        if min(counted, default=1) == 0 and any(counted):
+            empty = [known.classes[place] for place, each in enumerate(counted) if not each]
+            body = Html(body + callout(f"No {name} images of {join_limited(empty, ', ')}.", "warn"))
+        elif counted and max(counted) >= 5 * min(counted):
+            rare = known.classes[counted.index(min(counted))]
+            words = f"Uneven: the largest class has {max(counted) / min(counted):.0f} times as many {name} images as"
+            body = Html(body + callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
+    body = Html(body + table(["class", *names], [rows[-1], *rows[:-1]], most=31))
+    lost = [(name, reason) for name, reason in known.skipped]
+    if known.left_out:
+        body = Html(body + heading("Left out") + table(["why", "files"], list(known.left_out.items())))
+    if lost:
+        body = Html(body + heading("Unreadable images") + table(["image", "why"], lost, most=10))
+    return Section("The data", body)
+
+
+_SPLITS: Final = {"train": "training", "val": "validation", "test": "test", "": "without a split"}
+
+
+def times(rows: Sequence[Row]) -> Section | None:
+    """Where the time went, and what would help."""
+    data = sum(each for each in (value(row, "data_seconds") for row in rows) if each > 0)
+    compute = sum(each for each in (value(row, "compute_seconds") for row in rows) if each > 0)
+    total = data + compute
+    if total <= 0:
+        return None
+    share = data / total
+    speeds = [each for each in (value(row, "images_per_second") for row in rows) if each > 0]
+    known = [("training time", duration(total))]
+    if speeds:
+        known.append(("speed", f"{number(float(np.median(speeds)))} images a second"))
+    parts = charts.strip([("reading images", data, "amber"), ("computing", compute, "blue")], "How the time was spent")
+    if share > 0.3:
+        words = (
+            f"The processor waits for images {percent(share, 0)} of the time: more --workers, a faster disk, or "
+            "images stored nearer to the size the network sees would make it faster."
+        )
+        advice = callout(words, "warn")
+    else:
+        words = (
+            f"Reading images takes only {percent(share, 0)} of the time: more workers would not help; a smaller "
+            "--size, a smaller network or a faster machine would."
+        )
+        advice = callout(words, "good")
+    return Section("Time", Html(facts(known) + beside(parts, "") + advice))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 8.4 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def value(row: Row, key: str) -> float:
+    """A number of a record; NaN where there is none."""
+    found = row.get(key)
+    return float(found) if isinstance(found, int | float) else math.nan

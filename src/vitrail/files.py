@@ -1,0 +1,74 @@
+"""Files on disk: Opened, a file read piece by piece into memory of our own; never mapped, never waited for."""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from pathlib import Path
+
+from vitrail.errors import CheckpointError, InputError
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as text, or an error that says what came instead."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise InputError(f"expected the path of a file or folder of weights, got {type(path).__name__}")
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise InputError(f"expected the path of a file or folder of weights, got {text!r:.80}")
+    return text
+
+
+class Opened:
+    """An open file that closes when nothing of it is wanted any more; any thread may read from it."""
+
+    def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
+        place = path_text(path)
+        self.name = name or place  # as messages call it
+        try:
+            self.number = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+            weakref.finalize(self, os.close, self.number)
+            about = os.fstat(self.number)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"no checkpoint {self.name}: expected a file or folder of weights, or vitrail:fashion"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
+        if not stat.S_ISREG(about.st_mode):
+            what = "a folder" if stat.S_ISDIR(about.st_mode) else "a pipe or device"
+            raise CheckpointError(f"{self.name} is {what}: expected a file of weights")
+        self.size, self.changed = about.st_size, about.st_mtime_ns
+
+    def read(self, start: int, count: int) -> bytes:
+        """The bytes there, fewer where the file ends: for headers and other small pieces."""
+        raw = bytearray(max(0, min(count, self.size - start)))
+        self.fill(memoryview(raw), start)
+        return bytes(raw)
+
+    def fill(self, view: memoryview, start: int) -> None:
+        """Fill memory with what stands there: all of it, or an error."""
+        try:
+            while view and (count := os.preadv(self.number, [view], start)):
+                view, start = view[count:], start + count
+            about = os.fstat(self.number)
+        except OSError as error:
+            raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
+        if view or about.st_size < self.size:
+            raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
+        if (about.st_size, about.st_mtime_ns) != (self.size, self.changed):
+            raise CheckpointError(f"{self.name} was changed while being read: load it again")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name last through a power cut."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def reason(error: OSError) -> str:
+    return error.strerror or str(error)

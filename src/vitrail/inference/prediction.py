@@ -1,0 +1,115 @@
+"""predict, predictions and embed: a runtime and images -> labels with probabilities, or vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.checks import check_int
+from vitrail.errors import InputError
+from vitrail.images import check_image_list
+from vitrail.inference.batch_runner import Passed
+from vitrail.inference.batches import Done, Images, Stream, passes
+from vitrail.inference.image_reader import Skip
+from vitrail.inference.runtime import Runtime
+from vitrail.inference.runtimes import runtime_of
+
+Array = np.ndarray[Any, Any]
+
+
+class Prediction(NamedTuple):
+    """The likeliest classes of one image, best first."""
+
+    path: str
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+def predict(
+    runtime: Runtime | str | os.PathLike[str],
+    images: Images,
+    top: int = 5,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    threads: int = 2,
+) -> list[Prediction]:
+    """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
+
+    Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
+    An image that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
+    """
+    check_image_list(images)
+    return list(predictions(runtime, images, top, batch, skip, done, threads))
+
+
+def predictions(
+    runtime: Runtime | str | os.PathLike[str],
+    images: Stream,
+    top: int = 5,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    threads: int = 2,
+) -> Generator[Prediction, None, None]:
+    """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
+
+    At most two batches of images are drawn ahead, and under scaled decoding eight where near ties wait to be decided
+    together; a batch of 1 answers soonest.
+    """
+    runtime = runtime_of(runtime)
+    if not runtime.classes:
+        raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
+    check_int("top", top, error=InputError)
+    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done, settled=True)
+    return _predictions(runtime, passed, top)
+
+
+def _predictions(
+    runtime: Runtime, passed: Generator[Passed, None, None], top: int
+) -> Generator[Prediction, None, None]:
+    with closing(passed):
+        for _, names, logits, _ in passed:
+            for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
+                best = _answers(row, runtime)[:top]
+                labels = tuple(runtime.classes[number] for number in best)
+                yield Prediction(name, labels, tuple(float(row[number]) for number in best))
+
+
+def _answers(row: Array, runtime: Runtime) -> Array:
+    """The classes to name, likeliest first: none where the checkpoint is not sure enough to answer."""
+    best = np.argsort(-row, kind="stable")
+    if runtime.reject is not None and row.max() < runtime.reject:
+        return best[:0]
+    return best if runtime.thresholds is None else best[row[best] >= np.asarray(runtime.thresholds)[best]]
+
+
+def embed(
+    runtime: Runtime | str | os.PathLike[str],
+    images: Images,
+    batch: int = 16,
+    skip: Skip | None = None,
+    done: Done | None = None,
+    threads: int = 2,
+) -> Array:
+    """What the head receives for every image, in order: float32 (n, D)."""
+    runtime = runtime_of(runtime)
+    check_image_list(images)
+    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    rows = [each.embedding for each in passed]
+    if not rows:
+        raise InputError("no images to embed")
+    return np.concatenate(rows)
+
+
+def probabilities(logits: Array, task: str = "single-label", temperature: float | None = None) -> Array:
+    """Softmax over the classes, or for several labels each class by itself; calibrated by the temperature if fitted."""
+    scaled = logits.astype(np.float64) / (temperature or 1.0)
+    if task == "multi-label":
+        return np.asarray(0.5 * (1 + np.tanh(scaled / 2)))  # the logistic function, without overflow
+    raised = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))

@@ -1,0 +1,87 @@
+"""Figures of a network: attention over an image, what its positions and patch filters look like."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.insight.image_sheets import PAPER, coloured, normalised, overlay, sheet
+from vitrail.insight.rollout import rows_of
+from vitrail.insight.token_rows import spread
+from vitrail.insight.tracing import LaidOutTrace
+from vitrail.network.config import ViTConfig
+from vitrail.network.positions import sincos_2d
+from vitrail.network.vit import ViT
+
+
+def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:
+    """Where a patch looks in a block of a whole trace, for every head (A, h, w); without one: what the pool reads."""
+    block %= len(seen.trace.attention)
+    layout = seen.layouts[block]
+    rows = rows_of(seen, block, seen.trace.attention[block].detach().float(), patch)  # (B, A, T)
+    return spread(rows, layout)[0, :, layout.prefix :].reshape(-1, *grid).detach()
+
+
+def attention_sheet(
+    seen: LaidOutTrace, config: ViTConfig, grid: tuple[int, int], image: Image.Image, patch: int | None = None
+) -> Image.Image:
+    """A row for every block of a whole trace, a column for every head by its original number, the mean last."""
+    small = image.resize((132, round(132 * image.height / image.width)), Image.Resampling.LANCZOS)
+    tiles = []
+    for block in range(config.depth):
+        maps = looks(seen, block, grid, patch)
+        drawn = {head: overlay(small, each.numpy()) for head, each in zip(config.heads_of(block), maps, strict=True)}
+        gone = Image.new("RGB", small.size, PAPER)
+        tiles.append([drawn.get(head, gone) for head in range(config.heads)] + [overlay(small, maps.mean(0).numpy())])
+    columns = [*(f"head {number}" for number in range(config.heads)), "mean"]
+    return sheet(
+        tiles, f"Where {reader(config, patch)}", [f"block {number}" for number in range(config.depth)], columns
+    )
+
+
+def reader(config: ViTConfig, patch: int | None = None) -> str:
+    """Who looks, for titles."""
+    if patch is not None:
+        return f"patch {patch} looks"
+    return "the cls token looks" if config.pool == "cls" else "the pooled tokens look"
+
+
+def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> Image.Image:
+    """Cosine similarity of every patch's position to all others: a tile for each patch (table (h*w, D))."""
+    unit = F.normalize(table.float(), dim=1)
+    likeness = (unit @ unit.T).reshape(*grid, *grid).detach().numpy()
+    low, high = float(likeness.min()), float(likeness.max())
+    side = (grid[1] * cell, grid[0] * cell)
+    tiles = []
+    for row in range(grid[0]):
+        scaled = [(likeness[row, column] - low) / max(high - low, 1e-12) for column in range(grid[1])]
+        tiles.append([coloured(each).resize(side, Image.Resampling.NEAREST) for each in scaled])
+    return sheet(tiles, "Positions: how alike each patch's is to all others", gap=3)
+
+
+def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5, moco: bool = False) -> Image.Image:
+    """The fixed sine-cosine table in its four parts: a row for every patch, a column for every value."""
+    table = (sincos_2d(grid, width, moco).numpy() + 1) / 2
+    quarters = [coloured(part) for part in np.split(table, 4, axis=1)]
+    tiles = [each.resize((each.width * cell, each.height * cell), Image.Resampling.NEAREST) for each in quarters]
+    names = ("sin of column", "cos of column", "sin of row", "cos of row")
+    return sheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
+
+
+def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> Image.Image:
+    """The principal components of the patch kernel, strongest first; `order` of the colours the network receives."""
+    kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
+    kernel = kernel.flip(1) if order == "BGR" else kernel
+    _, _, directions = torch.linalg.svd(kernel.flatten(1) - kernel.flatten(1).mean(dim=0), full_matrices=False)
+    parts = directions[:count].reshape(-1, *kernel.shape[1:])
+    tiles = []
+    for part in parts:
+        values = part.mean(dim=0, keepdim=True).expand(3, -1, -1) if part.shape[0] != 3 else part
+        array = (normalised(values.permute(1, 2, 0).numpy()) * 255).round().astype(np.uint8)
+        side = (part.shape[2] * cell, part.shape[1] * cell)
+        tiles.append(Image.fromarray(array).resize(side, Image.Resampling.NEAREST))
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    return sheet(rows, "What a patch is measured by: principal components of the filters")

@@ -1,0 +1,170 @@
+"""explain: a checkpoint and an image -> Explanation, a map that carries its own proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import check_choice, check_int, check_number, check_type
+from vitrail.errors import InputError
+from vitrail.images import Source
+from vitrail.inference import Runtime
+from vitrail.insight.activations import Answer, asked, frozen
+from vitrail.insight.attribution import Drawn, draw
+from vitrail.insight.explanation import Explanation
+from vitrail.insight.map_scores import Candidate, judged
+from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion, named
+from vitrail.insight.occlusion import Array, occlusion_map
+from vitrail.insight.sanity import outlying, shuffled
+from vitrail.insight.targets import Likeness, Target, aim_at
+from vitrail.insight.tracing import trace_with_layouts
+from vitrail.network.merging import unmerge
+from vitrail.network.vit import ViT
+
+PIECES = 14  # that a side is cut into where the network's own grid is not known
+
+
+def explain(
+    checkpoint: Checkpoint | Runtime,
+    image: Source,
+    method: str | Method = "relevance",
+    target: Target = None,
+    *,
+    check: bool = True,
+    seed: int = 0,
+) -> Explanation:
+    """Where on an image the answer comes from, for the class that the network names, or for another target.
+
+    The map is checked: by deletion and insertion beside random orders, and against the map of shuffled weights. What
+    fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
+    occlusion alone.
+    """
+    if not hasattr(checkpoint, "run") or not hasattr(checkpoint, "preprocess"):
+        raise InputError(f"expected a checkpoint or another runtime, got {type(checkpoint).__name__}: see vitrail.load")
+    pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
+    if isinstance(checkpoint, Checkpoint):
+        model = checkpoint.model
+        pixels = pixels.to(next(model.parameters()))
+        [found] = explain_pixels(
+            model,
+            pixels,
+            method,
+            target,
+            check=check,
+            seed=seed,
+            classes=checkpoint.classes,
+            task=checkpoint.task,
+            temperature=checkpoint.temperature,
+        )
+    else:
+        found = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
+    full = checkpoint.preprocess.full_image(image)
+    return replace(found, image=full, box=checkpoint.preprocess.box(full.height, full.width))
+
+
+def explain_pixels(
+    model: ViT,
+    pixels: Tensor,
+    method: str | Method = "relevance",
+    target: Target = None,
+    *,
+    check: bool = True,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    task: str = "single-label",
+    temperature: float | None = None,
+) -> list[Explanation]:
+    """The same for a batch of pixels (B, C, H, W): one explanation an image."""
+    check_type("model", model, ViT, error=InputError)
+    method = named(method)
+    model.grid_of(pixels)
+    if not len(pixels):
+        raise InputError("expected at least one image, got none")
+    if model.config.pool == "none":
+        raise InputError("this network has no pool, so it has no one answer to explain: trace shows its attention")
+    _check(model.config.classes, target, classes, task, temperature, seed)
+    said = asked(model, pixels)
+    aims = [aim_at(target, each, classes, task, temperature) for each in said.logits]
+    methods = [named(each) for each in method.among] if isinstance(method, Best) else [method]
+    drawn = [draw(model, pixels, each, aims) for each in methods]
+    without: list[list[Drawn]] = []
+    if check:
+        other = shuffled(model, seed)
+        without = [draw(other, pixels, _quicker(each), aims) for each in methods]
+    outliers = _outliers(model, pixels) if check and any(each.inside for each in methods) else None
+    found = []
+    for row, aim in enumerate(aims):
+        candidates = [
+            Candidate(
+                each,
+                drawn[at][row],
+                without[at][row].map if check else None,
+                outliers[row] if outliers is not None and each.inside else None,
+            )
+            for at, each in enumerate(methods)
+        ]
+        value = float(aim.level(said.logits[row : row + 1], said.embedding[row : row + 1]))
+        found.append(judged(partial(asked, model), pixels[row], candidates, aim, value, check, seed))
+    return found
+
+
+def _check(count: int, target: Target, classes: Sequence[str], task: str, temperature: float | None, seed: int) -> None:
+    """Refuse what cannot be meant, before any work."""
+    check_int("seed", seed, 0, 2**62, error=InputError)
+    check_choice("task", task, ("single-label", "multi-label"))
+    if temperature is not None:
+        check_number("temperature", temperature, 1e-6, 1e6)
+    if classes and len(classes) != count:
+        raise InputError(f"classes: expected {count} names, as the network has classes, got {len(classes)}")
+    if not count and not (isinstance(target, Likeness) or callable(target)):
+        raise InputError("this network has no classes to explain: pass target=Likeness(embedding), or a function")
+
+
+def _quicker(method: Method) -> Method:
+    """For weights that mean nothing, an exact integral is not worth its time."""
+    return replace(method, steps=method.steps or 32) if isinstance(method, IntegratedGradients) else method
+
+
+def _outliers(model: ViT, pixels: Tensor) -> Array:
+    """Patches (B, h, w) with outlying tokens, after any block of the second half."""
+    with frozen(model), torch.no_grad():
+        found, layouts = trace_with_layouts(model, pixels, attention=False)
+    half = len(layouts) // 2
+    late = [
+        outlying(unmerge(each[:, layout.prefix :], layout), 0)
+        for each, layout in zip(found.hidden[half:], layouts[half:], strict=True)
+    ]
+    outliers: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()
+    return outliers
+
+
+def _from_outside(
+    runtime: Runtime, pixels: Tensor, method: Method, target: Target, check: bool, seed: int
+) -> Explanation:
+    """By answers alone, of a runtime whose inside is not at hand."""
+    if not isinstance(method, Occlusion):
+        raise InputError(
+            f"method {method.name!r} needs the network's inside, and this runtime ({type(runtime).__name__}) gives "
+            "answers alone: load the checkpoint that it was made from, or use method 'occlusion'"
+        )
+
+    def ask(batch: Tensor) -> Answer:
+        logits, embedding = runtime.run(batch.numpy())
+        return Answer(torch.from_numpy(logits), torch.from_numpy(embedding))
+
+    _check(len(runtime.classes), target, runtime.classes, runtime.task, runtime.temperature, seed)
+    said = ask(pixels[None])
+    aim = aim_at(target, said.logits[0], runtime.classes, runtime.task, runtime.temperature)
+    grid = (_pieces(pixels.shape[1]), _pieces(pixels.shape[2]))
+    drawn = Drawn(occlusion_map(ask, pixels, grid, method, aim.of).numpy())
+    return judged(ask, pixels, [Candidate(method, drawn)], aim, float(aim.level(*said)), check, seed)
+
+
+def _pieces(side: int) -> int:
+    """How many equal pieces a side of so many pixels is cut into: the number nearest to the usual that divides it."""
+    return min((each for each in range(1, side + 1) if side % each == 0), key=lambda each: abs(each - PIECES))

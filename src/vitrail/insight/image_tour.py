@@ -1,0 +1,154 @@
+"""tour: a checkpoint and an image -> a folder of figures and a page, from the pixels to the answer."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.errors import InputError
+from vitrail.images import Source
+from vitrail.inference import Prediction, predict
+from vitrail.insight.attention_figures import (
+    attention_sheet,
+    looks,
+    patch_filters,
+    position_similarity,
+    reader,
+    sincos_heat_map,
+)
+from vitrail.insight.cost import Step, shape_walk
+from vitrail.insight.image_sheets import PAPER, Array, bars, marked, overlay, panes, sheet
+from vitrail.insight.pages import Figure, write_page
+from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
+from vitrail.network.surgery import eval_mode
+
+
+class Tour(NamedTuple):
+    """What the tour found, and where it wrote it."""
+
+    prediction: Prediction
+    walk: list[Step]
+    files: list[Path]
+    page: Path
+
+
+def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
+    """Walk one image through the network and write what is to be seen on the way."""
+    model = checkpoint.model
+    if model.config.merge_per_block:
+        raise InputError(
+            "the tour shows every patch, and this network merges them: use vitrail.network.with_merging(model, 0)"
+        )
+    full = checkpoint.preprocess.full_image(image)
+    seen = checkpoint.preprocess.visible_image(image)
+    with eval_mode(model), torch.no_grad():
+        pixels = torch.from_numpy(checkpoint.preprocess(image))[None].to(next(model.parameters()).dtype)
+        traced = trace_with_layouts(model, pixels)
+    prediction = predict(checkpoint, [image], top=5)[0]
+    walk = shape_walk(checkpoint.model.config, checkpoint.preprocess.size)
+    figures = draw_figures(checkpoint, traced, full, seen, prediction)
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / "image.png"]
+    full.save(files[0], optimize=True)
+    answer = "The answer is left open: nothing is sure enough."
+    if prediction.labels:
+        answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
+    files += write_page(out, "An image through a vision transformer", answer, figures, _walk(walk))
+    return Tour(prediction, walk, files, out / "index.html")
+
+
+def draw_figures(
+    checkpoint: Checkpoint, traced: LaidOutTrace, image: Image.Image, seen: Image.Image, prediction: Prediction
+) -> list[Figure]:
+    """Every figure of the tour, in the order an image travels."""
+    model, config = checkpoint.model, checkpoint.model.config
+    grid = config.grid_for(checkpoint.preprocess.size)
+    times = max(1, round(448 / seen.width))  # a whole number, so that patches stay whole
+    large = seen.resize((seen.width * times, seen.height * times), Image.Resampling.LANCZOS)
+    if image.width == image.height and seen.width == seen.height and checkpoint.preprocess.crop == 1:
+        large = image.resize(large.size, Image.Resampling.LANCZOS)
+    last = looks(traced, -1, grid).mean(dim=0).numpy()
+    busiest = int(last.argmax())
+    row, column = divmod(busiest, grid[1])
+    h, w = large.height / grid[0], large.width / grid[1]
+    query = marked(large, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
+    asked = [looks(traced, block, grid, busiest) for block in range(config.depth)]
+    patch_maps = [each.mean(dim=0).numpy() for each in asked]
+    small = (190, round(190 * large.height / large.width))
+    who = reader(config)
+    figures = [
+        Figure(
+            "1-patches",
+            f"The image, cut into the network's patches; it receives {seen.width}x{seen.height} pixels of it.",
+            panes(large, grid),
+        ),
+        Figure(
+            "2-answer",
+            f"Where {who} in the last block, averaged over heads; and the answer.",
+            _beside(
+                sheet([[large, overlay(large, last)]], "The image, and where the last block looks"),
+                bars(prediction.labels, prediction.probabilities, "What it says"),
+            ),
+        ),
+        Figure(
+            "3-attention",
+            f"Where {who}, for every block and head: exact weights, not an approximation.",
+            attention_sheet(traced, config, grid, large),
+        ),
+        Figure(
+            "4-one-patch",
+            "Where the marked patch looks, block by block.",
+            sheet(
+                [[each.resize(small, Image.Resampling.LANCZOS) for each in (query, *_over(large, patch_maps))]],
+                "Where one patch looks",
+                columns=["the patch", *(f"block {number}" for number in range(len(patch_maps)))],
+            ),
+        ),
+    ]
+    if config.positions.kind == "learned" and config.positions.at == "stem":
+        table = model.tokens.tables[0](grid)[config.slots :]
+        figures.append(
+            Figure(
+                "5-positions",
+                "The learned positions: a tile for each patch, bright where another patch's is like its own.",
+                position_similarity(table, grid),
+            )
+        )
+    figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
+    if config.width % 4 == 0:
+        figures.append(
+            Figure(
+                "7-sincos",
+                "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
+                sincos_heat_map(grid, config.width),
+            )
+        )
+    return figures
+
+
+def _over(image: Image.Image, maps: list[Array]) -> list[Image.Image]:
+    return [overlay(image, each) for each in maps]
+
+
+def _beside(*images: Image.Image) -> Image.Image:
+    page = Image.new("RGB", (sum(each.width for each in images), max(each.height for each in images)), PAPER)
+    left = 0
+    for each in images:
+        page.paste(each, (left, 0))
+        left += each.width
+    return page
+
+
+def _walk(walk: list[Step]) -> str:
+    """The shape walk as a table of the page."""
+    steps = "".join(
+        f"<tr><td>{html.escape(step.name)}</td><td>{' x '.join(map(str, step.shape))}</td>"
+        f"<td>{step.parameters:,}</td></tr>"
+        for step in walk
+    )
+    return f"<h2>The shape walk</h2><table><tr><th>station</th><th>shape</th><th>parameters</th></tr>{steps}</table>"

@@ -1,0 +1,93 @@
+"""judged: maps of one image -> Explanation, the only one or the most faithful, with its scores and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from vitrail.insight.attribution import Drawn
+from vitrail.insight.explanation import Explanation
+from vitrail.insight.faithfulness import Curves, Scores, scores_of
+from vitrail.insight.methods import Method
+from vitrail.insight.occlusion import Array, Ask
+from vitrail.insight.sanity import UNCHANGED, rank_correlation
+from vitrail.insight.targets import Aim
+
+STRONG = 0.1  # the share of a map that catches the eye
+
+
+class Candidate(NamedTuple):
+    """A map with the one that shuffled weights give, and the patches (h, w) whose tokens may distort it."""
+
+    method: Method
+    drawn: Drawn
+    shuffled: Array | None = None
+    outliers: Array | None = None
+
+    @property
+    def likeness(self) -> float | None:
+        """How alike the two maps order the patches; None where the weights were not shuffled."""
+        return None if self.shuffled is None else rank_correlation(self.drawn.map, self.shuffled)
+
+
+def judged(
+    ask: Ask, pixels: Tensor, candidates: Sequence[Candidate], aim: Aim, value: float, check: bool = True, seed: int = 0
+) -> Explanation:
+    """The explanation of one image (C, H, W): of several maps the most faithful that depends on the weights."""
+    several = len(candidates) > 1
+    scores: list[Scores] = []
+    curves: list[Curves] = []
+    if check or several:
+        scores, curves = scores_of(ask, pixels, [each.drawn.map for each in candidates], aim, seed)
+    best = max(range(len(candidates)), key=lambda row: _worth(candidates[row], scores[row])) if several else 0
+    chosen = candidates[best]
+    score = scores[best] if scores else None
+    return Explanation(
+        map=chosen.drawn.map,
+        method=chosen.method.words,
+        target=aim.words,
+        value=value,
+        probability=aim.probability,
+        scores=score,
+        curves=curves[best] if curves else None,
+        shuffled=chosen.likeness,
+        warnings=tuple(_doubts(chosen, score)),
+        pixel_map=chosen.drawn.pixel_map,
+        outliers=chosen.outliers,
+        tried={each.method.words: scores[row] for row, each in enumerate(candidates)} if several else {},
+    )
+
+
+def _worth(candidate: Candidate, scores: Scores) -> tuple[bool, float]:
+    return not _unchanged(candidate), scores.gain
+
+
+def _unchanged(candidate: Candidate) -> bool:
+    likeness = candidate.likeness
+    return likeness is not None and abs(likeness) >= UNCHANGED
+
+
+def _doubts(candidate: Candidate, scores: Scores | None) -> list[str]:
+    """Why a map is not to be relied on."""
+    found = [candidate.drawn.warning] if candidate.drawn.warning else []
+    if np.ptp(candidate.drawn.map) == 0:
+        found.append("the map is flat: this method finds nothing here that speaks for the target")
+    elif _unchanged(candidate):
+        found.append(
+            f"the map hardly depends on the weights: shuffled weights give almost the same (rank correlation "
+            f"{candidate.likeness:.2f})"
+        )
+    if scores is not None and scores.gain <= 0:
+        found.append("covering what the map marks changes the answer no more than covering at random")
+    values = candidate.drawn.map
+    strong = (values >= np.quantile(values, 1 - STRONG)) & (values > values.min())
+    count = 0 if candidate.outliers is None else int((candidate.outliers & strong).sum())
+    if count:
+        found.append(
+            f"{count} of the patches marked most (crossed out) {'have tokens' if count > 1 else 'has a token'} far "
+            "larger than the others: attention goes there for what the network keeps in them, not for what they show"
+        )
+    return found

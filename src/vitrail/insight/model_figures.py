@@ -1,0 +1,156 @@
+"""portrait: a checkpoint, and images where they are needed -> the figures of a model, and a page with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.data.glass import window
+from vitrail.errors import InputError
+from vitrail.files import reason
+from vitrail.images import Source
+from vitrail.insight.activations import frozen
+from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
+from vitrail.insight.head_importance import Batches, importance
+from vitrail.insight.image_sheets import sheet
+from vitrail.insight.measures import attention_distances, principal_colours, token_norms
+from vitrail.insight.pages import Figure, write_page
+from vitrail.insight.plots import cells, dots, histogram
+from vitrail.insight.sanity import OUTLYING
+
+IMAGES = 16  # looked at, at most
+COLOURED = 6  # of them drawn as colours
+BATCH = 4
+
+
+class Portrait(NamedTuple):
+    """Where the page and its figures are, and what could not be drawn."""
+
+    page: Path
+    files: list[Path]
+    left_out: list[str]
+
+
+def portrait(
+    checkpoint: Checkpoint, out: Path, images: Sequence[Source] = (), labelled: Batches = (), name: str = "a network"
+) -> Portrait:
+    """Draw every figure that the network has, and write them to a folder with a page.
+
+    Without images, windows that Vitrail draws itself are looked at; importance of heads needs labelled ones.
+    """
+    left_out: list[str] = []
+    config = checkpoint.model.config
+    own = not images
+    sources: Sequence[Source] = list(images[:IMAGES]) or [window(seed, 224).image for seed in range(8)]
+    whose = f"{len(sources)} windows drawn by Vitrail" if own else f"{len(sources)} images"
+    figures = figures_of_weights(checkpoint)
+    if config.stem is not None:
+        left_out.append("patch filters: the patches of this network are of what its stem gives, not of pixels")
+    if own and (config.channels not in (1, 3) or checkpoint.preprocess.range != 255):
+        left_out.append("attention distance, token norms and colours: name images of these bands with --images")
+    elif config.merge_per_block:
+        left_out.append(
+            "attention distance, token norms and colours: this network merges tokens; load it with merge_per_block 0"
+        )
+    else:
+        figures += figures_of_images(checkpoint, sources, whose)
+    if labelled:
+        found = importance(checkpoint.model, labelled)
+        caption = (
+            f"How much the loss of {found.images} images would change without each head, to first order. "
+            "The darkest can go: `vitrail prune`."
+        )
+        figures.append(Figure("importance", caption, cells(found.heads, "Importance of heads", "block", "head")))
+    else:
+        left_out.append("importance of heads: name labelled images with --data")
+    try:
+        files = write_page(out, f"Inside {name}", f"Measured on {whose}.", figures)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {reason(error)}") from error
+    return Portrait(out / "index.html", files, left_out)
+
+
+def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
+    """What the weights alone show: positions and patch filters."""
+    model, config = checkpoint.model, checkpoint.model.config
+    grid = config.grid_for(checkpoint.preprocess.size)
+    figures = []
+    if len(model.tokens.tables) and config.positions.kind != "relative":
+        table = model.tokens.tables[0](grid)[config.slots :].detach()
+        caption = (
+            f"Positions ({config.positions.kind}): a tile for each patch, bright where another's is like its own. "
+            "A network that knows where its patches are shows a bright spot that moves from tile to tile."
+        )
+        figures.append(
+            Figure("positions", caption, position_similarity(table, grid, min(40, max(1, 980 // grid[1] ** 2))))
+        )
+    if config.positions.kind.startswith("sincos-2d"):
+        caption = "The fixed table itself: a row for each patch, a column for each of its values."
+        figures.append(
+            Figure("sincos", caption, sincos_heat_map(grid, config.width, moco=config.positions.kind.endswith("moco")))
+        )
+    if config.stem is None:
+        caption = (
+            "What a patch is measured by: the principal components of the first layer's filters, the strongest first. "
+            "Smooth waves and colours say that it was trained long enough; noise, that it was not."
+        )
+        figures.append(Figure("filters", caption, patch_filters(model, 28, order=checkpoint.preprocess.order)))
+    return figures
+
+
+def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: str) -> list[Figure]:
+    """What the network does with images: how far it looks, how large its tokens are, what they mean."""
+    model = checkpoint.model
+    kind = next(model.parameters()).dtype
+    pixels = torch.from_numpy(checkpoint.preprocess.batch(sources)).to(kind)
+    parts = pixels.split(BATCH)
+    shares = np.array([len(each) for each in parts]) / len(pixels)
+    distances = sum(share * attention_distances(model, part) for share, part in zip(shares, parts, strict=True))
+    norms = [token_norms(model, part) for part in parts]
+    prefix, patches = (np.concatenate([each[place] for each in norms]) for place in (0, 1))
+    middle = float(np.median(patches))
+    beyond = float((patches > OUTLYING * middle).mean())
+    marks = [(middle, "median"), (OUTLYING * middle, f"{OUTLYING:g} x median")]
+    if len(prefix):
+        marks.append((float(np.median(prefix)), "prefix tokens"))
+    return [
+        Figure(
+            "distance",
+            f"How far each head looks on average, in pixels, over {whose}: a ring a head, the line their mean. "
+            "Heads of the first blocks look near and far; later ones look far.",
+            dots(np.asarray(distances), "Mean attention distance", "block", "pixels"),
+        ),
+        Figure(
+            "norms",
+            f"Sizes of the patch tokens after the last block: {beyond:.1%} are larger than {OUTLYING:g} times the "
+            "median. Where there are any, maps of attention show where the network keeps things, not what it looks at.",
+            histogram(patches, "Norms of patch tokens", "norm", marks),
+        ),
+        Figure(
+            "colours",
+            "The patches' tokens as colours, by their three strongest directions over all these images: patches of "
+            "one colour mean the same to the network.",
+            colour_sheet(checkpoint, sources[:COLOURED], pixels[:COLOURED]),
+        ),
+    ]
+
+
+def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> Image.Image:
+    """Images above, their patch features as colours below (DINOv2's image)."""
+    with frozen(checkpoint.model), torch.no_grad():
+        found = checkpoint.model.features(pixels)
+    colours = principal_colours(found.patches).reshape(-1, *found.grid, 3)
+    size = (side, round(side * pixels.shape[2] / pixels.shape[3]))
+    above = [checkpoint.preprocess.visible_image(each).convert("RGB").resize(size) for each in sources]
+    below = [
+        Image.fromarray((each * 255).round().astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
+        for each in colours
+    ]
+    return sheet([above, below], "What the patches mean, as colours", ["image", "patches"])

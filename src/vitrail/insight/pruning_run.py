@@ -1,0 +1,296 @@
+"""prune: a checkpoint and images -> a smaller checkpoint, with what it cost and what it gained."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint import Checkpoint
+from vitrail.checks import check_int, check_number, check_type
+from vitrail.data.samples import Dataset
+from vitrail.errors import ImageError, InputError
+from vitrail.evaluation import Score, evaluate
+from vitrail.evaluation.evaluator import ALL, Data, chosen, fitted, opened
+from vitrail.evaluation.intervals import RESAMPLES
+from vitrail.evaluation.metrics import mean_average_precision
+from vitrail.insight.activations import frozen
+from vitrail.insight.cost import estimate
+from vitrail.insight.head_importance import Batches, Importance, importance
+from vitrail.insight.occlusion import Array
+from vitrail.insight.pruning import prune_channels, prune_heads
+from vitrail.network.vit import ViT
+
+IMAGES = 512  # that importance is measured on, at most
+SMALL = 64  # pixels a side, below which images are trained on as from scratch, at a gentler rate
+TIMED = 8  # rounds in which the old and the new network take turns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A network as it is: what it knows, holds and costs."""
+
+    accuracy: Score
+    parameters: int
+    multiply_adds: int  # of one image
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """The smaller checkpoint, and the two side by side."""
+
+    checkpoint: Checkpoint
+    before: Measured
+    cut: Measured  # before any tuning
+    after: Measured
+    heads: dict[int, tuple[int, ...]]  # cut from each block, by their original numbers
+    channels: int  # cut from every MLP
+    importance: Importance
+    speed: float  # of the smaller one, as a multiple of the old one's
+    split: str  # of the images that accuracy was measured on
+    ranked_by: str  # and of those that the parts were ranked on
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            **{
+                name: {
+                    "accuracy": each.accuracy._asdict(),
+                    "parameters": each.parameters,
+                    "flops": 2 * each.multiply_adds,
+                }
+                for name, each in (("before", self.before), ("cut", self.cut), ("after", self.after))
+            },
+            "heads": {str(block): list(heads) for block, heads in self.heads.items()},
+            "channels": self.channels,
+            "importance": [[None if np.isnan(each) else float(each) for each in row] for row in self.importance.heads],
+            "speed": self.speed,
+            "split": self.split,
+            "ranked_by": self.ranked_by,
+        }
+
+
+def prune(
+    checkpoint: Checkpoint,
+    data: Data,
+    *,
+    keep: float | None = None,
+    max_drop: float | None = None,
+    channels: bool = False,
+    way: str = "gradient",
+    tune: float = 0.0,
+    split: str = "",
+    batch: int = 32,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Pruned:
+    """Cut the heads that matter least: all but the share to `keep`, or as many as lose at most `max_drop` points.
+
+    Heads are ranked on training or validation images, never on those that accuracy is reported for. `channels` cuts
+    MLP channels by the same share. `tune` trains the smaller network for that many epochs on the training images.
+    """
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    if (keep is None) == (max_drop is None):
+        raise InputError("say how much to cut: keep=0.7 (a share of the heads) or max_drop=0.5 (points), one of them")
+    if keep is not None:
+        check_number("keep", keep, 0.0, 1.0)
+    if max_drop is not None:
+        check_number("max_drop", max_drop, 0.0, 100.0)
+    check_number("tune", tune, 0.0, 1000.0)
+    check_int("batch", batch, error=InputError)
+    check_int("seed", seed, 0, 2**62, error=InputError)
+    dataset = opened(data, (checkpoint,), split)
+    judged_by, judges = chosen(dataset, split)
+    ranked_by, rankers = _rankers(dataset, judged_by)
+    batches = batches_of(checkpoint, rankers, batch, seed)
+    tell(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
+    found = importance(checkpoint.model, batches, way, channels)
+    order = ranked(checkpoint.model, found.heads, scale=way == "gradient")
+
+    def smaller(count: int) -> ViT:
+        return _without(checkpoint.model, order, count, found.channels)
+
+    before = _measure(checkpoint, judges, batch)
+    if keep is not None:
+        total = sum(len(checkpoint.model.config.heads_of(block)) for block in range(checkpoint.model.config.depth))
+        count = min(len(order), round((1 - keep) * total))
+    else:
+        limit = _right(checkpoint.model, batches) - (max_drop or 0.0) / 100 - 1e-9  # 0.4 - 0.1 is more than 0.3
+        count = _most(len(order), lambda count: _right(smaller(count), batches) >= limit)
+        tell(f"{count} of the heads can go within {max_drop:g} points on the images that they were ranked on")
+    slim = checkpoint
+    if count:
+        slim = replace(checkpoint, model=smaller(count), temperature=None, thresholds=None, reject=None)
+        if (checkpoint.temperature, checkpoint.thresholds, checkpoint.reject) != (None, None, None) and not tune:
+            tell("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
+    cut = after = _measure(slim, judges, batch)
+    if tune:
+        tell(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
+        slim = _tuned(slim, dataset, judged_by, tune, seed)
+        after = _measure(slim, judges, batch)
+    if count or tune:
+        slim = _described(slim, checkpoint, after, judged_by, tune)
+    gone: dict[int, list[int]] = {}
+    for block, head in order[:count]:
+        gone.setdefault(block, []).append(head)
+    return Pruned(
+        slim,
+        before,
+        cut,
+        after,
+        {block: tuple(sorted(heads)) for block, heads in sorted(gone.items())},
+        checkpoint.model.config.mlp_width - slim.model.config.mlp_width,
+        found,
+        faster(checkpoint.model, slim.model, batches[0][0]),
+        judged_by,
+        ranked_by,
+    )
+
+
+def ranked(model: ViT, heads: Array, scale: bool = True) -> list[tuple[int, int]]:
+    """Heads as (block, head) that may go, the least important first; the best of every block is not among them.
+
+    With `scale` each block's scores are divided by their length, since gradients grow from block to block (Michel et
+    al. 2019).
+    """
+    scaled = heads if not scale else heads / np.maximum(np.sqrt(np.nansum(heads**2, axis=1, keepdims=True)), 1e-30)
+    best = {block: int(np.nanargmax(heads[block])) for block in range(len(heads))}
+    left = [
+        (float(scaled[block, head]), block, head)
+        for block in range(model.config.depth)
+        for head in model.config.heads_of(block)
+        if head != best[block]
+    ]
+    return [(block, head) for _, block, head in sorted(left)]
+
+
+def faster(old: ViT, new: ViT, pixels: Tensor) -> float:
+    """How many times faster the new network is: the median over rounds in which both take turns."""
+    dice = random.Random(0)
+    ratios = []
+    for turn in range(TIMED + 1):
+        times = {}
+        for name in dice.sample(("old", "new"), 2):
+            model = old if name == "old" else new
+            with frozen(model), torch.inference_mode():
+                model(pixels[:1])
+                started = time.perf_counter()
+                model(pixels)
+                times[name] = time.perf_counter() - started
+        if turn:  # the first warms up
+            ratios.append(times["old"] / times["new"])
+    return statistics.median(ratios)
+
+
+def _rankers(dataset: Dataset, judged_by: str) -> tuple[str, Dataset]:
+    """Images to rank by: other ones than those judged by, where there are."""
+    for split in ("val", "train"):
+        if judged_by not in (split, ALL) and split in dataset.splits:
+            return split, dataset.part(split)
+    raise InputError(
+        f"{dataset.source} has no training or validation images beside those that accuracy is measured on: parts are "
+        "not ranked on the images that judge them; give data with splits, or the run that the checkpoint is of"
+    )
+
+
+def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int = 0) -> Batches:
+    """Pixels and targets of some images, drawn at random."""
+    part = fitted(data, checkpoint)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(part))[:IMAGES])
+    targets = torch.from_numpy(part.targets(checkpoint.classes)[rows])
+    kind = next(checkpoint.model.parameters()).dtype
+    found = []
+    for first in range(0, len(rows), batch):
+        pixels, kept = [], []
+        for place in range(first, min(first + batch, len(rows))):
+            with suppress(ImageError):  # as `evaluate` does, which tells of them
+                pixels.append(checkpoint.preprocess(part.images[rows[place]]))
+                kept.append(place)
+        if pixels:
+            found.append((torch.from_numpy(np.stack(pixels)).to(kind), targets[kept]))
+    if not found:
+        raise InputError(f"{part.source}: none of {len(rows)} images can be read")
+    return found
+
+
+def _without(model: ViT, order: list[tuple[int, int]], count: int, channels: Array) -> ViT:
+    """The network without the first heads in the order, and without the same share of the MLP channels if ranked."""
+    gone: dict[int, list[int]] = {}
+    for block, head in order[:count]:
+        gone.setdefault(block, []).append(head)
+    smaller = prune_heads(model, gone)
+    if not channels.size or not count:
+        return smaller
+    total = sum(len(model.config.heads_of(block)) for block in range(model.config.depth))
+    lost = min(channels.shape[1] - 1, round(channels.shape[1] * count / total))
+    return prune_channels(smaller, {block: row.argsort()[:lost].tolist() for block, row in enumerate(channels)})
+
+
+def _most(highest: int, holds: Callable[[int], bool]) -> int:
+    """The largest count that holds, by halving; each count that is taken was tried."""
+    low, high = 0, highest
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _right(model: ViT, batches: Batches) -> float:
+    """The share of right answers; of several labels, mean average precision."""
+    with frozen(model), torch.inference_mode():
+        logits = torch.cat([model(pixels) for pixels, _ in batches]).float().numpy()
+    targets = torch.cat([each for _, each in batches]).numpy()
+    if targets.ndim == 1:
+        return float((logits.argmax(axis=1) == targets).mean())
+    return mean_average_precision(logits, targets > 0.5)
+
+
+def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> Measured:
+    one = checkpoint.task == "single-label"  # its accuracy has an interval without a bootstrap
+    found = evaluate(checkpoint, judges, split="all", batch=batch, resamples=0 if one else RESAMPLES)
+    cost = estimate(checkpoint.model.config, checkpoint.preprocess.size)
+    return Measured(found.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
+
+
+def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float, seed: int) -> Checkpoint:
+    """Trained on, in a folder that goes away, by images that do not judge it; calibrated anew by others of them."""
+    splits = ("train",) if judged_by == "val" else ("train", "val")
+    data = data.select([row for row, each in enumerate(data.samples) if each.split in splits])
+    if not any(each.split == "train" for each in data.samples):
+        raise InputError(f"{data.source} has no training images to tune on: leave tune out")
+    from vitrail.training import RECIPES, train
+    from vitrail.weights import load
+
+    recipe = RECIPES["finetune"].recipe
+    if max(checkpoint.preprocess.size) < SMALL:  # crops would leave little of them
+        recipe = replace(RECIPES["scratch"].recipe, lr=RECIPES["scratch"].recipe.lr * 0.3)
+    with tempfile.TemporaryDirectory() as place:
+        run = train(
+            data,
+            start=checkpoint,
+            recipe=recipe,
+            epochs=epochs,
+            seed=seed,
+            out=place,
+            test=0.0,
+            check=False,
+            report=False,
+        )
+        return load(run.best)
+
+
+def _described(slim: Checkpoint, check_int: Checkpoint, after: Measured, split: str, tune: float) -> Checkpoint:
+    """With the origin of the whole network, and no number of it that is no longer true."""
+    name = "top1" if slim.task == "single-label" else "mean_ap"
+    notes = "; ".join(filter(None, (check_int.provenance.notes, "pruned and tuned" if tune else "pruned")))
+    about = replace(check_int.provenance, notes=notes, metrics={f"{split}_{name}": after.accuracy.value}, mapping=())
+    return replace(slim, provenance=about)

@@ -1,0 +1,106 @@
+"""A network changed from outside: other heads, merging, sizes, channels, all through one `rebuild`; eval mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.checks import check_type
+from vitrail.errors import InputError
+from vitrail.network.config import Resample, ViTConfig
+from vitrail.network.vit import ViT
+
+
+def build_empty(config: ViTConfig) -> ViT:
+    """The network without its memory: shapes only, at once, however large."""
+    with torch.device("meta"):
+        return ViT(config)
+
+
+def rebuild(model: ViT, config: ViTConfig, state: Mapping[str, Tensor] | None = None) -> ViT:
+    """A network of another config with these tensors, the model's own by default; otherwise as the model is.
+
+    The tensors are shared, not copied, and those that the config has no use for are left out. What was frozen stays
+    frozen; the mode and what the encoder does about memory stay too.
+    """
+    tensors = model.state_dict() if state is None else state
+    rebuilt = build_empty(config)
+    rebuilt.load_state_dict({name: tensors[name] for name in rebuilt.state_dict() if name in tensors}, assign=True)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    for name, parameter in rebuilt.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    rebuilt.encoder.copy_memory_options(model.encoder)
+    return rebuilt.train(model.training)
+
+
+def with_head(model: ViT, classes: int, keep_representation: bool = False) -> ViT:
+    """The same network, copied, with a fresh head for other classes: from pre-training to fine-tuning.
+
+    The representation layer goes with the old head, unless it is to be kept and only the last layer reset.
+    """
+    kept = model.config.representation_width if keep_representation else 0
+    config = replace(model.config, classes=classes, representation_width=kept)
+    fresh = ("head.classify.", "head.distil.") if keep_representation else ("head.",)
+    start = ViT(config).to(next(model.parameters()))
+    own = {name: value.clone() for name, value in model.state_dict().items() if not name.startswith(fresh)}
+    rebuilt = rebuild(model, config, start.state_dict() | own)
+    for name, parameter in rebuilt.named_parameters():
+        if name.startswith(fresh):
+            parameter.requires_grad_(True)
+    return rebuilt
+
+
+def with_merging(model: ViT, per_block: int, first: int = 0, by: str = "tokens", every: int = 1) -> ViT:
+    """The same network, its weights shared and not copied, that merges so many tokens in blocks from `first` on.
+
+    In all of them, or with `every` 2 in every second.
+
+    Merging learns nothing, so any network can do it that does not need the whole grid at every block; the config
+    refuses the others. A block merges no more than half of the patches that reach it, so at least one stays. Those
+    are joined that are most alike `by` the "tokens" themselves and little attended to by the cls token; or by "keys"
+    alone.
+    """
+    check_type("model", model, ViT, error=InputError)
+    config = model.config.unmerged  # of a network that never did
+    if per_block or first:
+        config = replace(config, merge_per_block=per_block, merge_from=first, merge_every=every, merge_by=by)
+    return rebuild(model, config)
+
+
+@contextmanager
+def eval_mode(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Without dropout inside; every module is left in the mode it was in.
+
+    Looking for its `modules` takes as long as a small layer: who asks often may keep them.
+    """
+    training = [module for module in modules or model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample | None = None) -> Tensor:
+    """A patch kernel (D, C, P, P) for another patch size, such that resized patches give the same tokens.
+
+    The pseudo-inverse of the resize matrix, after FlexiViT (Beyer et al. 2022).
+    """
+    old = (weight.shape[2], weight.shape[3])
+    if old == tuple(patch_size):
+        return weight
+    policy = policy or Resample()
+    align = None if policy.mode == "nearest" else policy.align_corners
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64).reshape(-1, 1, *old)
+    resized = F.interpolate(basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias)
+    matrix = resized.reshape(old[0] * old[1], -1)  # old values x new values
+    inverse = torch.linalg.pinv(matrix)  # new values x old values
+    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T
+    return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)

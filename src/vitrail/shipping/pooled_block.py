@@ -1,0 +1,60 @@
+"""A last block that computes the tokens that the pool reads, and no others: what ships needs no more."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitrail.network.attention import Kernel
+from vitrail.network.config import ViTConfig
+from vitrail.network.encoder import Block, BlockOutput
+from vitrail.network.positions import RotaryAngles
+from vitrail.network.tokens import TokenLayout
+from vitrail.network.vit import ViT
+
+
+class FirstQueries:
+    """A kernel for the first tokens alone: the others are seen, and needed by nobody after."""
+
+    def __init__(self, kernel: Kernel, count: int) -> None:
+        self.kernel, self.count = kernel, count
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        if bias is not None and bias.shape[-2] > 1:
+            bias = bias[..., : self.count, :]
+        return self.kernel(q[:, :, : self.count], k, v, bias, dropout)  # (B, A, count, d)
+
+
+class PooledBlock(Block):
+    """The last block for the first `pooled_tokens`; prefix tokens are never merged, so it merges nothing."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config, config.depth - 1)
+        self.count = config.pooled_tokens
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: TokenLayout,
+        angles: RotaryAngles | None = None,
+        head_mask: Tensor | None = None,
+        kernel: Kernel | None = None,
+    ) -> BlockOutput:
+        normed = self.norm1(x)
+        kernel = FirstQueries(kernel or self.attention.kernel, self.count)
+        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kernel)
+        x = x[:, : self.count] + self.branch(attended, self.scale1)
+        normed = normed[:, : self.count] if self.norm2 is None else self.norm2(x)
+        return BlockOutput(x + self.branch(self.chunked_mlp(normed), self.scale2), layout)
+
+
+def pool_only(model: ViT) -> ViT:
+    """The model itself, its last block changed for one on the same tensors that stops at what the pool reads."""
+    config = model.config
+    if config.pooled_tokens:
+        old = model.encoder.blocks[-1]
+        with torch.device("meta"):
+            last = PooledBlock(config)
+        last.load_state_dict(old.state_dict(), assign=True)
+        model.encoder.blocks[-1] = last.train(old.training)
+    return model

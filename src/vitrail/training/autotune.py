@@ -1,0 +1,168 @@
+"""Short trials before a long run: how fast it goes, whether one batch can be learned, and which rate suits."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import torch
+
+from vitrail.data.augmentation import Augment
+from vitrail.data.counter_rng import key
+from vitrail.data.loader import Batch, Planned, batches, epoch_order
+from vitrail.errors import InputError
+from vitrail.inference.memory import keeping_memory
+from vitrail.network.vit import ViT
+from vitrail.training import plain_attention
+from vitrail.training.loop import Job, gradients, memory_named, validate
+from vitrail.training.optimisers import Optimiser, build
+from vitrail.training.recipe import Recipe
+
+TRIAL_SECONDS: Final = 3.0
+
+
+class Speed(NamedTuple):
+    """What a step and a validation cost on this machine."""
+
+    step: float  # seconds
+    validation: float
+
+
+@keeping_memory()
+def measure_speed(job: Job) -> Speed:
+    """The time of a step, data included, on a copy of the network: the run itself is not touched."""
+    model = _copy(job)
+    optimiser = build(model, job.plan.recipe)
+    taken: list[float] = []
+    started = before = time.perf_counter()
+    for batch in _feed(job, 10_000):
+        _learn(model, batch, job, optimiser, 1e-6)
+        now = time.perf_counter()
+        taken.append(now - before)
+        before = now
+        if len(taken) >= 3 and now - started > TRIAL_SECONDS:
+            break
+    warm = statistics.median(taken[1:] or taken)  # a neighbour's burst should not shorten the run
+    validation = 0.0
+    if job.val is not None:
+        before = time.perf_counter()
+        validate(model, job.val, job.plan)
+        validation = time.perf_counter() - before
+    return Speed(warm, validation)
+
+
+def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
+    """As many steps as fit, with the validation after every epoch."""
+    each = speed.step + speed.validation / per_epoch
+    steps = int(minutes * 60 / each)
+    if steps < 1:
+        raise InputError(f"{minutes:g} minutes are not enough for one step of {each:.1f} s: give more --minutes")
+    return steps
+
+
+def overfits(job: Job, steps: int = 40) -> bool:
+    """Whether the network can learn one batch by heart: if not, something is wrong with it or with the labels."""
+    model = _copy(job)
+    crop = (1.0, 1.0) if job.plan.recipe.augment.crop is not None else None  # the views are larger for crops
+    calm = replace(job.plan.recipe, augment=Augment(crop=crop, aspect=1.0), smoothing=0.0)
+    trial = replace(job, plan=replace(job.plan, recipe=calm))
+    optimiser = build(model, calm)
+    batch = next(iter(_feed(trial, 1)))
+    small = Batch(batch.rows[:16], batch.pixels[:16], batch.targets[:16])
+    first = last = math.inf
+    for step in range(steps):
+        last = _learn(model, small, trial, optimiser, min(1.0, (step + 1) / 5))
+        first = last if step == 0 else first
+    return last < max(0.5 * first, 0.1)  # a head that starts from a probe may know them already
+
+
+class Tried(NamedTuple):
+    """A learning rate, and the smoothed loss after a step with it."""
+
+    lr: float
+    loss: float
+
+
+def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100) -> tuple[list[Tried], float]:
+    """Raise the rate step by step from least to most; the rate suggested is where the loss falls fastest."""
+    model = _copy(job)
+    recipe = replace(job.plan.recipe, lr=1.0)
+    optimiser = build(model, recipe)
+    tried: list[Tried] = []
+    smooth, lowest = 0.0, math.inf
+    for step, batch in enumerate(_feed(job, steps)):
+        lr = least * (most / least) ** (step / max(steps - 1, 1))
+        loss = _learn(model, batch, job, optimiser, lr)
+        smooth = 0.9 * smooth + 0.1 * loss
+        value = smooth / (1 - 0.9 ** (step + 1))
+        if not math.isfinite(loss) or value > 2 * lowest + 1:
+            break
+        lowest = min(lowest, value)
+        tried.append(Tried(lr, value))
+    return tried, suggested(tried)
+
+
+def suggested(tried: list[Tried]) -> float:
+    """Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest point."""
+    if not tried:
+        raise InputError("the loss is not a number from the first step on: look at the data with `vitrail audit`")
+    bottom = min(range(len(tried)), key=lambda each: tried[each].loss)
+    window = max(2, len(tried) // 10)
+    falls = [
+        (tried[each + window].loss - tried[each].loss, tried[each + window // 2].lr)
+        for each in range(max(1, bottom - window + 1))
+        if each + window < len(tried)
+    ]
+    if not falls:
+        raise InputError("the loss is not a number from the first steps on: look at the data with `vitrail audit`")
+    return min(falls)[1]
+
+
+def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
+    """The first batches of the run, again and again if need be."""
+    plan, size = job.plan, job.plan.recipe.batch
+    rows = epoch_order(plan.seed, 0, len(job.train.targets))
+    planned = (
+        Planned(0, step, rows[place : place + size])
+        for step in range(count)
+        for place in [step % plan.per_epoch * size]
+    )
+    return batches(
+        job.train.views,
+        job.train.targets,
+        planned,
+        preprocess=plan.preprocess,
+        how=plan.recipe.augment,
+        seed=plan.seed,
+        classes=len(plan.classes),
+        smoothing=plan.recipe.smoothing,
+        threads=job.threads,
+    )
+
+
+def _learn(model: ViT, batch: Batch, job: Job, optimiser: Optimiser, share: float) -> float:
+    """One step on a copy; its loss."""
+    torch.default_generator.manual_seed(key(job.plan.seed, "trial"))
+    with memory_named(job.plan.recipe):
+        loss, _ = gradients(model, batch, job.plan, None)
+        optimiser.step(share)
+    optimiser.zero()
+    return loss
+
+
+def _copy(job: Job) -> ViT:
+    """The network as the run would train it."""
+    model = copy.deepcopy(job.model).train()
+    model.encoder.checkpointing = job.plan.recipe.checkpointing
+    plain_attention.install(model)
+    return model
+
+
+def scaled(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
+    """The recipe with its length in epochs set to so many steps."""
+    return replace(recipe, epochs=steps / per_epoch)

@@ -1,0 +1,175 @@
+"""After the last step: calibrate the best network on validation, judge it on the test images, write it all down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.checkpoint import Checkpoint, load, save
+from vitrail.data.augmentation import augmented
+from vitrail.data.cache import Views
+from vitrail.data.loader import epoch_order
+from vitrail.data.samples import Dataset
+from vitrail.errors import MissingExtraError
+from vitrail.evaluation.calibration import fit_reject, fit_temperature
+from vitrail.evaluation.figures import write_figures
+from vitrail.evaluation.report import Report, build
+from vitrail.evaluation.report_files import predictions_table
+from vitrail.evaluation.results import Evaluation
+from vitrail.evaluation.scoring import evaluation_of
+from vitrail.evaluation.thresholds import fit_thresholds
+from vitrail.evaluation.training_sections import DataFacts
+from vitrail.inference import probabilities
+from vitrail.training.loop import Job, Part, Progress, logits_of
+from vitrail.training.plan import Plan
+from vitrail.training.probing import Stage
+from vitrail.training.record import Record, times_of
+from vitrail.training.run_folder import write_text
+
+Array = np.ndarray[Any, Any]
+
+
+class Finished(NamedTuple):
+    """The checkpoint to use, and how good it is on images it never saw, where there are any."""
+
+    checkpoint: Checkpoint
+    evaluation: Evaluation
+    validation: Evaluation | None
+
+
+class Told(NamedTuple):
+    """What a report says besides the numbers."""
+
+    stages: Sequence[Stage]
+    warnings: Sequence[str]
+    data: DataFacts
+    environment: Sequence[tuple[str, str]]
+    command: str
+
+
+def judge(job: Job, at: Progress, dataset: Dataset, test: Part | None) -> Finished:
+    """Fit what is fitted on validation, never on test; then measure once on test, or on validation if there is none."""
+    best = job.folder / "best.safetensors"
+    checkpoint = load(best if at.best is not None else job.folder / "last.safetensors")
+    plan = job.plan
+    validation = None
+    if job.val is not None:
+        logits = logits_of(checkpoint.model, job.val, plan)
+        checkpoint = calibrated(checkpoint, logits, job.val.targets)
+        validation = _evaluation(checkpoint, logits, job.val.targets, dataset, "val")
+    if test is None and validation is not None:
+        judged, evaluation = "val", validation
+    else:
+        judged, part = ("test", test) if test is not None else ("train", training_part(plan, dataset))
+        evaluation = _evaluation(checkpoint, logits_of(checkpoint.model, part, plan), part.targets, dataset, judged)
+    metrics = {f"{judged}_{name}": each.value for name, each in evaluation.scores.items() if np.isfinite(each.value)}
+    about = replace(checkpoint.provenance, metrics=dict(checkpoint.provenance.metrics) | metrics)
+    checkpoint = replace(checkpoint, provenance=about)
+    save(checkpoint, best)
+    return Finished(checkpoint, evaluation, validation)
+
+
+def training_part(plan: Plan, dataset: Dataset) -> Part:
+    """The training images as predict would see them, without room for crops."""
+    part = dataset.part("train")
+    return Part(Views(part, plan.preprocess, threads=2), part.targets(plan.classes))
+
+
+def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpoint:
+    """The same network with temperature, and thresholds or a reject threshold, fitted on these images."""
+    temperature = fit_temperature(logits, targets, checkpoint.task)
+    known = probabilities(logits, checkpoint.task, temperature)
+    if checkpoint.task == "multi-label":
+        return replace(checkpoint, temperature=temperature, thresholds=fit_thresholds(known, targets))
+    return replace(checkpoint, temperature=temperature, reject=fit_reject(known, targets))
+
+
+def write_everything(job: Job, finished: Finished, dataset: Dataset, told: Told) -> list[Path]:
+    """predictions.csv, figures and report.html of a run."""
+    folder, evaluation = job.folder, finished.evaluation
+    write_text(folder / "predictions.csv", predictions_table(evaluation))
+    history = [dict(row) for row in Record(folder / "metrics.jsonl").rows()]
+    times = times_of(folder / "times.jsonl")
+    judged = dataset.part(evaluation.split) if evaluation.split in dataset.splits else dataset
+
+    def image(row: int) -> Image.Image:
+        return finished.checkpoint.preprocess.visible_image(judged.images[row])
+
+    seen = what_it_sees(job)
+    report = Report(
+        title=folder.name,
+        command=told.command,
+        summary=_summary(job),
+        history=history,
+        times=times,
+        stages=[(each.name, each.score, each.note) for each in told.stages],
+        evaluation=None if evaluation is finished.validation else evaluation,
+        validation=finished.validation,
+        images=image,
+        seen=seen,
+        data=told.data,
+        environment=list(told.environment),
+        warnings=list(told.warnings),
+    )
+    written = [folder / "report.html", folder / "predictions.csv"]
+    write_text(written[0], build(report))
+    try:
+        written += write_figures(folder / "figures", history, evaluation, seen, image)
+    except MissingExtraError as error:
+        job.watch.tell(f"no figures: {error}")
+    return written
+
+
+def what_it_sees(job: Job, count: int = 18) -> list[tuple[Image.Image, str]]:
+    """Training images as the network meets them in its first epoch, augmented, with their labels."""
+    plan, part = job.plan, job.train
+    rows = epoch_order(plan.seed, 0, len(part.targets))[:count]
+    views = part.views.get(rows)
+    changed = augmented(views, plan.preprocess.size, plan.recipe.augment, seed=plan.seed, epoch=0, rows=rows)
+    shown = changed.float() * (255 / plan.preprocess.range)
+    images = shown.clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+    found = []
+    for array, row in zip(images, rows.tolist(), strict=True):
+        image = Image.fromarray(array[:, :, :3] if array.shape[2] >= 3 else array[:, :, 0])
+        found.append((image, _labels(part.targets[row], plan.classes)))
+    return found
+
+
+def _labels(target: Any, classes: Sequence[str]) -> str:
+    if np.ndim(target) == 0:
+        return classes[int(target)]
+    return ", ".join(name for name, mark in zip(classes, target, strict=True) if mark) or "none"
+
+
+def _evaluation(checkpoint: Checkpoint, logits: Array, targets: Array, dataset: Dataset, split: str) -> Evaluation:
+    return evaluation_of(
+        logits,
+        targets,
+        names=[each.name for each in dataset.samples if each.split == split],
+        classes=checkpoint.classes,
+        task=checkpoint.task,
+        temperature=checkpoint.temperature,
+        thresholds=checkpoint.thresholds,
+        reject=checkpoint.reject,
+        source=dataset.source,
+        split=split,
+    )
+
+
+def _summary(job: Job) -> list[tuple[str, str]]:
+    plan, recipe = job.plan, job.plan.recipe
+    config = plan.model
+    count = sum(each.numel() for each in job.model.parameters())
+    return [
+        ("network", f"{config.depth} blocks of width {config.width}, {count:,} parameters"),
+        ("starts from", plan.origin or "scratch"),
+        ("images", f"{plan.preprocess.size[0]}x{plan.preprocess.size[1]}, resized by {plan.preprocess.resize}"),
+        ("training", f"{plan.steps:,} steps of {recipe.batch} images, {recipe.epochs:.4g} epochs"),
+        ("optimiser", f"{recipe.optimiser}, rate {recipe.lr:g}, {recipe.schedule}"),
+        ("seed", str(plan.seed)),
+    ]

@@ -1,0 +1,231 @@
+"""open_contents: the path of a file or folder of weights -> Contents, decided by the bytes, not by the name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from vitrail.checkpoint.safetensors_io import Stored, read_safetensors
+from vitrail.checks import check_type, join_limited
+from vitrail.errors import CheckpointError, InputError
+from vitrail.files import Opened, path_text
+from vitrail.weights.reading import npz_arrays, pickles
+from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.model_folders import UNITS, Found, find_weights, read_sidecars
+from vitrail.weights.reading.sniff import name_suspect, name_tree
+from vitrail.weights.reading.unpickler import printable
+
+# Under what training programs keep weights, best first: averages of the weights are what one wants to use.
+COPIES: Final = (
+    *("model_ema", "state_dict_ema", "ema_state_dict", "ema", "teacher"),
+    *("state_dict", "model", "module", "student", "backbone", "net", "weights"),
+)
+PREFIXES: Final = ("module.", "_orig_mod.", "model.", "backbone.")
+OF_TRANSFORMERS: Final = ("model.", "backbone.")  # parts of its own names, where a config.json lies beside the weights
+DEEPEST: Final = 8  # copies within copies
+LONGEST_NAME: Final = 500
+MOST_OTHERS: Final = 100
+
+
+def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
+    """What a file or folder holds, no tensor read yet; take names one of several copies in a file."""
+    source = path_text(path)
+    check_type("take", take, str, error=InputError)
+    place = Path(source)
+    if os.path.isdir(source):
+        found = find_weights(place)
+    elif place.name in UNITS and os.path.isfile(source):  # the folder is the unit
+        found = Found((place,), {}, read_sidecars(place.parent))
+    else:
+        found = Found((place,))
+    raws = [_open(file) for file in found.files]
+    raw = raws[0] if not found.index else _joined(source, found, raws)
+    taken = _unwrap(source, raw.tree, take)
+    whole = raw.kind == "safetensors" and "config.json" in found.sidecars
+    bare = _without_prefixes(taken.tensors, () if not whole else OF_TRANSFORMERS)
+    return Contents(
+        source=source,
+        kind=raw.kind,
+        tensors=bare.tensors,
+        wrapper=", ".join((*taken.wrapper, *bare.wrapper)),
+        others=tuple(taken.others),
+        metadata=raw.metadata,
+        sidecars=found.sidecars,
+    )
+
+
+class _Raw(NamedTuple):
+    """What a file holds as it stands there."""
+
+    kind: str
+    tree: Any
+    metadata: dict[str, str]
+
+
+class _Taken(NamedTuple):
+    """Tensors by name, what was taken off around them, and what else was there."""
+
+    tensors: dict[str, Stored]
+    wrapper: list[str]
+    others: list[str]
+
+
+def _open(path: Path) -> _Raw:
+    """One file, by its first bytes."""
+    file = Opened(path)
+    head = file.read(0, 4096)
+    length = int.from_bytes(head[:8], "little")
+    if head[8:9] == b"{" and length < 2**32:
+        return _Raw("safetensors", *read_safetensors(path))
+    if head.startswith(b"PK\3\4"):
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+        if first.endswith(b".npy"):
+            return _Raw("npz", npz_arrays.read_opened(file), {})
+        return _Raw("pickle", pickles.read_opened(file), {})
+    if head[:1] in (b"\x80", b"(", b"c", b"]", b"}"):
+        return _Raw("pickle", pickles.read_opened(file), {})
+    raise CheckpointError(f"{path} {name_suspect(head, path)}")
+
+
+def _joined(source: str, found: Found, raws: list[_Raw]) -> _Raw:
+    """Several files as one: every tensor in the file that the index names, none elsewhere, none besides."""
+    tree: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    where: dict[str, str] = {}
+    names = list(dict.fromkeys(found.index.values()))
+    for name, raw in zip(names, raws, strict=True):
+        if not isinstance(raw.tree, dict) or raw.kind != raws[0].kind:
+            raise CheckpointError(f"{source}: {name} holds no tensors by name, or is of another kind than {names[0]}")
+        for tensor, value in raw.tree.items():
+            if not isinstance(value, Stored):
+                continue
+            shown = printable(str(tensor))
+            if tensor in where:
+                raise CheckpointError(f"{source}: {shown} is both in {where[tensor]} and in {name}")
+            if found.index.get(tensor) != name:
+                said = found.index.get(tensor, "no file")
+                raise CheckpointError(f"{source}: {shown} is in {name}, but the index says {said}")
+            where[tensor], tree[tensor] = name, value
+        metadata |= raw.metadata
+    missing = [printable(tensor) for tensor in found.index if tensor not in where]
+    if missing:
+        raise CheckpointError(f"{source}: not in the file that the index names: {_listed(missing)}")
+    return _Raw(raws[0].kind, tree, metadata)
+
+
+def _unwrap(source: str, tree: Any, take: str) -> _Taken:
+    """Go in where the weights are: the copy that was asked for, or the best, level by level."""
+    wrapper: list[str] = []
+    others: list[str] = []
+    asked = take
+    for _ in range(DEEPEST):
+        if not isinstance(tree, dict):
+            what = "a single tensor without a name" if isinstance(tree, Stored) else f"a {type(tree).__name__}"
+            raise CheckpointError(f"{source} holds {what}: expected tensors by name, as model.state_dict() gives them")
+        named = name_tree(tree)
+        if named:
+            inside = f" (under {', '.join(wrapper)})" if wrapper else ""
+            raise CheckpointError(f"{source}{inside} {named}")
+        inner = _choose(source, tree, asked)
+        others += [printable(str(key)) for key, value in _rest(tree, inner)]
+        if not inner:
+            break
+        wrapper.append(inner)
+        tree, asked = tree[inner], ""
+    tensors = {name: value for name, value in tree.items() if isinstance(value, Stored) and isinstance(name, str)}
+    if not tensors:
+        held = _listed([printable(str(key)) for key in list(tree)[:20]]) or "nothing"
+        raise CheckpointError(f"{source} holds no tensors by name; it holds {held}")
+    for name in tensors:
+        if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+            raise CheckpointError(f"{source}: {name!r:.80} cannot be the name of a tensor: the file is damaged")
+    return _Taken(tensors, wrapper, others[:MOST_OTHERS])
+
+
+def _choose(source: str, tree: Mapping[Any, Any], asked: str) -> str:
+    """The entry of a dict to go into; "" where the dict itself holds the weights, or nothing does."""
+    holders = _holders(tree)
+    copies = [key for key, value in tree.items() if isinstance(key, str) and id(value) in holders]
+    if asked:
+        if asked in copies:
+            return asked
+        if not copies:
+            raise InputError(f"{source} holds one set of tensors, and no {asked!r:.80} to take: leave `take` away")
+        raise InputError(f"{source} has no {asked!r:.80} to take: expected one of: {_listed(map(printable, copies))}")
+    for name in COPIES:
+        if name in copies:
+            return name
+    if not copies or any(isinstance(value, Stored) for value in tree.values()):
+        return ""
+    nets = [key for key in copies if not name_tree(tree[key])]
+    if len(nets) > 1:
+        raise CheckpointError(f"{source} holds several sets of tensors, take one of: {_listed(map(printable, nets))}")
+    return (nets or copies)[0]
+
+
+def _holders(tree: Mapping[Any, Any]) -> set[int]:
+    """The dicts in and below this one that hold tensors at any depth, by identity; each is looked at once."""
+    parents: dict[int, list[int]] = {}
+    todo, seen, holding = [tree], {id(tree)}, []
+    while todo:
+        each = todo.pop()
+        for inner in each.values():
+            if isinstance(inner, Stored):
+                holding.append(id(each))
+            elif isinstance(inner, dict):
+                parents.setdefault(id(inner), []).append(id(each))
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    todo.append(inner)
+    found: set[int] = set()
+    while holding:
+        number = holding.pop()
+        if number not in found:
+            found.add(number)
+            holding += parents.get(number, [])
+    return found
+
+
+def _rest(tree: Mapping[Any, Any], inner: str) -> Iterable[tuple[Any, Any]]:
+    """What a dict holds beside what is taken from it."""
+    if inner:
+        return [(key, value) for key, value in tree.items() if key != inner][:MOST_OTHERS]
+    rest = [(k, v) for k, v in tree.items() if not (isinstance(v, Stored) and isinstance(k, str))]
+    return rest[:MOST_OTHERS]
+
+
+class _Bare(NamedTuple):
+    tensors: dict[str, Stored]
+    wrapper: list[str]
+
+
+def _without_prefixes(tensors: dict[str, Stored], kept: tuple[str, ...]) -> _Bare:
+    """Names without what stands before all of them; the order of the tensors stays."""
+    wrapper: list[str] = []
+    prefixes = [each for each in PREFIXES if each not in kept]
+    while prefix := next((each for each in prefixes if _before_all(each, tensors)), ""):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        wrapper.append(prefix)
+    if "backbone." in prefixes:
+        inner = [name for name in tensors if name.startswith("backbone.") and name != "backbone."]
+        outer = [name for name in tensors if not name.startswith("backbone.")]
+        bare = {name.removeprefix("backbone.") for name in inner}
+        # DINO keeps the network and its projection head side by side.
+        if inner and outer and bare.isdisjoint(outer) and all(_of_head(name) for name in outer):
+            tensors = {name.removeprefix("backbone."): value for name, value in tensors.items()}
+            wrapper.append(f"backbone. (of {len(inner)} of {len(tensors)} tensors)")
+    return _Bare(tensors, wrapper)
+
+
+def _before_all(prefix: str, names: Iterable[str]) -> bool:
+    return all(name.startswith(prefix) and len(name) > len(prefix) for name in names)
+
+
+def _of_head(name: str) -> bool:
+    return name.partition(".")[0].endswith("head")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return join_limited(list(names), ", ", most=12)

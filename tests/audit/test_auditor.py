@@ -1,0 +1,609 @@
+"""audit: everything planted in a data set is found, told apart, written down, and obeyed by a training."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from evaluation import markup
+from evaluation.photos import brighter, jpeg, mirrored, photo, scaled
+from vitrail.audit import audit_page
+from vitrail.audit.audit_page import build_page, write_audit
+from vitrail.audit.audit_results import Suspect
+from vitrail.audit.auditor import Audit, audit, keep_together
+from vitrail.audit.duplicates import Near
+from vitrail.audit.findings_table import Finding, findings, verdicts
+from vitrail.audit.label_errors import Judgement
+from vitrail.checkpoint import Checkpoint
+from vitrail.data.exclusions import exclude
+from vitrail.data.readers import read_data, read_unlabelled
+from vitrail.data.samples import Dataset, Sample
+from vitrail.data.splits import split
+from vitrail.errors import ImageError, InputError
+from vitrail.images import Preprocess
+from vitrail.network import ViT, ViTConfig
+
+PLAIN = ViTConfig(image_size=16, patch_size=8, width=16, depth=1, heads=2, mlp_width=16, classes=3)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes in train and test, and one of everything that can be wrong."""
+    folder = tmp_path_factory.mktemp("planted")
+    seeds = iter(range(1000))
+
+    def put(name: str, image: Image.Image) -> Image.Image:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+        return image
+
+    for place in range(14):
+        put(f"train/cat/{place}.png", photo(next(seeds)))
+    for place in range(5):
+        put(f"train/dog/{place}.png", photo(next(seeds)))
+        put(f"test/cat/{place}.png", photo(next(seeds)))
+        put(f"test/dog/{place}.png", photo(next(seeds)))
+    leak = put("test/cat/exact_leak.png", photo(next(seeds)))
+    put("train/cat/exact_leak.bmp", leak)
+    leak = put("test/dog/near_leak.png", photo(next(seeds)))
+    put("train/dog/near_leak.jpg", brighter(1.05)(leak))
+    twin = put("train/cat/twin_a.png", photo(next(seeds)))
+    put("train/cat/twin_b.tif", twin)
+    put("train/cat/twin_c.png", twin)
+    near = put("train/dog/near_a.png", photo(next(seeds)))
+    put("train/dog/near_b.png", mirrored(scaled(1.5)(near)))
+    two = put("train/cat/two_labels.png", photo(next(seeds)))
+    put("train/dog/two_labels.png", two)
+    put("train/dog/page.png", Image.new("RGB", (80, 80), (250, 250, 250)))
+    put("train/dog/huge.png", photo(next(seeds), (900, 750)))
+    (folder / "train/cat/torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    (folder / "train/cat/empty.png").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(root: Path) -> Audit:
+    return audit(str(root))
+
+
+def members(found: Audit) -> list[tuple[str, ...]]:
+    return sorted(tuple(each.name for each in group.members) for group in found.duplicates)
+
+
+def array_dataset(images: np.ndarray[Any, Any], *samples: tuple[str, str, str]) -> Dataset:
+    """Images in memory with (label, split, group) each."""
+    rows = tuple(Sample(str(place), (label,), part, group) for place, (label, part, group) in enumerate(samples))
+    return Dataset("memory", rows, images, tuple(sorted({each[0] for each in samples})))
+
+
+# ---- what is found -----------------------------------------------------------------------------------------------
+
+
+def test_everything_planted_is_counted(found: Audit) -> None:
+    assert found.counts() == {
+        "images": 42,
+        "unreadable": 2,
+        "exact_copies": 4,  # of the leak, two of the twin, of the one with two labels
+        "exact_groups": 3,
+        "near_groups": 2,
+        "leaks": 2,
+        "leaked_images": 2,
+        "conflicts": 1,
+        "crossing_groups": 0,
+        "lookalike_groups": 0,
+        "suspects": 0,
+        "odd_sizes": 1,
+        "blank": 1,
+    }
+    assert members(found) == [
+        ("test/cat/exact_leak.png", "train/cat/exact_leak.bmp"),
+        ("test/dog/near_leak.png", "train/dog/near_leak.jpg"),
+        ("train/cat/twin_a.png", "train/cat/twin_b.tif", "train/cat/twin_c.png"),
+        ("train/cat/two_labels.png", "train/dog/two_labels.png"),
+        ("train/dog/near_a.png", "train/dog/near_b.png"),
+    ]
+    assert [each.name for each in found.blank] == ["train/dog/page.png"]
+    assert [each.name for each in found.sizes.odd] == ["train/dog/huge.png"]
+
+
+def test_leaks_stand_first_and_name_the_training_image(found: Audit) -> None:
+    first, second, third, *_ = found.duplicates
+    assert [each.leaked for each in first.members] == [False, True]
+    assert (first.exact, second.exact) == (True, False)
+    assert (first.leaks, second.leaks, third.leaks) == (True, True, False)
+    assert third.conflicts
+    assert found.leaks == (first, second)
+    assert found.conflicts == (third,)
+
+
+def test_unreadable_files_are_listed_with_reasons(found: Audit) -> None:
+    reasons = dict(found.unreadable)
+    assert list(reasons) == ["train/cat/empty.png", "train/cat/torn.jpg"]
+    assert reasons["train/cat/empty.png"] == "empty, 0 bytes: copy or download it again"
+    assert "torn" not in reasons["train/cat/torn.jpg"]  # the name is beside it
+
+
+def test_classes_are_weighed_without_the_unreadable(found: Audit) -> None:
+    assert found.balance.counts == {"cat": (19, 6), "dog": (11, 6)}
+    assert found.balance.ratio == 19 / 11
+
+
+def test_notes_say_what_was_not_looked_for(found: Audit, root: Path) -> None:
+    assert found.notes == (
+        "Label errors and look-alikes were not looked for: that needs a checkpoint, of any network.",
+    )
+    assert found.agreement is None
+    whole = audit(read_data(str(root / "train")))
+    assert whole.leaks == ()
+    assert whole.notes[0].startswith("The images are not split yet, so nothing can have leaked")
+
+
+def test_verdicts_are_the_gravest_first(found: Audit) -> None:
+    said = verdicts(found)
+    assert [each.grave for each in said] == [True, True, False, False, False, False]
+    assert "Training images that are held out too, the same or nearly: 2." in said[0].words
+    assert said[1].words == "One image under different labels: 1 group. One label must be wrong."
+    assert said[2].words == "Unreadable: 2 files."
+    clean = audit(array_dataset(np.stack([np.asarray(photo(seed)) for seed in range(20)]), *[("a", "", "")] * 20))
+    assert verdicts(clean) == []
+
+
+def test_given_groups_in_two_splits_are_told_of() -> None:
+    images = np.stack([np.asarray(photo(seed)) for seed in range(7)])
+    places = [
+        ("train", "ann"),
+        ("test", "ann"),
+        ("train", "bob"),
+        ("train", "bob"),
+        ("", "ann"),
+        ("val", "cy"),
+        ("test", "cy"),
+    ]
+    found = audit(array_dataset(images, *(("x", part, group) for part, group in places)))
+    assert [(each.name, dict(each.counts), each.names) for each in found.crossing] == [
+        ("ann", {"train": 1, "test": 1}, ("0", "1")),
+        ("cy", {"val": 1, "test": 1}, ("5", "6")),
+    ]
+    rows = [each for each in findings(found) if each.finding == "group in two splits"]
+    assert [(each.path, each.detail, each.exclude) for each in rows[:1]] == [
+        ("0", "ann is in train (1) and test (1)", 0)
+    ]
+
+
+def test_images_not_split_yet_leak_only_into_what_is_held_out() -> None:
+    image, other = np.asarray(photo(1)), np.asarray(photo(2))
+    images = np.stack([image, image, other, other])
+    found = audit(array_dataset(images, ("a", "", ""), ("a", "train", ""), ("a", "", ""), ("a", "test", "")))
+    assert [(tuple(one.name for one in each.members), each.leaks) for each in found.duplicates] == [
+        (("3", "2"), True),
+        (("0", "1"), False),
+    ]
+
+
+def test_arrays_are_audited_as_files_are(root: Path, found: Audit) -> None:
+    data = read_data(str(root))
+    kept = [row for row, each in enumerate(data.samples) if each.name not in dict(found.unreadable)]
+    chosen = data.select([row for row in kept if data.samples[row].name != "train/dog/near_b.png"])
+    images = np.stack([np.asarray(Image.open(path).convert("RGB").resize((96, 80))) for path in chosen.images])
+    again = audit(dataclasses.replace(chosen, images=images))
+    assert members(again) == [each for each in members(found) if "train/dog/near_b.png" not in each]
+    assert again.sizes.distinct == 1
+
+
+def test_nearness_can_be_set(root: Path) -> None:
+    strict = audit(str(root), near=Near(bits=0, difference=0.0))
+    assert (strict.counts()["near_groups"], strict.counts()["exact_groups"]) == (0, 3)
+
+
+def test_grey_images_are_counted() -> None:
+    colour = np.asarray(photo(1))
+    images = np.stack([colour, np.repeat(colour[:, :, :1], 3, axis=2)])
+    found = audit(array_dataset(images, ("a", "", ""), ("a", "", "")))
+    assert (found.grey, dict(found.kinds)) == (1, {"8-bit colour or grey": 2})
+
+
+def test_progress_counts_every_image_once_and_twice_with_a_network(root: Path) -> None:
+    seen: list[int] = []
+    audit(str(root), done=seen.append)
+    assert sum(seen) == 44
+    seen.clear()
+    audit(str(root), checkpoint=tiny(), done=seen.append)
+    assert sum(seen) == 44 + 42  # what cannot be read, the network is not shown
+
+
+# ---- with a network ----------------------------------------------------------------------------------------------
+
+
+def tiny(classes: tuple[str, ...] = ("x", "y", "z")) -> Checkpoint:
+    torch.manual_seed(0)
+    return Checkpoint(ViT(PLAIN).eval(), Preprocess(size=16, crop=1.0), classes)
+
+
+def test_a_network_adds_lookalikes_and_leaves_the_rest_as_it_was(root: Path, found: Audit) -> None:
+    with_network = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.9999))
+    assert with_network.duplicates == found.duplicates
+    assert with_network.sizes.odd == found.sizes.odd
+    assert with_network.agreement is not None
+    assert not any("needs a checkpoint" in note for note in with_network.notes)
+    loose = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.97))
+    assert len(loose.lookalikes) > 2
+    others = {one.name for group in found.duplicates for one in group.members[1:]}
+    names = {one.name for group in loose.lookalikes for one in group.members}
+    assert not others & names  # one stands for its duplicates
+    rows = [each for each in findings(loose) if each.finding == "look-alike"]
+    assert len(rows) == len(names) - len(loose.lookalikes)
+    assert not any(each.exclude for each in rows)
+
+
+def test_where_all_looks_alike_nothing_is_listed(root: Path) -> None:
+    found = audit(str(root), checkpoint=tiny(), near=Near(cosine=0.0))
+    assert found.lookalikes == ()
+    assert found.notes[-1] == "Look-alikes are not listed: to this network, most of the images look alike."
+
+
+def test_probes_learn_from_one_of_the_same_and_from_every_label(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five copies that repeat a label none is judged; the image with two labels is judged under both."""
+    judged: list[int] = []
+
+    def record(features: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> Judgement:
+        judged.append(len(targets))
+        return Judgement([], 1.0, len(targets))
+
+    monkeypatch.setattr(importlib.import_module("vitrail.audit.auditor"), "judge", record)
+    audit(str(root), checkpoint=tiny())
+    assert judged == [42 - 5]
+
+
+def test_a_weak_network_says_so(root: Path) -> None:
+    """Images of noise under labels at random: no probe can agree with them."""
+    found = audit(str(root), checkpoint=tiny())
+    assert found.agreement is not None
+    assert found.agreement < 0.7
+    assert any("it hardly tells these classes apart" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("agreement, weak", [(0.7, True), (0.79, True), (0.81, False), (0.9, False)])
+def test_where_weak_begins(root: Path, monkeypatch: pytest.MonkeyPatch, agreement: float, weak: bool) -> None:
+    """Below four labels in five that the probes would have given: in the notes, and on the page."""
+    module = importlib.import_module("vitrail.audit.auditor")
+    monkeypatch.setattr(module, "judge", lambda features, targets: Judgement([], agreement, len(targets)))
+    data = read_data(str(root))
+    few = data.select([row for row, each in enumerate(data.samples) if each.name.split("/")[-1] in ("0.png", "1.png")])
+    found = audit(few, checkpoint=tiny())
+    assert any("it hardly tells these classes apart" in note for note in found.notes) == weak
+    page = markup.read(build_page(found, few)).text
+    assert f"The probes agree with {100 * agreement:.1f} % of all labels{', which is little' if weak else '.'}" in page
+
+
+@pytest.mark.parametrize("alike, listed", [(4, 1), (5, 1), (6, 0), (8, 0)])
+def test_look_alikes_are_listed_up_to_half_of_the_images(
+    monkeypatch: pytest.MonkeyPatch, alike: int, listed: int
+) -> None:
+    """Ten images; the embeddings of so many of them are one direction."""
+    features = np.eye(10, dtype=np.float32)
+    features[:alike] = features[0]
+    module = importlib.import_module("vitrail.audit.auditor")
+    monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
+    images = np.stack([np.asarray(photo(seed)) for seed in range(10)])
+    found = audit(array_dataset(images, *[("a", "", "")] * 10), checkpoint=tiny())
+    assert [len(each.members) for each in found.lookalikes] == [alike] * listed
+    assert any("most of the images look alike" in note for note in found.notes) != bool(listed)
+
+
+@pytest.mark.parametrize("cosine, alike", [(0.98, True), (0.971, True), (0.969, False), (0.955, False)])
+def test_look_alikes_of_an_audit_begin_at_their_cosine(
+    monkeypatch: pytest.MonkeyPatch, cosine: float, alike: bool
+) -> None:
+    features = np.eye(6, dtype=np.float32)
+    features[3] = [0, cosine, 0, (1 - cosine**2) ** 0.5, 0, 0]
+    module = importlib.import_module("vitrail.audit.auditor")
+    monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
+    images = np.stack([np.asarray(photo(seed)) for seed in range(6)])
+    found = audit(array_dataset(images, *[("a", "", "")] * 6), checkpoint=tiny())
+    assert [[one.name for one in each.members] for each in found.lookalikes] == [["1", "3"]] * alike
+
+
+@pytest.mark.parametrize("share, alike", [(0.11, True), (0.14, False)])
+def test_near_duplicates_of_an_audit_end_at_three_steps(share: float, alike: bool) -> None:
+    """Tiny copies 2.7 and 3.5 steps of 255 apart, in root mean square."""
+    start, end = (np.asarray(photo(seed)).astype(float) for seed in (6, 7))
+    images = np.stack([start.astype(np.uint8), (start + share * (end - start)).astype(np.uint8)])
+    found = audit(array_dataset(images, ("a", "train", ""), ("a", "test", "")))
+    assert len(found.leaks) == alike
+    assert found.counts()["leaked_images"] == alike
+
+
+@pytest.mark.parametrize("upper, lower, blank", [(1, 1, True), (1, 2, True), (2, 2, False), (2, 3, False)])
+def test_blank_ends_at_a_contrast_of_two(upper: int, lower: int, blank: bool) -> None:
+    """A board whose squares are so many steps lighter and darker than the middle, in its upper and its lower half."""
+    board = np.kron(np.indices((16, 16)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2), int))
+    steps = np.repeat([upper, lower], 16)[:, None]
+    image = np.repeat((120 + steps * board)[:, :, None], 3, axis=2).astype(np.uint8)
+    found = audit(array_dataset(image[None], ("a", "", "")))
+    assert [each.name for each in found.blank] == ["0"] * blank
+
+
+def test_a_network_that_knows_the_classes_may_know_the_errors(root: Path) -> None:
+    model = ViT(dataclasses.replace(PLAIN, classes=2)).eval()
+    knowing = Checkpoint(model, Preprocess(size=16, crop=1.0), ("dog", "cat"))
+    assert any(
+        "This network knows these classes already" in note for note in audit(str(root), checkpoint=knowing).notes
+    )
+
+
+def test_too_few_images_for_probes_are_told_of() -> None:
+    images = np.stack([np.asarray(photo(seed)) for seed in range(6)])
+    found = audit(array_dataset(images, *[("a", "", ""), ("b", "", "")] * 3), checkpoint=tiny())
+    assert (found.suspects, found.agreement) == ((), None)
+    assert "Label errors were not looked for: fewer than two classes have 5 images" in found.notes[-1]
+
+
+def test_several_labels_with_a_label_too_many_and_one_missing() -> None:
+    """Labels are what an image shows: red, green, both or nothing, in noise."""
+    dice = np.random.default_rng(0)
+    marks = dice.random((160, 2)) < 0.5
+    images = dice.integers(0, 60, (160, 16, 16, 3), np.uint8)
+    images[..., :2] += (marks * 150).astype(np.uint8)[:, None, None]
+    labels = [tuple(name for name, mark in zip(("green", "red"), row[::-1], strict=True) if mark) for row in marks]
+    extra, missing = (int(np.flatnonzero(marks[:, 0] == value)[0]) for value in (False, True))
+    truth = {str(place): labels[place] for place in (extra, missing)}
+    labels[extra] = (*labels[extra], "red")
+    labels[missing] = tuple(name for name in labels[missing] if name != "red")
+    samples = tuple(Sample(str(place), each) for place, each in enumerate(labels))
+    dataset = Dataset("colours", samples, images, ("green", "red"), "multi-label")
+    found = audit(dataset, checkpoint=tiny(), near=Near(bits=0, difference=0.0))
+    assert {each.name: each.suggested for each in found.suspects} == truth
+    assert [each.given for each in found.suspects] == [labels[int(each.name)] for each in found.suspects]
+    assert found.agreement == pytest.approx(318 / 320)
+
+
+# ---- what is written ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(found: Audit, root: Path, tmp_path: Path) -> dict[str, Path]:
+    files = write_audit(found, tmp_path / "deep" / "audit", read_data(str(root)))
+    return {path.name: path for path in files}
+
+
+def test_three_files(written: dict[str, Path]) -> None:
+    assert sorted(written) == ["audit.csv", "audit.html", "audit.json"]
+    assert all(path.is_file() for path in written.values())
+
+
+def test_json_has_the_counts_first(written: dict[str, Path], found: Audit) -> None:
+    plain = json.loads(written["audit.json"].read_text("utf-8"))
+    assert next(iter(plain)) == "counts"
+    assert plain["counts"] == found.counts()
+    assert plain["classes"] == {"cat": {"train": 19, "test": 6}, "dog": {"train": 11, "test": 6}}
+    assert plain["unreadable"][0] == {
+        "path": "train/cat/empty.png",
+        "reason": "empty, 0 bytes: copy or download it again",
+    }
+    first = plain["duplicates"][0]
+    assert (first["kind"], first["leaks"], first["conflicts"]) == ("exact", True, False)
+    assert first["members"][1]["name"] == "train/cat/exact_leak.bmp"
+    assert plain["sizes"]["suggestion"]["resize"] == found.sizes.suggestion.resize
+    assert plain["notes"] == list(found.notes)
+
+
+def test_the_table_marks_what_a_training_should_leave_out(written: dict[str, Path]) -> None:
+    rows = list(csv.DictReader(io.StringIO(written["audit.csv"].read_text("utf-8"))))
+    assert list(rows[0]) == ["path", "finding", "detail", "given", "suggested", "score", "exclude"]
+    assert {row["path"] for row in rows if row["exclude"] == "1"} == {
+        "train/cat/empty.png",
+        "train/cat/torn.jpg",
+        "train/cat/exact_leak.bmp",
+        "train/dog/near_leak.jpg",
+        "train/cat/twin_b.tif",
+        "train/cat/twin_c.png",
+    }
+    by_name = {(row["path"], row["finding"]): row for row in rows}
+    assert by_name["train/dog/near_leak.jpg", "leak"]["detail"] == "nearly the same as test/dog/near_leak.png (test)"
+    assert by_name["train/cat/twin_a.png", "exact duplicate"]["exclude"] == "0"
+    conflict = by_name["train/cat/two_labels.png", "conflicting labels"]
+    assert (conflict["given"], conflict["suggested"], conflict["exclude"]) == ("cat", "dog", "0")
+    assert by_name["train/dog/two_labels.png", "exact duplicate"]["exclude"] == "0"  # which is right, a person says
+    assert Counter(row["finding"] for row in rows) == {
+        "unreadable": 2,
+        "leak": 4,
+        "exact duplicate": 5,
+        "near duplicate": 2,
+        "conflicting labels": 2,
+        "blank": 1,
+        "odd size": 1,
+    }
+
+
+def test_a_training_obeys_the_table(written: dict[str, Path], root: Path) -> None:
+    kept, count = exclude(read_data(str(root)), written["audit.csv"])
+    assert count == 6
+    again = audit(kept)
+    assert (again.counts()["leaks"], again.counts()["unreadable"]) == (0, 0)
+    assert again.counts()["exact_copies"] == 1  # the one with two labels
+
+
+def test_copies_within_what_is_held_out_are_told_of_and_stay() -> None:
+    images = np.stack([np.asarray(photo(1))] * 3 + [np.asarray(photo(2))] * 2)
+    parts = [("a", "test", "")] * 3 + [("a", "val", ""), ("a", "test", "")]
+    found = audit(array_dataset(images, *parts))
+    assert [(each.path, each.finding, each.exclude) for each in findings(found)] == [
+        *(("3", "leak", 0), ("4", "leak", 0)),
+        *((name, "exact duplicate", 0) for name in "012"),
+    ]
+    assert [each.words for each in verdicts(found)[:1]] == ["The same or nearly the same in val and in test: 1 group."]
+
+
+def test_only_direct_twins_of_what_is_held_out_are_left_out() -> None:
+    """Three images in small steps: the last is tested with, the first is like it only by way of the second."""
+    start, end = (np.asarray(photo(seed)).astype(float) for seed in (6, 7))
+    images = np.stack([(start + share * (end - start)).astype(np.uint8) for share in (0.0, 0.1, 0.2)])
+    found = audit(array_dataset(images, ("a", "train", ""), ("a", "train", ""), ("a", "test", "")))
+    assert [(each.path, each.finding, each.exclude) for each in findings(found)[:3]] == [
+        ("2", "leak", 0),
+        ("0", "near duplicate", 0),
+        ("1", "leak", 1),
+    ]
+
+
+def test_doubts_are_listed_and_never_marked(found: Audit) -> None:
+    doubt = Suspect("train/cat/0.png", "train", ("cat",), ("dog",), 0.98765, 0.0123)
+    [row] = [each for each in findings(dataclasses.replace(found, suspects=(doubt,))) if each.finding == "label"]
+    assert row == Finding(
+        "train/cat/0.png", "label", "probability of the label given: 0.012", "cat", "dog", "0.9877", 0
+    )
+
+
+def test_the_page_shows_what_was_found_and_fetches_nothing(written: dict[str, Path]) -> None:
+    page = markup.read(written["audit.html"].read_text("utf-8"))
+    titles = [each.text for each in page.all("h2")]
+    assert titles == [
+        *("In short", "Leaks across splits", "One image, two labels", "Duplicates", "Classes", "Sizes"),
+        *("Unreadable files", "What to do next"),
+    ]
+    for name in ("train/cat/exact_leak.bmp", "train/cat/twin_c.png", "train/dog/two_labels.png", "train/cat/empty.png"):
+        assert name in page.text
+    marked = [each.text for each in page.all("figure", "bad")]
+    assert len(marked) == 4  # two leaked, two copies
+    assert "--exclude audit.csv" in page.text
+    assert "2 nearly the same" in page.text
+    assert len(page.all("img")) > 20
+
+
+def test_names_are_text_on_the_page_and_stay_what_they_are_in_the_table(tmp_path: Path) -> None:
+    image = np.asarray(photo(1))
+    samples = tuple(Sample(name, ("<b>x</b>",)) for name in ("<script>a\n.png", "caf\udce9.png", "=1+1,2.png"))
+    dataset = Dataset("<i>here</i>", samples, np.stack([image] * 3), ("<b>x</b>",))
+    page, table, plain = write_audit(audit(dataset), tmp_path, dataset)
+    read = markup.read(page.read_text("utf-8"))
+    assert "<script>a" in read.text
+    assert "<b>x</b>" in read.text
+    rows = list(csv.DictReader(io.StringIO(table.read_bytes().decode("utf-8", "surrogateescape"), newline="")))
+    assert [row["path"] for row in rows] == [each.name for each in samples]
+    assert json.loads(plain.read_text("utf-8"))["duplicates"][0]["members"][1]["name"] == "caf\udce9.png"
+
+
+def test_the_page_stays_small_whatever_is_found() -> None:
+    """Two hundred groups of duplicates of large noisy images."""
+    dice = np.random.default_rng(0)
+    images = dice.integers(0, 256, (200, 40, 40, 3), np.uint8)
+    both = np.concatenate([images, images])
+    dataset = array_dataset(both, *[("a", "train", "")] * 200, *[("a", "test", "")] * 200)
+    found = audit(dataset)
+    assert len(found.leaks) == 200
+    page = build_page(found, dataset)
+    assert len(page) < 1_500_000
+    assert f"and {200 - audit_page.GROUPS} groups more in audit.csv" in page
+
+
+def test_an_image_that_has_gone_since_is_a_grey_pane(found: Audit, root: Path) -> None:
+    data = read_data(str(root))
+    missing = [path.with_name("gone.png") for path in data.images]
+    page = markup.read(build_page(found, dataclasses.replace(data, images=missing)))
+    assert "train/cat/exact_leak.bmp" in page.text
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(found: Audit, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write to"):
+        write_audit(found, tmp_path / "file", read_data(str(root)))
+
+
+# ---- splits that follow ------------------------------------------------------------------------------------------
+
+
+def test_duplicates_kept_together_do_not_leak_when_split() -> None:
+    """Forty images, each twice; given groups join theirs."""
+    originals = [photo(seed) for seed in range(40)]
+    copies = [jpeg(80)(each) for each in originals]
+    images = np.stack([np.asarray(each) for each in originals + copies])
+    rows = [("a", "", "series" if place in (0, 1) else "") for place in range(80)]
+    dataset = array_dataset(images, *rows)
+    found = audit(dataset)
+    assert len(found.duplicates) == 40
+    apart, together = (split(each, val=0.3, seed=1).dataset for each in (dataset, keep_together(dataset, found)))
+    assert len(audit(apart).leaks) > 5
+    assert audit(together).leaks == ()
+    groups = [each.group for each in together.samples]
+    assert groups[0] == groups[1] == groups[40] == groups[41] == "series"
+    assert groups[2] == groups[42] == "2"
+    assert {each.split for each in together.samples} == {"train", "val"}
+
+
+def test_two_given_groups_that_share_an_image_become_one() -> None:
+    """A copy of the first of ann's images is among bob's: all of both belong on one side, cy's stay by themselves."""
+    images = np.stack([np.asarray(photo(seed)) for seed in (0, 1, 0, 3, 4, 5, 6)])
+    groups = ("ann", "ann", "bob", "bob", "cy", "cy", "")
+    dataset = array_dataset(images, *(("a", "", group) for group in groups))
+    together = keep_together(dataset, audit(dataset))
+    assert [each.group for each in together.samples] == ["ann"] * 4 + ["cy"] * 2 + [""]
+
+
+def test_real_data_that_leaks(fixtures: Path) -> None:
+    """Bananas and blueberries of Fruits-360: frames of one turn of one fruit, dealt out to train and test."""
+    data = read_data(str(fixtures / "fruits360_10"))
+    chosen = data.select([row for row, each in enumerate(data.samples) if each.labels[0] in ("Banana", "Blueberry")])
+    found = audit(chosen)
+    assert found.counts()["exact_copies"] == 0
+    assert len(found.leaks) >= 5
+    pairs = {frozenset(one.name for one in each.members) for each in found.leaks}
+    assert frozenset(("test/Banana/r_12_100.jpg", "train/Banana/r_314_100.jpg")) in pairs
+    assert not found.conflicts
+
+
+def test_images_without_labels_are_audited_too(root: Path) -> None:
+    data = read_unlabelled(str(root / "train" / "cat"))
+    found = audit(data, checkpoint=tiny())
+    assert [tuple(one.name for one in each.members) for each in found.duplicates] == [
+        ("twin_a.png", "twin_b.tif", "twin_c.png")
+    ]
+    assert found.conflicts == ()
+    assert found.balance.advice == "The images have no labels."
+    assert "Label errors were not looked for" in " ".join(found.notes)
+    page = markup.read(build_page(found, data))
+    assert "no label: 3 the same" in page.text
+    assert "Classes" not in [each.text for each in page.all("h2")]
+
+
+# ---- wrong input -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"no")
+    with pytest.raises(ImageError, match=r"none of the 2 images in .* can be read: a/1.png: not an image"):
+        audit(str(tmp_path))
+
+
+def test_more_than_half_unreadable_is_still_told_of(tmp_path: Path) -> None:
+    """Where a training would stop, the audit lists what is wrong."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for place in range(3):
+            (tmp_path / name / f"{place}.png").write_bytes(b"no")
+    photo(1).save(tmp_path / "a" / "good.png")
+    found = audit(str(tmp_path))
+    assert (found.images, len(found.unreadable)) == (1, 6)
+    assert "No image at all: 'b'" in found.balance.advice
+
+
+def test_wrong_arguments(root: Path) -> None:
+    with pytest.raises(InputError, match="expected a checkpoint or another runtime, got 'x.safetensors'"):
+        audit(str(root), checkpoint="x.safetensors")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="threads: expected a whole number from 1 to 256, got 0"):
+        audit(str(root), threads=0)
+    with pytest.raises(InputError, match="near: expected Near, got 0.9"):
+        audit(str(root), near=0.9)  # type: ignore[arg-type]
