@@ -26,13 +26,14 @@ import vitrail
 from network import interleave
 from vitrail.errors import InputError
 from vitrail.evaluation import data_for
-from vitrail.shipping import Packed, Plan
-from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.judging import Judge, deal
-from vitrail.shipping.kernels import has_bf16_units
-from vitrail.shipping.optimising import Merging, doubting, merged_most
-from vitrail.shipping.quantising import RANKED_ON, pixels_of, within_budget
-from vitrail.shipping.smoothing import smooth
+from vitrail.packed.onednn_kernels import has_bf16_units
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
+from vitrail.quantisation.accuracy_budget import Judge, deal
+from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.quantiser import RANKED_ON, pixels_of, within_budget
+from vitrail.quantisation.smooth_quant import smooth
+from vitrail.shipping.optimizer import Merging, doubting, merged_most
 
 BATCH, IMAGES = 16, 48
 

@@ -32,7 +32,7 @@ import vitrail
 from network import interleave
 from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
-from vitrail.shipping import Packed
+from vitrail.packed.packed_runtime import Packed
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = Path(os.environ.get("VITRAIL_FIXTURES", ROOT.parent / "shared" / "fixtures"))

@@ -21,11 +21,12 @@ from rich.table import Table
 import vitrail
 from network import SIZES, interleave
 from vitrail.network.encoder import Block
-from vitrail.shipping import Packed, Plan
-from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.gathering import gather
-from vitrail.shipping.kernels import has_bf16_units, quantise
-from vitrail.shipping.layers import ByteLinear, PackedLinear, PackedMlp
+from vitrail.packed.onednn_kernels import has_bf16_units, quantise
+from vitrail.packed.packed_attention import gather
+from vitrail.packed.packed_layers import ByteLinear, PackedLinear, PackedMlp
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
+from vitrail.quantisation.calibration import calibrate
 
 PARTS = ("norm", "rounding", "qkv", "attention", "out", "up, GELU", "down", "between")
 TIMES = {"norm": 2, "rounding": 3}  # in a block: after each norm, and before `out`

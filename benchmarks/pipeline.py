@@ -97,7 +97,7 @@ def converted(weights: str, folder: Path) -> str:
 
 def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> Answer:
     import vitrail
-    from vitrail.shipping import open_runtime
+    from vitrail.shipping.runtimes import open_runtime
 
     is_file = Path(runtime).is_file()
     loaded: Any = open_runtime(runtime) if is_file else vitrail.load(weights)
@@ -122,7 +122,8 @@ def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> 
 
 
 def packed_bf16(checkpoint: Any) -> Any:
-    from vitrail.shipping import Packed, Plan
+    from vitrail.packed.packed_runtime import Packed
+    from vitrail.packed.packing import Plan
 
     return Packed(checkpoint, Plan("bf16"))
 
@@ -137,9 +138,11 @@ def int8_file(weights: str, path: Path) -> str:
     from merging import images
 
     import vitrail
-    from vitrail.shipping import Packed, Plan, save_packed
-    from vitrail.shipping.calibration import calibrate, sensitivity
-    from vitrail.shipping.smoothing import smooth
+    from vitrail.packed.packed_file import save_packed
+    from vitrail.packed.packed_runtime import Packed
+    from vitrail.packed.packing import Plan
+    from vitrail.quantisation.calibration import calibrate, sensitivity
+    from vitrail.quantisation.smooth_quant import smooth
 
     checkpoint = vitrail.load(weights)
     pixels = torch.from_numpy(checkpoint.preprocess.batch(images()))
@@ -153,8 +156,8 @@ def int8_file(weights: str, path: Path) -> str:
 
 def openvino(checkpoint: Any, bf16: bool = False) -> Any:
     """The checkpoint exported to OpenVINO, bytes in."""
+    from vitrail.exporters.exporter import export
     from vitrail.inference import open_exported
-    from vitrail.shipping import export
 
     with tempfile.TemporaryDirectory() as place:
         export(checkpoint, Path(place) / "net.xml", pixels="bytes", bf16=bf16)

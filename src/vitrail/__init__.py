@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, save
     from vitrail.errors import VitrailError
     from vitrail.evaluation import Comparison, Evaluation, compare, evaluate
+    from vitrail.exporters.exporter import ExportReport, export
     from vitrail.images import Preprocess
     from vitrail.inference import Prediction, embed, predict
     from vitrail.insight import Explanation, Trace, explain, prune_heads, trace
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
-    from vitrail.shipping import ExportReport, export
     from vitrail.training import Recipe, Run, train
     from vitrail.weights import ParityReport, convert, load
 
@@ -27,7 +27,7 @@ _HOMES = {
     "Comparison": "vitrail.evaluation",
     "Evaluation": "vitrail.evaluation",
     "Explanation": "vitrail.insight",
-    "ExportReport": "vitrail.shipping",
+    "ExportReport": "vitrail.exporters.exporter",
     "ParityReport": "vitrail.weights",
     "Prediction": "vitrail.inference",
     "Preprocess": "vitrail.images",
@@ -45,7 +45,7 @@ _HOMES = {
     "embed": "vitrail.inference",
     "evaluate": "vitrail.evaluation",
     "explain": "vitrail.insight",
-    "export": "vitrail.shipping",
+    "export": "vitrail.exporters.exporter",
     "load": "vitrail.weights",
     "predict": "vitrail.inference",
     "prune_heads": "vitrail.insight",

@@ -28,6 +28,7 @@ from vitrail.checkpoint import Checkpoint, Mapped, Provenance
 from vitrail.cli import app, touring
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
+from vitrail.exporters.exporter import ExportReport
 from vitrail.images import Preprocess
 from vitrail.inference import Prediction
 from vitrail.inference.export_info import Check
@@ -35,9 +36,9 @@ from vitrail.insight import cost as cost_module
 from vitrail.insight.image_tour import Tour
 from vitrail.insight.model_figures import Portrait
 from vitrail.network import ViT, ViTConfig, presets
-from vitrail.shipping import ExportReport, runtimes
-from vitrail.shipping.benching import Bench
-from vitrail.shipping.packing import Plan
+from vitrail.packed.packing import Plan
+from vitrail.shipping import runtimes
+from vitrail.shipping.benchmark import Bench
 from vitrail.training.dry_run import Trial
 from vitrail.weights import ParityReport
 
@@ -557,7 +558,8 @@ class Stage:
         self.stand_in(touring, "_explain", why)
 
     def _shipping(self) -> None:
-        from vitrail.shipping import judging, plots
+        from vitrail.quantisation import accuracy_budget as judging
+        from vitrail.shipping import search_plot as plots
 
         def own_answers(loaded: Any, images: list[Path]) -> Dataset:
             self.seen["judged"] = f"its own answers on {', '.join(each.name for each in images)}"

@@ -74,7 +74,9 @@ def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:  # noqa: F811
 
 
 def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> None:  # noqa: F811
-    vitrail.shipping.save_packed(vitrail.shipping.Packed(made := small.checkpoint()), made, folder / "fast.safetensors")
+    vitrail.packed.packed_file.save_packed(
+        vitrail.packed.packed_runtime.Packed(made := small.checkpoint()), made, folder / "fast.safetensors"
+    )
     for name, how in (("none.onnx", "exported"), ("fast.safetensors", "packed")):
         for words in (("--set", "heads=4"), ("--leave-out", "head"), ("--runtime", "eager")):
             said = vit.mistake("predict", folder / name, folder / "a.png", *words)

@@ -19,13 +19,17 @@ from vitrail.cli import app, shipping, speeding
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 from vitrail.evaluation import Score
+from vitrail.exporters import exporter as exporting
 from vitrail.inference import Exported, open_exported
 from vitrail.inference.exported import SUFFIXES
-from vitrail.shipping import benching, exporting, optimising, packed, quantising
-from vitrail.shipping.benching import Alone
-from vitrail.shipping.calibration import Sensitive
-from vitrail.shipping.judging import Judge, Judged
-from vitrail.shipping.quantising import Measured
+from vitrail.packed import packed_runtime as packed
+from vitrail.quantisation import quantiser as quantising
+from vitrail.quantisation.accuracy_budget import Judge, Judged
+from vitrail.quantisation.calibration import Sensitive
+from vitrail.quantisation.quantiser import Measured
+from vitrail.shipping import benchmark as benching
+from vitrail.shipping import optimizer as optimising
+from vitrail.shipping.benchmark import Alone
 
 __all__ = ["operators_read_once"]  # a fixture
 

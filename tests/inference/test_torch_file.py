@@ -23,7 +23,7 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.inference import is_exported, open_exported, torch_file, torch_program
 from vitrail.inference.digest import digest_of
 from vitrail.inference.exported import read_exported
-from vitrail.shipping import open_runtime
+from vitrail.shipping.runtimes import open_runtime
 
 Entries = dict[str, bytes]
 Change = Callable[[Entries], None]

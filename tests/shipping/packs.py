@@ -11,7 +11,9 @@ import torch
 from vitrail import Checkpoint, Preprocess, ViT, ViTConfig
 from vitrail.data.samples import Dataset, Sample
 from vitrail.network import Positions, Rotary
-from vitrail.shipping import encoder, fusing, gathering
+from vitrail.packed import onednn_graph as fusing
+from vitrail.packed import packed_attention as gathering
+from vitrail.packed import packed_vit as encoder
 
 SMALL: dict[str, Any] = {
     "image_size": 32,

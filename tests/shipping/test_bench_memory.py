@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shipping.small import checkpoint
-from vitrail.shipping import benching
+from vitrail.shipping import benchmark as benching
 
 MB = 2**20
 

@@ -21,15 +21,16 @@ from vitrail.errors import CheckpointError, ConfigError, InputError, VitrailErro
 from vitrail.inference.batches import passes
 from vitrail.inference.settling import near_ties
 from vitrail.network.surgery import with_merging
-from vitrail.shipping import optimising, packed
-from vitrail.shipping.artefact import EXACT, KEY, open_packed, save_packed
-from vitrail.shipping.calibration import calibrate
-from vitrail.shipping.judging import Judge
-from vitrail.shipping.kernels import Probe, has_bf16_units
-from vitrail.shipping.optimising import Merging, doubting, merged_most, optimize
-from vitrail.shipping.packed import Packed, possible, weight_bytes
-from vitrail.shipping.packing import Plan, unmerged
-from vitrail.shipping.resampling import resample
+from vitrail.packed import packed_runtime as packed
+from vitrail.packed.onednn_kernels import Probe, has_bf16_units
+from vitrail.packed.packed_file import EXACT, KEY, open_packed, save_packed
+from vitrail.packed.packed_runtime import Packed, possible, weight_bytes
+from vitrail.packed.packing import Plan, unmerged
+from vitrail.packed.torch_resize import resample
+from vitrail.quantisation.accuracy_budget import Judge
+from vitrail.quantisation.calibration import calibrate
+from vitrail.shipping import optimizer as optimising
+from vitrail.shipping.optimizer import Merging, doubting, merged_most, optimize
 
 PIXELS = np.random.default_rng(5).standard_normal((32, 3, 32, 32), np.float32)
 

@@ -18,7 +18,9 @@ from PIL import Image
 import vitrail
 from shipping.packs import checkpoint, make_images
 from vitrail.inference import batches as passes_module
-from vitrail.shipping import Packed, Plan, packed
+from vitrail.packed import packed_runtime as packed
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
 
 UNFINISHED = """
 import sys
@@ -26,7 +28,7 @@ import threading
 from shipping.test_lone import files
 from shipping.packs import checkpoint
 from vitrail.inference import ahead, passes, predictions
-from vitrail.shipping import Packed
+from vitrail.packed.packed_runtime import Packed
 
 count, taken, patience = map(int, sys.argv[1:])
 passes._cores = lambda: 2

@@ -22,7 +22,7 @@ def images_for(loaded: Checkpoint, checkpoint: str, data: str, unlabelled: bool)
     """Images to be judged by: labelled ones, or any, with the network's own answers for labels."""
     from vitrail.evaluation import data_for
     from vitrail.inference import find_images
-    from vitrail.shipping.judging import self_labelled
+    from vitrail.quantisation.accuracy_budget import self_labelled
 
     if not unlabelled:
         return data_for(checkpoint, data, loaded.classes)

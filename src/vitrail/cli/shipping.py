@@ -31,8 +31,9 @@ from vitrail.errors import InputError
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
     from vitrail.evaluation import Score
+    from vitrail.exporters.exporter import ExportReport
     from vitrail.inference import Exported
-    from vitrail.shipping import ExportReport, Quantised
+    from vitrail.quantisation.quantiser import Quantised
 
 
 @app.command()
@@ -66,7 +67,7 @@ def export(
 
     OUT as NAME.safetensors is a packed network for this machine's processor.
     """
-    from vitrail.shipping import export as run
+    from vitrail.exporters.exporter import export as run
 
     if int8 and bf16:
         raise InputError("--int8 and --bf16: choose one of them")
@@ -77,13 +78,13 @@ def export(
     if int8 and out.suffix == ".pt2":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     if out.suffix == ".safetensors":
-        from vitrail.shipping.artefact import check_place
+        from vitrail.packed.packed_file import check_place
 
         check_place(out)
     loaded = load_checkpoint(checkpoint, override, leave_out)
     small = None
     if int8 or bf16:
-        from vitrail.shipping import quantise
+        from vitrail.quantisation.quantiser import quantise
 
         source = images_for(loaded, checkpoint, data, unlabelled)
         small = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
@@ -117,7 +118,8 @@ def export(
 
 
 def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_json: bool) -> None:
-    from vitrail.shipping import Packed, save_packed
+    from vitrail.packed.packed_file import save_packed
+    from vitrail.packed.packed_runtime import Packed
 
     runtime = Packed(loaded) if small is None else small.runtime
     measured = {} if small is None else small.to_dict()

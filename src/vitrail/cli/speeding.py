@@ -45,10 +45,10 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest way to answer on this machine within an accuracy budget, and write it as one file."""
-    from vitrail.shipping import optimize as run
+    from vitrail.shipping.optimizer import optimize as run
 
     if plot is not None:
-        from vitrail.shipping.plots import check_plot, save_plot
+        from vitrail.shipping.search_plot import check_plot, save_plot
 
         check_plot(plot)
     loaded = load_checkpoint(checkpoint, override, leave_out)
@@ -106,7 +106,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Speed, memory and start-up of every runtime on this machine, beside the machine's own limit."""
-    from vitrail.shipping import bench as run
+    from vitrail.shipping.benchmark import bench as run
 
     loaded = _weights_or_preset(checkpoint)
     wanted = () if runtimes == "all" else tuple(each.strip() for each in runtimes.split(","))

@@ -10,9 +10,9 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError, nearest
 from vitrail.files import path_text
 from vitrail.inference import Runtime, is_exported, open_exported
-from vitrail.shipping.artefact import is_packed, open_packed
-from vitrail.shipping.packed import Packed
-from vitrail.shipping.packing import Plan
+from vitrail.packed.packed_file import is_packed, open_packed
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
 from vitrail.weights import load
 
 RUNTIMES: Final = ("eager", "packed", "packed-bf16", "onnx", "openvino")

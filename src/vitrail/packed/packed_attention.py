@@ -1,0 +1,91 @@
+"""Attention of packed networks: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
+
+By one kernel of oneDNN's graph compiler (`fusing`), where there is one for the shape. Otherwise fp32 goes by torch's
+fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX): there
+oneDNN's batched products serve. All hold few scores at a time, so memory grows with the tokens only.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.packed.onednn_graph import MOST, fused, scores_of
+from vitrail.packed.onednn_kernels import has_bf16_units, has_tiles
+
+SCORES = 1 << 20  # held at once: 2 MB, which stay in the cache
+LEAST = 64  # queries at once: fewer would leave the processor waiting
+
+
+def suits(kind: torch.dtype) -> bool:
+    """Whether products are faster than torch's fused kernel for this kind of numbers on this processor."""
+    return kind == torch.bfloat16 and has_bf16_units() and not has_tiles()
+
+
+def packed_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """softmax(q k' / sqrt(d) + bias) v; a packed network learns nothing, so no dropout."""
+    at_once = max(1, MOST * len(q) // max(1, scores_of(q)))  # images, for which there may be a kernel
+    if len(q) <= at_once or q.shape != k.shape:
+        return _gather(q, k, v, bias)
+    biases = [
+        bias if bias is None or len(bias) == 1 else bias[start : start + at_once] for start in range(0, len(q), at_once)
+    ]
+    parts = zip(q.split(at_once), k.split(at_once), v.split(at_once), biases, strict=True)
+    return torch.cat([_gather(*each) for each in parts])
+
+
+def _gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    kernel = fused(q, k, v, bias, q.shape[-1] ** -0.5)
+    if kernel is not None:
+        return cast(Tensor, kernel.forward(q, k, v, q if bias is None else bias))
+    if not suits(q.dtype):
+        return F.scaled_dot_product_attention(q, k, v, bias)
+    flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
+    return gather_flat(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
+
+
+def gather_flat(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    scaled: bool = False,
+    most: int = SCORES,
+    least: int = LEAST,
+) -> Tensor:
+    """The same of (B*A, T, d) by products, at most so many scores at a time; queries may be `scaled` already.
+
+    In words that TorchScript has.
+    """
+    count, t, s = q.size(0), q.size(1), k.size(1)
+    out = torch.empty([count, t, q.size(2)], dtype=q.dtype)
+    rows = min(t, max(least, most // s))
+    heads = max(1, most // (rows * s)) if rows == t else 1
+    for i in range(0, count, heads):
+        for r in range(0, t, rows):
+            some = bias
+            if bias is not None:
+                some = bias[i : i + heads] if bias.size(1) == 1 else bias[i : i + heads, r : r + rows]
+            queries, place = q[i : i + heads, r : r + rows], out[i : i + heads, r : r + rows]
+            chances = _chances(queries, k[i : i + heads], some, scaled)
+            if rows == t:  # one after another in memory, as oneDNN writes them
+                torch.bmm(chances, v[i : i + heads], out=place)
+            else:
+                place.copy_(torch.bmm(chances, v[i : i + heads]))
+    return out
+
+
+def _chances(q: Tensor, k: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
+    """softmax(q k' / sqrt(d) + bias) (B*A, T, S), in the place of the scores."""
+    keys, scale = k.transpose(1, 2), 1.0 if scaled else q.size(2) ** -0.5
+    if bias is not None:
+        scores = torch.baddbmm(bias, q, keys, alpha=scale)
+    elif scaled:
+        scores = torch.bmm(q, keys)
+    else:
+        scores = torch.empty([q.size(0), q.size(1), k.size(1)], dtype=q.dtype)
+        torch.baddbmm(scores, q, keys, beta=0, alpha=scale, out=scores)
+    return torch.softmax(scores, -1, out=scores)

@@ -1,0 +1,272 @@
+"""PackedViT: the same network on packed layers; plain ones run from pixels to tokens as one compiled program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module
+
+from vitrail.network.attention import Attention, Kernel
+from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer
+from vitrail.network.merging import KeepKeys, MergingBlock, mean_keys, merge
+from vitrail.network.positions import Grid, RotaryAngles, RotaryPositions
+from vitrail.network.tokens import TokenLayout
+from vitrail.network.vit import ViT
+from vitrail.packed.onednn_graph import Kernel as GraphKernel
+from vitrail.packed.onednn_graph import fused
+from vitrail.packed.onednn_kernels import FUSED
+from vitrail.packed.packed_attention import packed_attention, suits
+from vitrail.packed.packed_layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
+from vitrail.packed.torchscript_program import Norm, Product, Program, Run, Step, compiled, name_of
+from vitrail.quantisation.pooled_block import FirstQueries
+
+GRIDS = 16  # whose positions are kept
+WAYS = 256  # sizes of batches and images whose kernels are
+
+
+class PackedBlock(nn.Module):
+    """A block on packed layers: the last one of each branch adds to the tokens itself."""
+
+    mlp_chunk = 0
+
+    def __init__(self, block: Block, mlp: PackedMlp) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.attention, self.mlp = block.norm1, block.norm2, block.attention, mlp
+        self.merged, self.by_tokens, self.by_cls = 0, False, False
+        if isinstance(block, MergingBlock):
+            self.merged, self.by_tokens, self.by_cls = block.merged, block.by_tokens, block.by_cls
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: TokenLayout,
+        angles: RotaryAngles | None = None,
+        head_mask: Tensor | None = None,
+        kernel: Kernel | None = None,
+    ) -> BlockOutput:
+        """Tokens after the block; where the kernel gathers for the first ones alone, those."""
+        normed = self.norm1(x)
+        kept = KeepKeys(kernel or self.attention.kernel, self.by_cls, head_mask) if self.merged else None
+        gathered = self.attention.concat_heads(normed, None, layout, angles, head_mask, kept or kernel)
+        count = gathered.shape[1]
+        x, merges = self.attention.out(gathered, x[:, :count]), kept is not None and count == x.shape[1]
+        if self.norm2 is None:  # side by side
+            x = self.mlp(normed[:, :count], x)
+        if kept is not None and merges:
+            keys = kept.keys if angles is None else None
+            metric = x if self.by_tokens else mean_keys(self.attention, normed, keys, head_mask)
+            x, layout = merge(x, layout, metric, self.merged, kept.cls_attention)
+        return BlockOutput(x if self.norm2 is None else self.mlp(self.norm2(x), x), layout)
+
+
+class PackedEncoder(Encoder):
+    """The same blocks; tokens leave it in fp32, whatever they were inside, for what comes after is fp32."""
+
+    def __init__(self, blocks: nn.ModuleList, kind: torch.dtype) -> None:
+        nn.Module.__init__(self)  # the blocks are there already
+        self.kind = kind  # of tokens inside
+        self.blocks, self._checkpointing = blocks, False
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: TokenLayout,
+        additions: Sequence[Tensor] = (),
+        rotary: RotaryPositions | None = None,
+        head_mask: Sequence[Tensor] | None = None,
+        observer: Observer | None = None,
+    ) -> BlockOutput:
+        encoded = super().forward(x, layout, additions, rotary, head_mask, observer)
+        return encoded._replace(tokens=encoded.tokens.float())
+
+
+class PackedViT(ViT):
+    """A network whose linear layers are packed for this machine; it answers, and learns nothing."""
+
+    encoder: PackedEncoder
+    patches: PackedPatches  # type: ignore[assignment]
+
+    def __init__(self, model: ViT) -> None:
+        nn.Module.__init__(self)  # its parts are there already
+        self.config = model.config
+        for name, part in model.named_children():
+            setattr(self, name, part)
+        for name in ("stem", "embedding_norm", "norm"):
+            if getattr(model, name) is None:
+                setattr(self, name, None)
+        self.compiled: CompiledForward | None = None
+        self.note = ""  # why nothing is compiled, where it should be
+
+    def embed(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
+        """As the network's own; the last block computes the tokens that the pool reads, and no others."""
+        first = self.config.pooled_tokens
+        last = self.config.depth - 1
+        kernel = FirstQueries(packed_attention, first)
+
+        def observer(block: int, x: Tensor, layout: TokenLayout) -> Kernel | None:
+            return kernel if block == last else None
+
+        compiled = self._compiled(pixels, first) if head_mask is None else None
+        encoded = compiled or super().encode(pixels, head_mask, observer if first else None)
+        return self.summarise(*encoded)
+
+    def encode(self, pixels: Tensor, head_mask: Tensor | None = None, observer: Observer | None = None) -> BlockOutput:
+        compiled = self._compiled(pixels, 0) if head_mask is None and observer is None else None
+        return compiled or super().encode(pixels, head_mask, observer)
+
+    def check_dtype(self, pixels: Tensor) -> None:
+        if pixels.dtype != torch.uint8 or not self.patches.takes_bytes:  # which the patches normalise themselves
+            super().check_dtype(pixels)
+
+    def _compiled(self, pixels: Tensor, first: int) -> BlockOutput | None:
+        return None if self.compiled is None else self.compiled(self, pixels, self.grid_of(pixels), first)
+
+
+class CompiledForward:
+    """Pixels to the tokens that leave the last block by one program, without the modules around the kernels.
+
+    Who listens at a module, trains, or wants gradients goes the usual way. Layers are those that were there when it was
+    made, prefix tokens and positions those when a size of image first came.
+    """
+
+    def __init__(self, model: PackedViT, program: Program, run: Run) -> None:
+        self.program, self.run = program, run
+        self._kind = model.encoder.kind
+        self._from_pixels = _plain_ends(model)
+        parts = [each for part in model.children() for each in part.modules()]
+        self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        self._empty: dict[Grid, Tensor] = {}
+        self._kernels: dict[tuple[int, ...], dict[int, GraphKernel]] = {}
+
+    def __call__(self, model: PackedViT, pixels: Tensor, grid: Grid, first: int) -> BlockOutput | None:
+        heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
+        if heard or model.training or _learning(model):
+            return None
+        refuse_gradients(pixels)
+        layout = TokenLayout(grid, model.config.prefix)
+        empty = self._tokens_of_nothing(model, grid)
+        kernels = self._kernels_for(len(pixels), len(empty), empty.shape[1], layout.prefix, first)
+        given = pixels if self._from_pixels else model.tokenise(pixels, grid).tokens
+        ran = self.run(given, empty, layout.prefix, first, kernels)
+        if len(ran.counts):
+            layout = layout._replace(counts=ran.counts, patch_to_token=ran.patch_to_token)
+        return BlockOutput(ran.tokens, layout)
+
+    def _kernels_for(self, *way: int) -> dict[int, GraphKernel]:
+        """Kernels of attention for a way, with so many threads; made when it is gone for the first time."""
+        key = (*way, torch.get_num_threads())
+        found = self._kernels.get(key)
+        if found is None:
+            if len(self._kernels) >= WAYS:
+                self._kernels.clear()
+            found = self._kernels[key] = self._made(*way)
+        return found
+
+    def _made(self, *way: int) -> dict[int, GraphKernel]:
+        d, found = self.program.head_width, {}
+        for images, tokens, heads, biased, scaled, kind in self.program.attentions(*way):
+            q, k, v = torch.empty(images, tokens, 3, heads, d, dtype=kind).permute(2, 0, 3, 1, 4).unbind(0)
+            bias = torch.empty(images, 1, 1, tokens, dtype=kind) if biased else None
+            kernel = fused(q, k, v, bias, 1.0 if scaled else d**-0.5)
+            if kernel is not None:
+                found[name_of(images, tokens, heads, biased, scaled)] = kernel
+        return found
+
+    def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
+        """Prefix tokens and positions (T, D): what patches are added to."""
+        found = self._empty.get(grid)
+        if found is None:
+            if len(self._empty) >= GRIDS:
+                self._empty.clear()
+            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._kind)
+            with torch.no_grad():
+                found = self._empty[grid] = model.tokens(nothing, grid)[0][0]
+        return found
+
+
+def _learning(model: ViT) -> bool:
+    """Whether gradients are wanted of the network itself, which the usual way refuses."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in model.parameters())
+
+
+def compile_forward(model: PackedViT) -> None:
+    """Compile the way of a packed network, if its blocks are plain; or else leave a note, if torch does not take it."""
+    if not is_plain(model):
+        return
+    program = _program(model)
+    run, why = compiled(program)
+    if run is None:
+        model.note = (
+            f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
+        )
+    else:
+        model.compiled = CompiledForward(model, program, run)
+
+
+def is_plain(model: PackedViT) -> bool:
+    """Whether the blocks of a packed network are ones that the program can say."""
+    plain = all(_plain(cast(PackedBlock, each)) for each in model.encoder.blocks)
+    return plain and model.tokens.rotary is None and (model.tokens.at_stem or not len(model.tokens.tables))
+
+
+def _program(model: PackedViT) -> Program:
+    """What a packed network does from pixels, or tokens, to the tokens that leave its last block."""
+    blocks = [cast(PackedBlock, each) for each in model.encoder.blocks]
+    patches, attention = model.patches, blocks[0].attention
+    projection = _product(patches.projection)
+    raw = projection if patches.raw is None else _product(patches.raw)
+    size = cast(tuple[int, int], tuple(patches.patch_size))
+    steps = [_step(each) for each in blocks]
+    return Program(size, projection, raw, MIDDLE, steps, attention.head_width, suits(steps[0].qkv.kind))
+
+
+def _plain_ends(model: PackedViT) -> bool:
+    """Whether patches are cut, projected and added to the tokens of nothing, before the first block."""
+    patches = model.patches
+    extras = (model.stem, patches.norm_before, patches.norm_after, model.embedding_norm)
+    return all(each is None for each in extras)
+
+
+def _plain(block: PackedBlock) -> bool:
+    """Whether a block is two norms, attention of all to all and an MLP whose activation its layer does."""
+    attention, mlp = block.attention, block.mlp
+    norms = all(type(norm) is nn.LayerNorm for norm in (block.norm1, block.norm2))
+    return norms and _all_to_all(attention) and not (mlp.gated or mlp.activation)
+
+
+def _all_to_all(attention: Attention) -> bool:
+    extras = (attention.query_bias, attention.query_norm, attention.relative)
+    return all(each is None for each in extras) and not attention.axis
+
+
+def _step(block: PackedBlock) -> Step:
+    attention, mlp = block.attention, block.mlp
+    qkv, out, up, down = (_product(each) for each in (attention.qkv, attention.out, mlp.up, mlp.down))
+    scale = attention.head_width**-0.5
+    scaled = qkv.in_bytes and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the steps
+    if scaled:
+        factors = torch.ones_like(qkv.steps)
+        factors[: len(factors) // 3] = scale
+        qkv = qkv._replace(steps=qkv.steps * factors, bias=qkv.bias * factors)
+    merging = (block.merged, block.by_tokens, block.by_cls)
+    return Step(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, *merging)
+
+
+def _norm(norm: nn.Module | None) -> Norm:
+    norm = cast(nn.LayerNorm, norm)
+    return Norm(norm.weight, norm.bias, norm.eps)
+
+
+def _product(layer: nn.Module) -> Product:
+    layer = cast(PackedLinear | ByteLinear, layer)
+    bias = torch.zeros(layer.out_features, dtype=torch.float32 if isinstance(layer, ByteLinear) else layer.kind)
+    shared = (layer.packed, bias if layer.bias is None else layer.bias, *FUSED[layer.activation])
+    if isinstance(layer, PackedLinear):
+        nothing = torch.empty(0)
+        return Product(*shared, layer.kind, False, 1.0, 0, nothing, nothing, 1.0, 0)
+    kind, (step, zero) = (layer.kind, (1.0, 0)) if layer.out is None else (torch.uint8, layer.out)
+    return Product(*shared, kind, True, *layer.scale, layer.steps, layer.zeros, step, zero)

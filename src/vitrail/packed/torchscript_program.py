@@ -1,0 +1,296 @@
+"""A plain network as one program, run by torch's interpreter: pixels in, tokens out, no Python between the kernels.
+
+A small network spends a good part of its time between its kernels: a call from Python costs several times what one from
+torch's own interpreter (TorchScript) does. Here is the plain network again in the few words which that understands. All
+other networks, maps, masks and hooks go by the network's own forward; so does everything where there is no interpreter.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
+from vitrail.packed.onednn_graph import Kernel
+from vitrail.packed.packed_attention import gather_flat
+
+# Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
+AT_ONCE: Final = 8 * 197 * 768
+
+_naming = threading.Lock()
+
+# No postponed annotations in this file: the interpreter reads the types of what the program holds.
+
+
+class Product(NamedTuple):
+    """A packed layer, and all that its kernel wants to know."""
+
+    packed: Tensor
+    bias: Tensor
+    activation: str
+    algorithm: str
+    kind: torch.dtype  # of what it gives; if it takes no bytes, of what it takes too
+    in_bytes: bool
+    step: float  # of the bytes that it takes
+    zero: int
+    steps: Tensor  # of its weights, one for each output
+    zeros: Tensor
+    out_step: float  # of the bytes that it gives, where `kind` is uint8
+    out_zero: int
+
+
+class Norm(NamedTuple):
+    """A layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class Step(NamedTuple):
+    """What a plain block does, in its order."""
+
+    norm1: Norm
+    qkv: Product
+    out: Product
+    norm2: Norm
+    up: Product
+    down: Product
+    heads: int
+    scaled: bool  # whether queries come divided by sqrt(d) already
+    merged: int  # tokens joined after attention
+    by_tokens: bool  # by the likeness of tokens, otherwise of keys
+    by_cls: bool  # and by how much the first token attends to each
+
+
+class Attend:
+    """The kernel of attention for one shape (`fusing`); `compiled` tells the interpreter that this is all it knows."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:  # type: ignore[empty-body]
+        pass
+
+
+class Shape(NamedTuple):
+    """Of attention in a block: how many images, tokens and heads, and what its kernel has to know beside."""
+
+    images: int
+    tokens: int
+    heads: int
+    biased: bool
+    scaled: bool
+    kind: torch.dtype
+
+
+class Ran(NamedTuple):
+    """Tokens (B, T, D) in fp32; of merged ones counts (B, T) and patch_to_token (B, N), empty where none are."""
+
+    tokens: Tensor
+    counts: Tensor
+    patch_to_token: Tensor
+
+
+Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], Ran]
+
+
+def name_of(images: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
+    """A shape of attention as one number, with whether scores get a bias, and whether queries come scaled."""
+    return (((images * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
+
+
+def _normed(x: Tensor, norm: Norm) -> Tensor:
+    return torch.layer_norm(x, [x.size(-1)], norm.weight, norm.bias, norm.eps)
+
+
+def _bytes(x: Tensor, layer: Product) -> Tensor:
+    """What a layer takes, in its bytes, which are taken out of the quantised tensor as they lie."""
+    if x.dtype == torch.uint8:
+        return x
+    made = torch.quantize_per_tensor(x.float(), layer.step, layer.zero, torch.quint8)
+    found: Tensor = torch.ops.aten.set_(torch.empty([0], dtype=torch.uint8), made, 0, made.size(), made.stride())
+    return found
+
+
+def _product(x: Tensor, layer: Product) -> Tensor:
+    """Rows (rows, in) -> (rows, out)."""
+    if layer.in_bytes:
+        small: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, layer.bias,
+            layer.out_step, layer.out_zero, layer.kind, layer.activation, [], layer.algorithm,
+        )  # fmt: skip
+        return small
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(
+        x.to(layer.kind), layer.packed, layer.bias, layer.activation, [], layer.algorithm
+    )
+    return made
+
+
+def _product_onto(x: Tensor, layer: Product, onto: Tensor) -> Tensor:
+    """Rows (rows, in) -> onto (rows, out), the product added."""
+    if layer.in_bytes:
+        small: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, onto, layer.bias,
+            1.0, 0, layer.kind, 1.0, 0, "add", 1.0, "none", [], "",
+        )  # fmt: skip
+        return small
+    if onto.dtype != layer.kind:
+        return onto + _product(x, layer)
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(layer.kind), onto, layer.packed, layer.bias, "add")
+    return made
+
+
+def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int, weights: Tensor | None) -> Ran:
+    """Tokens x (B, T, D) with so many of them joined, and what was known of them brought up to date."""
+    matching = match(metric, count, prefix, weights)
+    counts = before.counts if before.counts.numel() > 0 else torch.ones([x.size(0), x.size(1)])
+    counts, share = join_counts(counts, matching)
+    patch_to_token = matching.target[:, prefix:] - prefix
+    if before.patch_to_token.numel() > 0:
+        patch_to_token = patch_to_token.gather(1, before.patch_to_token)
+    return Ran(join(x, matching, share), counts, patch_to_token)
+
+
+def _at_once(images: int, values: int, limit: int) -> int:
+    """How many images of so many values of tokens a block takes at once: as few pieces as may be, of one size."""
+    most = max(1, limit // max(1, values))
+    pieces = max(1, (images + most - 1) // most)
+    return max(1, (images + pieces - 1) // pieces)
+
+
+def _joined(pieces: list[Ran]) -> Ran:
+    """Pieces of a batch -> the batch, in fp32."""
+    if len(pieces) == 1:
+        return Ran(pieces[0].tokens.float(), pieces[0].counts, pieces[0].patch_to_token)
+    tokens = torch.cat([each.tokens for each in pieces]).float()
+    return Ran(tokens, torch.cat([each.counts for each in pieces]), torch.cat([each.patch_to_token for each in pieces]))
+
+
+class Program(nn.Module):
+    """A packed network from pixels to the tokens that leave its last block. To be compiled, never called as it is."""
+
+    projection: Product
+    raw: Product
+    steps: list[Step]
+
+    def __init__(
+        self,
+        patch: tuple[int, int],
+        projection: Product,
+        raw: Product,
+        middle: int,
+        steps: list[Step],
+        head_width: int,
+        products: bool,
+    ) -> None:
+        super().__init__()
+        self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
+        self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
+        self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
+
+    def attentions(self, images: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
+        """Every shape of attention on the way of so many images, but for one of the `first` tokens alone."""
+        at_once = _at_once(images, tokens * width, self.at_once)
+        found: dict[Shape, None] = {}
+        for some in {min(at_once, images), images % at_once} - {0}:
+            left = tokens
+            for step in self.steps[: len(self.steps) - (first > 0)]:
+                found[Shape(some, left, step.heads, left < tokens, step.scaled, step.qkv.kind)] = None
+                left -= most_joined(left - prefix, step.merged)
+        return list(found)
+
+    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
+        """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
+
+        Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `first`, or all.
+        A block takes a large batch in pieces: what it makes on the way stays in the cache then, and so do its weights.
+        `kernels` are those of attention, by the names of their shapes.
+        """
+        pieces: list[Ran] = []
+        for some in pixels.split(_at_once(pixels.size(0), empty.size(0) * empty.size(1), self.at_once)):
+            x = some.contiguous() if some.dim() == 3 else self._tokens(some, empty, prefix)
+            pieces.append(Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64)))
+        for number, step in enumerate(self.steps):
+            last = number == len(self.steps) - 1
+            for place in range(len(pieces)):
+                pieces[place] = self._block(pieces[place], step, prefix, first if last else 0, kernels)
+        return _joined(pieces)
+
+    def _block(self, known: Ran, step: Step, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
+        """What a block makes of some images' tokens (B, T, D); of the `first` alone, or of all."""
+        x = known.tokens
+        b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
+        x, queries = x.view(b * t, width), t  # rows, to the end
+        qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
+        if first > 0:
+            queries = first
+            q = q[:, :, :first]
+            # side by side: onto rows apart oneDNN adds by a path far slower
+            x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
+        bias: Tensor | None = None
+        if known.counts.numel() > 0:
+            bias = known.counts.log().to(q.dtype).view(b, 1, 1, t)
+        scale = 1.0 if step.scaled else d**-0.5
+        count = most_joined(t - prefix, step.merged) if queries == t else 0
+        weights: Tensor | None = None
+        if count > 0 and step.by_cls:
+            weights = cls_attention(q, k, bias, scale)
+        shape = name_of(b, t, heads, bias is not None, step.scaled)
+        if queries == t and shape in kernels:
+            gathered = kernels[shape].forward(q, k, v, q if bias is None else bias)
+        elif self.products:
+            if bias is not None:
+                bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
+            flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
+            gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
+        else:
+            gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+        rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
+        rows.copy_(gathered.transpose(1, 2))
+        x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
+        if count > 0:
+            tokens = x.view(b, t, width)
+            known = _merged(tokens, known, tokens if step.by_tokens else k.mean(1), count, prefix, weights)
+            queries -= count
+            x = known.tokens.view(b * queries, width)
+        x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
+        return Ran(x.view(b, queries, width), known.counts, known.patch_to_token)
+
+    def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
+        """Pixels (B, C, H, W) -> tokens (B, T, D)."""
+        b, c, h, w = pixels.size(0), pixels.size(1), pixels.size(2) // self.patch[0], pixels.size(3) // self.patch[1]
+        patches = pixels.reshape(b, c, h, self.patch[0], w, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
+        patches = patches.reshape(b * h * w, c * self.patch[0] * self.patch[1])
+        if pixels.dtype == torch.uint8:
+            patches = _product(patches.to(self.raw.kind).sub_(self.middle), self.raw)
+        else:
+            patches = _product(patches, self.projection)
+        tokens = empty.repeat(b, 1, 1)  # a copy for each, which patches are added to
+        tokens[:, prefix:].add_(patches.view(b, h * w, empty.size(1)))
+        return tokens
+
+
+class Compiled(NamedTuple):
+    """The program for torch's interpreter, or why there is none."""
+
+    run: Run | None
+    why: str = ""
+
+
+def compiled(program: Program) -> Compiled:
+    """Make a program ready to run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it may go one day
+            with _naming:
+                if not hasattr(Attend, "__torch_script_interface__"):
+                    torch.jit.interface(Attend)
+            made: object = torch.jit.script(program.eval())
+    except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
+        return Compiled(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    if not isinstance(made, torch.jit.ScriptModule):
+        return Compiled(None, "it is switched off")
+    return Compiled(made.forward)

@@ -1,0 +1,274 @@
+"""bench: every runtime of a network on this machine, beside the machine's own limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from vitrail.checkpoint import Checkpoint, save
+from vitrail.checks import check_int, check_type
+from vitrail.errors import InputError, VitrailError, nearest
+from vitrail.exporters.exporter import export
+from vitrail.images import Preprocess
+from vitrail.inference import Runtime, open_exported
+from vitrail.inference.timing import interleaved
+from vitrail.insight.cost import estimate
+from vitrail.packed.onednn_kernels import has_bf16_units
+from vitrail.packed.packed_file import open_packed, save_packed
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
+from vitrail.quantisation.calibration import calibrate
+from vitrail.shipping.peak_flops import limits
+
+KINDS: Final = (
+    *("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "onnx int8"),
+    *("openvino fp32", "openvino bf16", "openvino int8"),
+)
+Tell = Callable[[str], None]
+
+
+class Row(NamedTuple):
+    """A runtime at a batch size; memory and start are of a process of its own that answers once."""
+
+    runtime: str
+    size: tuple[int, int]  # height and width
+    batch: int
+    milliseconds: float  # of one pass
+    images_per_second: float
+    ratio: float  # to eager at the same batch
+    of_limit: float | None  # of what the machine's products could do in that precision
+    difference: float  # from eager, of the largest logit, on random pixels
+    start_seconds: float
+    memory_bytes: int | None  # None where the system does not tell
+    largest_batch: int | None  # that fits into the memory free now, by what more images were seen to take
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The table, and the machine's limit in GFLOP/s."""
+
+    rows: tuple[Row, ...]
+    limits: dict[str, float]
+    threads: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "rows": [each._asdict() for each in self.rows],
+            "limits_gflops_per_second": self.limits,
+            "threads": self.threads,
+            "notes": list(self.notes),
+        }
+
+
+def bench(
+    checkpoint: Checkpoint,
+    *,
+    batches: Sequence[int] = (1, 16),
+    sizes: Sequence[int] = (),
+    runtimes: Sequence[str] = (),
+    rounds: int = 7,
+    tell: Tell = lambda text: None,
+) -> Bench:
+    """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
+
+    `sizes` are sides of square images, by default the network's own size.
+    int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
+    """
+    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    for batch in batches:
+        check_int("batch", batch, error=InputError)
+    for kind in runtimes:
+        if kind not in KINDS:
+            raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
+    wanted = runtimes or [each for each in KINDS if not each.endswith("bf16") or has_bf16_units()]
+    notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
+    tell("measuring the machine's limit")
+    rates = limits()
+    rows: list[Row] = []
+    for size in sizes or (0,):
+        sized = checkpoint if not size else replace(checkpoint, preprocess=replaced(checkpoint.preprocess, size))
+        with TemporaryDirectory(prefix="vitrail-") as name:
+            rows += _table(sized, batches, wanted, runtimes, rounds, rates, Path(name), notes, tell)
+    kept = tuple(each for each in rows if each.runtime in wanted or each.runtime == "eager")
+    return Bench(kept, rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
+
+
+def replaced(preprocess: Preprocess, side: int) -> Preprocess:
+    """The same for square images of another size."""
+    return Preprocess.from_dict(preprocess.to_dict() | {"size": [side, side]})
+
+
+def _table(
+    checkpoint: Checkpoint,
+    batches: Sequence[int],
+    wanted: Sequence[str],
+    asked: Sequence[str],
+    rounds: int,
+    rates: dict[str, float],
+    folder: Path,
+    notes: list[str],
+    tell: Tell,
+) -> list[Row]:
+    made: dict[str, Runtime] = {"eager": checkpoint}
+    files = {"eager": folder / "whole.safetensors"}
+    save(checkpoint, files["eager"])
+    for kind in wanted:
+        tell(f"making {kind}")
+        try:
+            if kind != "eager":
+                made[kind], files[kind] = _made(checkpoint, kind, folder)
+        except VitrailError as error:
+            if kind in asked:
+                raise
+            notes.append(f"{kind} left out: {error}")
+    tell("starting each in a process of its own")
+    alone = {kind: _alone(files[kind]) for kind in made}
+    rows = []
+    gflops = 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
+    for batch in batches:
+        tell(f"timing batch {batch}")
+        rows += _timed(checkpoint, made, batch, rounds, gflops, rates, alone)
+    return rows
+
+
+def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
+    """The runtime, and a file that a new process can open."""
+    name, _, precision = kind.partition(" ")
+    if name != "packed":
+        path = folder / f"{precision}{'.onnx' if name == 'onnx' else '.xml'}"
+        int8 = _random_plan(checkpoint).int8 if precision == "int8" else None
+        export(checkpoint, path, int8=int8, bf16=name == "openvino" and precision != "fp32" and has_bf16_units())
+        return open_exported(path), path
+    plan = Plan(precision) if precision != "int8" else _random_plan(checkpoint)
+    path = folder / f"{precision}.safetensors"
+    packed = Packed(checkpoint, plan)
+    if packed.plan != plan:
+        raise InputError("; ".join(packed.notes))
+    save_packed(packed, checkpoint, path)
+    return open_packed(path), path
+
+
+def _random_plan(checkpoint: Checkpoint) -> Plan:
+    """Ranges of random pixels: the same arithmetic as with true ones."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randn(4, checkpoint.preprocess.channels, *checkpoint.preprocess.size, generator=generator)
+    kind = next(checkpoint.model.parameters()).dtype
+    return Plan("bf16" if has_bf16_units() else "fp32", calibrate(checkpoint.model, [pixels.to(kind)]))
+
+
+def _timed(
+    checkpoint: Checkpoint,
+    made: dict[str, Runtime],
+    batch: int,
+    rounds: int,
+    gflops: float,  # of one image
+    rates: dict[str, float],
+    alone: dict[str, Alone],
+) -> list[Row]:
+    shape = (batch, checkpoint.preprocess.channels, *checkpoint.preprocess.size)
+    pixels = np.random.default_rng(0).standard_normal(shape, np.float32)
+    expected, _ = checkpoint.run(pixels)
+    took = interleaved({kind: _call(each, pixels) for kind, each in made.items()}, rounds)
+    rows = []
+    for kind, seconds in took.items():
+        logits, _ = made[kind].run(pixels)
+        rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
+        share = batch * gflops / seconds / rate if rate else None
+        difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
+        rows.append(
+            Row(
+                kind,
+                checkpoint.preprocess.size,
+                batch,
+                1000 * seconds,
+                batch / seconds,
+                took["eager"] / seconds,
+                share,
+                difference,
+                alone[kind].seconds,
+                alone[kind].memory,
+                alone[kind].largest,
+            )
+        )
+    return rows
+
+
+def _call(runtime: Runtime, pixels: np.ndarray[Any, Any]) -> Callable[[], object]:
+    return lambda: runtime.run(pixels)
+
+
+class Alone(NamedTuple):
+    """Seconds until the first answer, the largest memory then, and the batch that would fit into the free memory."""
+
+    seconds: float
+    memory: int | None
+    largest: int | None
+
+
+SEVERAL: Final = 32  # images in the second pass, which shows what each more takes
+ALONE: Final = """
+import json, sys, time
+started = time.perf_counter()
+import numpy
+from vitrail.inference import is_exported, open_exported
+if is_exported(sys.argv[1]):
+    runtime = open_exported(sys.argv[1])
+else:
+    from vitrail.shipping.runtimes import open_runtime
+    runtime = open_runtime(sys.argv[1])
+way = runtime.preprocess
+def run(count):
+    runtime.run(numpy.zeros((count, way.channels, *way.size), numpy.float32))
+def peak(anew):
+    # The largest so far; what getrusage says would count what this program's parent had, too.
+    try:
+        with open("/proc/self/status") as file:
+            found = 1024 * int(dict(line.split(":", 1) for line in file)["VmHWM"].split()[0])
+        if anew:
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
+        return found
+    except OSError:
+        return 0
+run(1)
+took = time.perf_counter() - started
+first = peak(True)
+run(1)
+one = peak(True)
+run(int(sys.argv[2]))
+print(json.dumps([took, first, one, peak(False)]))
+"""
+
+
+def _alone(path: Path) -> Alone:
+    """A new process that opens a file and answers; Python's own start is not counted."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE, str(path), str(SEVERAL)], capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise VitrailError(f"{path.name} could not be opened in a process of its own: {last[0]}")
+    seconds, first, one, several = json.loads(ran.stdout.splitlines()[-1])
+    each, free = (several - one) // (SEVERAL - 1), _free()
+    largest = max(1, (free - first) // each) if each > 4096 and free else None
+    return Alone(float(seconds), int(first) or None, largest)
+
+
+def _free() -> int:
+    """Bytes of memory that are free now; 0 where the system does not tell."""
+    try:
+        with open("/proc/meminfo") as file:
+            return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])
+    except OSError:
+        return 0

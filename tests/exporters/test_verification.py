@@ -1,0 +1,241 @@
+"""Files are compared with the network before they get their names: in every target, precision, output and pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from shipping import small
+from vitrail.errors import CheckpointError, VitrailError
+from vitrail.exporters import exporter as exporting
+from vitrail.exporters import verification as checking
+from vitrail.exporters.export_graph import Graph
+from vitrail.exporters.input_stage import Entrance
+from vitrail.exporters.verification import Case, cases, compare_pixels, tolerance
+from vitrail.images import Preprocess
+from vitrail.inference.export_info import Contents
+from vitrail.packed import packed_file as artefact
+from vitrail.packed import packed_runtime as packed
+from vitrail.packed.packed_file import open_packed, save_packed
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packing import Plan
+
+Drift = Callable[[int, np.ndarray[Any, Any]], float]  # the output's number, and its values -> how far off it is
+RANGES = {"encoder.blocks.0.attention.qkv": (-3.0, 3.0)}  # rounding there moves answers by less than 0.01
+
+
+@pytest.fixture
+def drifting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Drift], None]:
+    """Files whose answers are as far from the network's as is said, a share of the largest value; nothing is traced."""
+
+    def by(drift: Drift) -> None:
+        def written(target: str, graph: Graph, program: Any, contents: Contents, path: Path, int8: Any) -> Any:
+            for each in exporting._files(path, target):
+                each.write_bytes(b"a file")
+            network = graph if int8 is None else exporting._rounding(graph, int8.ranges, int8.symmetric)
+
+            def run(img: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+                with torch.inference_mode():
+                    found = [each.numpy() for each in network(torch.from_numpy(img))]
+                return [each + drift(number, each) * np.abs(each).max() for number, each in enumerate(found)]
+
+            return run
+
+        monkeypatch.setattr(exporting, "_written", written)
+
+    monkeypatch.setattr(exporting, "trace", lambda graph, contents: None)
+    monkeypatch.setattr(exporting, "_note", lambda target, contents, path: None)
+    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
+    return by
+
+
+@pytest.mark.parametrize(
+    "name, options, changes, most",
+    [
+        ("a.onnx", {}, {}, 1e-4),
+        ("a.xml", {}, {}, 1e-4),
+        ("a.pt2", {}, {}, 1e-4),
+        ("a.onnx", {"int8": RANGES}, {}, 0.05),
+        ("a.xml", {"int8": RANGES}, {}, 0.05),
+        ("a.onnx", {"int8": RANGES, "symmetric": True}, {}, 0.05),
+        ("a.xml", {"bf16": True}, {}, 0.1),
+        ("a.xml", {"int8": RANGES, "bf16": True}, {}, 0.1),
+        ("a.xml", {"bf16": True}, {"merge_per_block": 2}, 0.3),
+    ],
+)
+def test_a_file_may_be_so_far_from_the_network_and_no_further(
+    name: str,
+    options: dict[str, Any],
+    changes: dict[str, Any],
+    most: float,
+    drifting: Callable[[Drift], None],
+    tmp_path: Path,
+) -> None:
+    made = small.checkpoint(**changes)
+    drifting(lambda number, values: 1.1 * most)
+    with pytest.raises(CheckpointError, match=f"away from the network's own .* at most {most:.3g} is allowed"):
+        vitrail.export(made, tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []
+    drifting(lambda number, values: 0.9 * most)
+    report = vitrail.export(made, tmp_path / name, **options)
+    assert report.largest_difference == pytest.approx(0.9 * most, rel=0.01)
+
+
+@pytest.mark.parametrize("output, name", [(0, "logits"), (1, "embedding"), (2, "probs")])
+def test_every_output_is_compared(output: int, name: str, drifting: Callable[[Drift], None], tmp_path: Path) -> None:
+    drifting(lambda number, values: 2e-4 * (number == output))
+    with pytest.raises(CheckpointError, match=f"not exported: {name} of 1 images of 32x32 is 0.0002 away"):
+        vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_every_pass_is_compared(batch: int, drifting: Callable[[Drift], None], tmp_path: Path) -> None:
+    drifting(lambda number, values: 2e-4 * (len(values) == batch))
+    with pytest.raises(CheckpointError, match=f"of {batch} images"):
+        vitrail.export(small.checkpoint(), tmp_path / "a.onnx")
+
+
+def test_passes_are_of_several_batches_and_where_the_size_is_free_of_several_sizes() -> None:
+    own = (224, 160)
+    assert cases(20_000_000, own, (0, 0)) == [Case(1, own), Case(3, own), Case(16, own)]
+    assert cases(20_000_001, own, (0, 0)) == [Case(1, own), Case(2, own), Case(3, own)]  # large networks are slow
+    assert cases(1, own, (16, 8))[3:] == [Case(2, (256, 176)), Case(2, (208, 168))]
+    assert cases(1, (16, 16), (16, 16))[-1] == Case(2, (16, 32))  # never without a patch
+
+
+def test_what_each_precision_allows() -> None:
+    ready = exporting.prepare(small.checkpoint(), "onnx").contents
+    merging = exporting.prepare(small.checkpoint(merge_per_block=2), "onnx").contents
+    found = {each: tolerance(replace(ready, precision=each)) for each in ("float32", "int8", "bf16", "int8+bf16")}
+    assert found == {"float32": 1e-4, "int8": 0.05, "bf16": 0.1, "int8+bf16": 0.1}
+    assert [tolerance(replace(merging, precision=each)) for each in ("float32", "bf16")] == [1e-4, 0.3]
+    assert checking.LOOSELY == 0.3
+
+
+@pytest.mark.parametrize("step, allowed", [(0.4, True), (0.6, True), (1.0, True), (1.05, False), (3.0, False)])
+def test_pixels_made_inside_may_be_one_step_off(step: float, allowed: bool) -> None:
+    preprocess = Preprocess(size=16, crop=1.0, mean=0.4, std=0.25)
+
+    class Off(Entrance):
+        def forward(self, img: torch.Tensor) -> torch.Tensor:
+            found = super().forward(img)
+            found[:, 0, 0, :8] += step / 255 / 0.25  # eight pixels of one band
+            return found
+
+    entrance = Off(preprocess, resize=False)
+    if not allowed:
+        with pytest.raises(CheckpointError, match=f"differ from Preprocess's by up to {step:.3g} steps of 8 bits"):
+            compare_pixels(entrance, preprocess)
+        return
+    found = compare_pixels(entrance, preprocess)
+    assert found.largest == pytest.approx(step, abs=1e-3)
+    assert found.share == pytest.approx(8 / (3 * 16 * 16) if step >= 0.5 else 0)
+
+
+def test_whole_images_are_compared_at_three_sizes() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Heard(Entrance):
+        def forward(self, img: torch.Tensor) -> torch.Tensor:
+            seen.append(tuple(img.shape))
+            return super().forward(img)
+
+    preprocess = Preprocess(size=(32, 24))
+    assert compare_pixels(Heard(preprocess, resize=True), preprocess).largest <= 1.01
+    assert seen == [(1, 69, 59, 3), (1, 48, 24, 3), (1, 16, 15, 3)]
+
+
+@pytest.mark.parametrize("name, files", [("a.onnx", ["a.onnx"]), ("a.xml", ["a.bin", "a.xml"])])
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    name: str, files: list[str], drifting: Callable[[Drift], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The description comes last: without it, weights are no file of ours."""
+    done: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        done.append("folder" if os.fstat(number).st_ino == tmp_path.stat().st_ino else "synced")
+        sync(number)
+
+    def renamed(source: Any, place: Any) -> None:
+        done.append(Path(place).name)
+        rename(source, place)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    drifting(lambda number, values: 0.0)
+    vitrail.export(small.checkpoint(), tmp_path / name)
+    assert done == [each for file in files for each in ("synced", file)] + ["folder"]
+
+
+def test_a_description_that_does_not_come_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = exporting.prepare(small.checkpoint(), "onnx").contents
+    monkeypatch.setattr(exporting.onnx, "add_notes", lambda contents, path: None)
+    monkeypatch.setattr(exporting, "read_exported", lambda path: contents)
+    exporting._note("onnx", contents, tmp_path / "a.onnx")
+    with pytest.raises(CheckpointError, match="does not come back as it was written"):
+        exporting._note("onnx", replace(contents, measurements={"top1": 0.5}), tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize(
+    "precision, half, changes, most",
+    [
+        ("fp32", False, {}, 1e-4),
+        ("bf16", False, {}, 0.1),
+        ("fp32", True, {}, 0.1),  # a coarse network is no finer packed
+        ("fp32", False, {"merge_per_block": 2}, 1e-4),
+        ("bf16", False, {"merge_per_block": 2}, 0.3),
+    ],
+)
+def test_a_packed_network_may_be_so_far_from_eager_and_no_further(
+    precision: str, half: bool, changes: dict[str, Any], most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = small.checkpoint(**changes)
+    made = replace(made, model=made.model.bfloat16()) if half else made
+    right = packed.proof
+
+    def off(share: float) -> None:
+        def proof(runtime: Packed, model: Any) -> torch.Tensor:
+            kind = torch.bfloat16 if half else torch.float32
+            exact = torch.cat([made.model(each.to(kind)).float() for each in packed._noise(runtime)])
+            return exact + share * exact.abs().max()
+
+        monkeypatch.setattr(packed, "proof", proof)
+
+    with torch.inference_mode():
+        off(1.1 * most)
+        with pytest.raises(VitrailError, match=f"differs from the eager one by .*, expected at most {most:g}:"):
+            Packed(made, Plan(precision))
+        off(0.9 * most)
+        assert Packed(made, Plan(precision)).difference == pytest.approx(0.9 * most, rel=0.02)
+    monkeypatch.setattr(packed, "proof", right)
+    assert (Packed(made, Plan(precision)).difference or 0.0) < most
+
+
+@pytest.mark.parametrize("changes, most", [({}, 0.05), ({"merge_per_block": 2}, 0.3)])
+def test_a_packed_file_may_answer_so_far_from_what_it_did_and_no_further(
+    changes: dict[str, Any], most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = small.checkpoint(**changes)
+    save_packed(Packed(made), made, tmp_path / "a.safetensors")
+    right = packed.proof
+    for share, taken in ((0.9, True), (1.1, False)):
+
+        def proof(runtime: Packed, model: Any = None, share: float = share) -> torch.Tensor:
+            exact = right(runtime, model)
+            return exact + share * most * exact.abs().max()
+
+        monkeypatch.setattr(artefact, "proof", proof)
+        if taken:
+            open_packed(tmp_path / "a.safetensors")
+            continue
+        with pytest.raises(CheckpointError, match=f"than when it was written: .* expected at most {most:g}"):
+            open_packed(tmp_path / "a.safetensors")
