@@ -144,10 +144,10 @@ def test_labels_may_be_text_or_marks(tmp_path: Path) -> None:
     binary = npz(tmp_path, images=IMAGES, labels=np.array([each.encode() for each in ("b", "a", "b", "é", "a", "b")]))
     assert labels(binary) == labels(text)
     one = npz(tmp_path, images=IMAGES, labels=np.eye(3)[[0, 1, 2, 0, 1, 2]])
-    assert (one.task, one.targets().tolist()) == ("one", [0, 1, 2, 0, 1, 2])
+    assert (one.task, one.targets().tolist()) == ("single-label", [0, 1, 2, 0, 1, 2])
     marks = np.array([[1, 0], [0, 0], [1, 1], [0, 1], [0, 1], [0, 1]])
     several = npz(tmp_path, images=IMAGES, labels=marks, classes=["x", "y"])
-    assert several.task == "several"
+    assert several.task == "multi-label"
     assert labels(several) == [("x",), (), ("x", "y"), ("y",), ("y",), ("y",)]
     assert np.array_equal(several.targets(), marks)
 

@@ -140,13 +140,13 @@ def test_arrays_of_the_right_size_are_not_decoded(
     preprocess = Preprocess(size=28, crop=1.0, channels=channels, order=order)  # type: ignore[arg-type]
     expected = preprocess.batch(list(images))
     looked: list[int] = []
-    view = Preprocess.view
+    visible_image = Preprocess.visible_image
 
     def counted(self: Preprocess, source: Any) -> Any:
         looked.append(1)
-        return view(self, source)
+        return visible_image(self, source)
 
-    monkeypatch.setattr(Preprocess, "view", counted)
+    monkeypatch.setattr(Preprocess, "visible_image", counted)
     told: list[int] = []
     views = Views(dataset_of(images), preprocess, done=told.append)
     rows = np.array([39, 1, 1, 7])

@@ -44,7 +44,7 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
     ]
     assert list(data.images) == [tmp_path / each.name for each in data.samples]
     assert list(data.images[1:3]) == [tmp_path / "cat/10.jpg", tmp_path / "cat/old/1.webp"]
-    assert (data.task, data.source, data.left_out) == ("one", str(tmp_path), {})
+    assert (data.task, data.source, data.left_out) == ("single-label", str(tmp_path), {})
     assert read_data(str(tmp_path)).samples == data.samples
 
 
@@ -131,7 +131,7 @@ def test_targets_follow_the_classes_asked_for(tmp_path: Path) -> None:
     assert data.targets(["b", "z", "a"]).tolist() == [2, 0, 0]
     with pytest.raises(InputError, match=r"a/1\.jpg: class 'a' is unknown"):
         data.targets(["b", "z"])
-    marks = replace(data, task="several").targets(["b", "z", "a"])
+    marks = replace(data, task="multi-label").targets(["b", "z", "a"])
     assert marks.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
 
 
@@ -358,7 +358,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
     data = read_unlabelled(touch(tmp_path, "2.jpg", "10.jpg", "deep/er/1.png", "notes.txt"))
     assert [each.name for each in data.samples] == ["2.jpg", "10.jpg", "deep/er/1.png"]
     assert {each.labels for each in data.samples} == {()}
-    assert (data.classes, data.task) == ((), "several")
+    assert (data.classes, data.task) == ((), "multi-label")
     assert np.array_equal(data.targets(), np.zeros((3, 0)))
     with pytest.raises(InputError, match="no images in"):
         read_unlabelled(touch(tmp_path / "empty", "x.txt"))

@@ -68,9 +68,22 @@ def test_a_damaged_manifest_is_refused(text: str) -> None:
         Manifest.from_json(text)
 
 
-def test_a_newer_manifest_is_refused() -> None:
-    with pytest.raises(InputError, match="the manifest has format 2, expected 1"):
-        Manifest.from_json(ONE.to_json().replace('"format":1', '"format":2'))
+@pytest.mark.parametrize(
+    "other, remedy",
+    [(1, "it was made by an older one: start the run anew"), (3, "update vitrail"), ("'x'", "update vitrail")],
+)
+def test_a_manifest_of_another_format_is_refused(other: int | str, remedy: str) -> None:
+    text = ONE.to_json().replace('"format":2', f'"format":{json.dumps(other)}')
+    with pytest.raises(InputError, match=rf"^the manifest has format .*{other}.*, expected 2: {remedy}$"):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("task", ["one", "several", "", None])
+def test_a_task_that_is_none_is_refused(task: str | None) -> None:
+    """Format 1 called them "one" and "several": never guessed from the shape of the labels."""
+    text = ONE.to_json().replace('"task":"single-label"', f'"task":{json.dumps(task)}')
+    with pytest.raises(InputError, match="the manifest is damaged .*expected single-label or multi-label"):
+        Manifest.from_json(text)
 
 
 def test_the_same_data_have_no_differences() -> None:
@@ -93,7 +106,7 @@ def test_the_same_data_have_no_differences() -> None:
         (changed(2, group=""), "1 image changed group: 'dog/\\udcff.jpg' (p2 -> none)"),
         (replace(ONE, classes=("dog", "cat")), "classes changed: another order"),
         (replace(ONE, classes=("cat", "dog", "eel")), "classes changed: with 'eel'"),
-        (replace(ONE, task="multi-label"), "task changed: one -> several"),
+        (replace(ONE, task="multi-label"), "task changed: single-label -> multi-label"),
     ],
 )
 def test_every_change_is_told(new: Manifest, told: str) -> None:

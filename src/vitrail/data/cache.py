@@ -42,10 +42,10 @@ class UnreadableError(InputError):
 class Views:
     """What the network sees of every image of a data set, (C, H, W) each.
 
-    Of ordinary images `Preprocess.view`, 8-bit; of other bands `Preprocess.array`, float32. They are held in memory
-    if they take at most `limit` bytes, else on disk if `shelf` gives a folder and a digest of every image, else read
-    whenever they are asked for. A margin of 1.25 gives views 1.25 times as large, for crops to be cut from. Several
-    `threads` or `workers` (processes) read them faster, never differently.
+    Of ordinary images `Preprocess.visible_image`, 8-bit; of other bands `Preprocess.array`, float32. They are held in
+    memory if they take at most `limit` bytes, else on disk if `shelf` gives a folder and a digest of every image, else
+    read whenever they are asked for. A margin of 1.25 gives views 1.25 times as large, for crops to be cut from.
+    Several `threads` or `workers` (processes) read them faster, never differently.
     An image that cannot be read is an UnreadableError; give `skip` to be told of it and go on: its row then stands
     in `unreadable`, and asking for it is an error.
     """

@@ -11,6 +11,7 @@ from vitrail.checks import join_limited
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import InputError
 from vitrail.images import describe
+from vitrail.images.model_info import TASKS
 
 FORMAT: Final = 2
 _SPLITS = ("", *SPLITS)  # in the file, a split is its number here
@@ -61,7 +62,10 @@ class Manifest:
         try:
             plain = json.loads(text)
             if plain["format"] != FORMAT:
-                raise InputError(f"the manifest has format {plain['format']!r:.20}, expected {FORMAT}: update vitrail")
+                remedy = "it was made by an older one: start the run anew" if plain["format"] == 1 else "update vitrail"
+                raise InputError(f"the manifest has format {plain['format']!r:.20}, expected {FORMAT}: {remedy}")
+            if plain["task"] not in TASKS:
+                raise ValueError(f"task {plain['task']!r:.20}, expected {' or '.join(TASKS)}")
             classes = tuple(plain["classes"])
             labels = [[each] for each in plain["labels"]] if plain["task"] == "single-label" else plain["labels"]
             known = [(name,) for name in classes]  # shared, not one an image
