@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import vitrail
-from vitrail import doctor
+from cli.command_line import Line
+from vitrail.cli import doctor
 
 
 def test_versions_are_those_installed() -> None:
@@ -62,3 +63,13 @@ def test_from_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "requires", unknown)
     assert doctor.examine()["extras"] == {}
+
+
+def test_doctor(vit: Line) -> None:
+    report = vit("doctor", "--json").json
+    assert list(report) == ["versions", "machine", "extras"]
+    assert report["versions"]["vitrail"] == vitrail.__version__
+    assert report["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    text = vit("doctor").out
+    assert text.startswith("versions\n")
+    assert "'vitrail[" in text or "complete" in text

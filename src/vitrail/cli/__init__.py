@@ -1,4 +1,4 @@
-"""The command line: one function a verb. torch is imported inside the verbs, so that --help is quick."""
+"""The command line: one file a verb. torch is imported inside the verbs, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -9,22 +9,11 @@ import traceback
 
 import typer
 
-from vitrail.cli import (  # noqa: F401  (each joins its verbs)
-    judging,
-    learning,
-    looking,
-    seeing,
-    shipping,
-    speeding,
-    touring,
-    using,
-)
-from vitrail.cli.app import app
+from vitrail.cli.application import load_verbs
 from vitrail.cli.terminal import ReaderGone, complain
-from vitrail.cli.using import TARGETS
 from vitrail.errors import StoppedError, VitrailError
 
-__all__ = ["TARGETS", "app", "main"]
+__all__ = ["load_verbs", "main"]
 
 
 def main() -> None:
@@ -32,8 +21,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be text
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = load_verbs(arguments[0])(arguments, standalone_mode=False)
     except typer.TyperException as error:
         complain(error.format_message())
         code = 2

@@ -1,4 +1,4 @@
-"""What every verb prints with: lines, tables, bars and complaints; and the options that verbs share."""
+"""What every verb prints with: lines, tables, bars and complaints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 import typer
 from rich.console import Console
@@ -20,35 +20,6 @@ from rich.table import Table
 from vitrail.errors import ImageError, InputError
 
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
-CheckpointPath = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:fashion.")
-]
-RuntimePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="CHECKPOINT",
-        help="Weights of any known family: a file, a folder, vitrail:fashion; or an exported NAME.onnx, .xml or .pt2.",
-    ),
-]
-RuntimeName = Annotated[
-    str, typer.Option("--runtime", help="What answers for weights: eager (usual), packed, or packed-bf16.")
-]
-Override = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),
-]
-LeaveOut = Annotated[
-    list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
-]
-ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, and folders of them.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images in one pass.")]
-Threads = Annotated[int, typer.Option(min=1, help="Threads that read images while the network works.")]
-ScaledDecoding = Annotated[
-    bool,
-    typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
-]
 
 
 class Skipped:
@@ -104,19 +75,19 @@ def progress(total: int | None, beside_lines: bool = False) -> Iterator[Callable
 @contextmanager
 def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """A file to write to, there only when all of it is; names that are not text go in as they are."""
-    how: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+    encoding: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     # A pipe or a device cannot be replaced, and of a link it is what it points to.
-    place = Path(os.path.realpath(path))
-    part = place if place.exists() and not place.is_file() else place.with_name(f".vitrail-{os.getpid()}.part")
+    target = Path(os.path.realpath(path))
+    part = target if target.exists() and not target.is_file() else target.with_name(f".vitrail-{os.getpid()}.part")
     try:
-        with open(part, mode, **how) as file:
+        with open(part, mode, **encoding) as file:
             yield file
-        if part != place:
-            os.replace(part, place)
+        if part != target:
+            os.replace(part, target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        if part != place:
+        if part != target:
             with suppress(OSError):
                 part.unlink()
 
@@ -153,6 +124,12 @@ def print_json(value: dict[str, Any]) -> None:
     say(json.dumps(value))
 
 
+def say_files(paths: Iterable[Path]) -> None:
+    """Where the results are, a line each."""
+    for path in paths:
+        say(f"  {path}")
+
+
 def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
@@ -179,10 +156,3 @@ def size_of(count: float) -> str:
         count /= 1000
         units.pop(0)
     return f"{count:.4g} {units[0]}"
-
-
-def size_pair(text: str) -> tuple[int, int]:
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
-    return int(parts[0]), int(parts[-1])

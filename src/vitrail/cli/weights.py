@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from vitrail.cli.options import parse_settings
 from vitrail.cli.terminal import busy, complain, left_table, show
 from vitrail.errors import InputError
 
@@ -20,7 +21,7 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
     from vitrail.weights import load
 
     with busy(f"loading {path}"):
-        loaded = load(path, override=settings_of(override), leave_out=leave_out or ())
+        loaded = load(path, override=parse_settings(override), leave_out=leave_out or ())
     open_ = [each for each in loaded.provenance.settings if each.why not in ("given", "the tensors say so")]
     if open_ and loaded.provenance.family:
         told = "; ".join(f"{each.name} {each.value}" for each in open_)
@@ -34,7 +35,14 @@ def load_runtime(
     leave_out: list[str] | None = None,
     runtime: str = "",
     few: bool = False,
+    scaled_decoding: bool = False,
 ) -> Runtime:
+    """The runtime of that name; if asked for, it decodes large JPEGs at a part of their size."""
+    opened = _open(path, override, leave_out, runtime, few)
+    return _scaled(opened) if scaled_decoding else opened
+
+
+def _open(path: str, override: list[str] | None, leave_out: list[str] | None, runtime: str, few: bool) -> Runtime:
     """An exported file, without torch unless it is a .pt2; a packed network; or a checkpoint, packed if asked for."""
     from vitrail.inference import is_exported, open_exported
 
@@ -54,6 +62,19 @@ def load_runtime(
     return loaded if runtime in ("", "eager") else _told(packed(loaded, runtime))
 
 
+def _scaled(opened: Runtime) -> Runtime:
+    from vitrail.images.model_info import Described
+
+    preprocess = replace(opened.preprocess, scaled_decoding=True)
+    if isinstance(opened, Described):
+        opened.about = replace(opened.about, preprocess=preprocess)
+        return opened
+    from vitrail.checkpoint import Checkpoint
+
+    assert isinstance(opened, Checkpoint)
+    return replace(opened, preprocess=preprocess)
+
+
 def _refuse_settings(
     path: str, how: str, override: list[str] | None, leave_out: list[str] | None, runtime: str
 ) -> None:
@@ -68,20 +89,6 @@ def _told(opened: Packed) -> Packed:
     for note in opened.notes:
         complain(note)
     return opened
-
-
-def settings_of(pairs: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE, where a value is JSON, or else text: heads=4, activation=relu, mean=[0.5,0.5,0.5]."""
-    found: dict[str, Any] = {}
-    for text in pairs or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InputError(f"--set: expected NAME=VALUE, got {text!r}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def show_settings(settings: Sequence[Setting]) -> None:

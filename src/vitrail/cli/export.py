@@ -1,4 +1,4 @@
-"""Verbs that ship: export."""
+"""The verb export: a file for another runtime, checked there."""
 
 from __future__ import annotations
 
@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.checks import join_limited
-from vitrail.cli.app import app
-from vitrail.cli.images import Unlabelled, images_for
-from vitrail.cli.terminal import (
-    AsJson,
-    CheckpointPath,
-    LeaveOut,
-    Override,
-    busy,
-    complain,
-    print_json,
-    say,
-    show,
-    size_of,
-    table_of,
-)
+from vitrail.cli.application import app
+from vitrail.cli.budget_images import images_for
+from vitrail.cli.options import AsJson, CheckpointPath, LeaveOut, Override, Unlabelled
+from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
 
@@ -36,8 +25,8 @@ if TYPE_CHECKING:
     from vitrail.quantisation.quantiser import Quantised
 
 
-@app.command()
-def export(
+@app.command("export")
+def export_checkpoint(
     checkpoint: CheckpointPath,
     out: Annotated[
         Path,
@@ -67,7 +56,7 @@ def export(
 
     OUT as NAME.safetensors is a packed network for this machine's processor.
     """
-    from vitrail.exporters.exporter import export as run
+    from vitrail.exporters.exporter import export
 
     if int8 and bf16:
         raise InputError("--int8 and --bf16: choose one of them")
@@ -82,72 +71,72 @@ def export(
 
         check_place(out)
     loaded = load_checkpoint(checkpoint, override, leave_out)
-    small = None
+    quantised = None
     if int8 or bf16:
         from vitrail.quantisation.quantiser import quantise
 
         source = images_for(loaded, checkpoint, data, unlabelled)
-        small = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
+        quantised = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
     elif data or unlabelled or symmetric:
         raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
     if out.suffix == ".safetensors":
         if to or dynamic_size or as_bytes or resize_inside or symmetric:
             raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
-        _write_packed(loaded, small, out, as_json)
+        _write_packed(loaded, quantised, out, as_json)
         return
-    made: list[Quantised] = []
+    measured_files: list[Quantised] = []
     with busy(f"exporting {checkpoint}"):
-        report = run(
-            loaded if small is None else small.checkpoint,
+        report = export(
+            loaded if quantised is None else quantised.checkpoint,
             out,
             to=to,
             dynamic_size=dynamic_size,
             pixels="bytes" if as_bytes or resize_inside else "float",
             resize_inside=resize_inside,
-            int8=None if small is None or small.runtime.plan is None else small.runtime.plan.int8,
+            int8=None if quantised is None or quantised.runtime.plan is None else quantised.runtime.plan.int8,
             symmetric=symmetric,
-            bf16=small is not None and small.rest == "bf16" and out.suffix == ".xml",
-            measure=None if small is None else _measuring(small, made),
+            bf16=quantised is not None and quantised.rest == "bf16" and out.suffix == ".xml",
+            measure=None if quantised is None else _measuring(quantised, measured_files),
         )
     if as_json:
-        print_json(report.to_dict() | ({each.runtime.precision: each.to_dict() for each in made}))
+        print_json(report.to_dict() | ({each.runtime.precision: each.to_dict() for each in measured_files}))
         return
-    for each in made:
+    for each in measured_files:
         _show(each)
     _tell(report)
 
 
-def _write_packed(loaded: Checkpoint, small: Quantised | None, out: Path, as_json: bool) -> None:
+def _write_packed(loaded: Checkpoint, quantised: Quantised | None, out: Path, as_json: bool) -> None:
     from vitrail.packed.packed_file import save_packed
     from vitrail.packed.packed_runtime import Packed
 
-    runtime = Packed(loaded) if small is None else small.runtime
-    measured = {} if small is None else small.to_dict()
-    save_packed(runtime, loaded if small is None else small.checkpoint, out, measured)
+    runtime = Packed(loaded) if quantised is None else quantised.runtime
+    measured = {} if quantised is None else quantised.to_dict()
+    save_packed(runtime, loaded if quantised is None else quantised.checkpoint, out, measured)
     for note in runtime.notes:
         complain(note)
     size = out.stat().st_size
     if as_json:
         print_json({"out": str(out), "format": "packed", "bytes": size, "precision": runtime.precision} | measured)
         return
-    if small is not None:
-        _show(small)
+    if quantised is not None:
+        _show(quantised)
     say(f"written           {out} (packed {runtime.precision}, {size_of(size)}); opened again, it answers the same")
     say(f"try it            vitrail predict {out} IMAGE")
 
 
-def _measuring(small: Quantised, made: list[Quantised]) -> Callable[[Exported], Mapping[str, Any]]:
+def _measuring(quantised: Quantised, measured_files: list[Quantised]) -> Callable[[Exported], Mapping[str, Any]]:
     """Judges a file by itself, on the same images and under the same budget; what it is worth goes into the file."""
 
     def measure(opened: Exported) -> Mapping[str, Any]:
-        made.append(small.in_file(opened))
-        return made[-1].to_dict()
+        measured_files.append(quantised.in_file(opened))
+        return measured_files[-1].to_dict()
 
     return measure
 
 
-def _show(small: Quantised) -> None:
-    before, after = small.before, small.after
+def _show(quantised: Quantised) -> None:
+    before, after = quantised.before, quantised.after
     drop = after.judged.drop
     table = table_of("", "before", "after")
     for name, old, new in (
@@ -156,19 +145,21 @@ def _show(small: Quantised) -> None:
         ("same answers, %", "", f"{100 * after.judged.agreement:.2f}"),
         ("ms an image", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
         (
-            "weights in memory" if small.by == "packed" else "weights, file",
+            "weights in memory" if quantised.by == "packed" else "weights, file",
             *map(size_of, (before.weights, after.weights)),
         ),
     ):
         table.add_row(name, old, new)
     show(table)
-    how = "packed" if small.by == "packed" else f"by {small.by}"
-    say(f"speed             {small.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %")
-    layers = 0 if small.runtime.plan is None else len(small.runtime.plan.int8)
+    how = "packed" if quantised.by == "packed" else f"by {quantised.by}"
+    say(
+        f"speed             {quantised.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %"
+    )
+    layers = 0 if quantised.runtime.plan is None else len(quantised.runtime.plan.int8)
     if layers:
-        kept = join_limited([each.name for each in small.kept], ", ")
+        kept = join_limited([each.name for each in quantised.kept], ", ")
         say(f"int8              {layers} layers; in higher precision: {kept or 'none'}")
-    say(f"images          {small.words}")
+    say(f"images          {quantised.words}")
 
 
 def _percent(score: Score) -> str:

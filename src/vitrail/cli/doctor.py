@@ -1,4 +1,4 @@
-"""doctor: what this machine has, and what is missing."""
+"""The verb doctor: what this machine has, and what is missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ import platform
 import re
 
 from vitrail import __version__
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson
+from vitrail.cli.terminal import print_json, say
+
+
+@app.command("doctor")
+def report_machine(as_json: AsJson = False) -> None:
+    """Say what this machine has: versions, devices, what is missing."""
+    report = examine()
+    if as_json:
+        print_json(report)
+        return
+    for section, values in report.items():
+        say(section)
+        for name, value in values.items():
+            say(f"  {name:<16} {value}")
 
 
 def examine() -> dict[str, dict[str, str]]:
@@ -16,10 +32,10 @@ def examine() -> dict[str, dict[str, str]]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"vitrail": __version__, "python": platform.python_version()}
+    versions = {"vitrail": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "pillow", "safetensors", "typer", "rich"):
-        found[name] = _version(name) or "missing: pip install vitrail"
-    return found
+        versions[name] = _version(name) or "missing: pip install vitrail"
+    return versions
 
 
 def _machine() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Verbs that look: models, inspect, doctor."""
+"""The verb inspect: what a network is, what it costs, how its weights were read."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrail.cli.app import app
-from vitrail.cli.terminal import (
-    AsJson,
-    LeaveOut,
-    Override,
-    busy,
-    left_table,
-    print_json,
-    say,
-    short,
-    show,
-    size_of,
-    size_pair,
-    table_of,
-)
-from vitrail.cli.weights import settings_of, show_settings
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings, parse_size
+from vitrail.cli.terminal import busy, left_table, print_json, say, short, show, size_of, table_of
+from vitrail.cli.weights import show_settings
 from vitrail.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -35,43 +23,8 @@ if TYPE_CHECKING:
     from vitrail.network.config import ViTConfig
 
 
-@app.command()
-def models(as_json: AsJson = False) -> None:
-    """List the presets with their sizes."""
-    from vitrail.insight.cost import count_parameters
-    from vitrail.network.presets import PRESETS
-    from vitrail.network.surgery import build_empty
-
-    rows: list[dict[str, Any]] = []
-    for name, config in PRESETS.items():
-        rows.append(
-            {
-                "name": name,
-                "parameters": count_parameters(build_empty(config)),
-                "width": config.width,
-                "depth": config.depth,
-                "heads": config.heads,
-                "mlp_width": config.mlp_width,
-                "patch": list(config.cell),
-                "image_size": list(config.image_size),
-                "tokens": config.tokens,
-                "classes": config.classes,
-            }
-        )
-    if as_json:
-        print_json({"models": rows})
-        return
-    table = table_of("name", "parameters", "width/depth/heads/mlp", "patch", "image", "tokens", "classes")
-    for row in rows:
-        shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
-        sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
-        table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
-    show(table)
-    say(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
-
-
-@app.command()
-def inspect(
+@app.command("inspect")
+def inspect_model(
     what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights of any known family, or a preset.")],
     size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
@@ -89,7 +42,7 @@ def inspect(
         raise InputError("--images and --data are looked at for figures: name a folder for them with --figures")
 
     config, about, used, provenance = _described(what, override, leave_out)
-    image_size = size_pair(size) if size else used
+    image_size = parse_size(size) if size else used
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
     drawn = _drawn(what, figures, images or [], data, override, leave_out) if figures is not None else None
@@ -132,21 +85,6 @@ def inspect(
         say(f"figures           {drawn.page}")
 
 
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Say what this machine has: versions, devices, what is missing."""
-    from vitrail.doctor import examine
-
-    report = examine()
-    if as_json:
-        print_json(report)
-        return
-    for section, values in report.items():
-        say(section)
-        for name, value in values.items():
-            say(f"  {name:<16} {value}")
-
-
 def _drawn(
     what: str, to: Path, images: list[Path], data: str, override: list[str] | None, leave_out: list[str] | None
 ) -> Portrait:
@@ -160,7 +98,7 @@ def _drawn(
 
     if what in PRESETS:
         raise InputError(f"{what} is a preset, without weights: --figures needs a checkpoint")
-    loaded = load(what, override=settings_of(override), leave_out=leave_out or ())
+    loaded = load(what, override=parse_settings(override), leave_out=leave_out or ())
     sources: Sequence[Source] = find_images(images) if images else ()
     labelled: Batches = ()
     if data:
@@ -187,7 +125,7 @@ def _described(
         raise InputError(f"no checkpoint file and no preset {what!r}: {hint}")
     from vitrail.weights import load
 
-    loaded = load(what, override=settings_of(override), leave_out=leave_out or ())
+    loaded = load(what, override=parse_settings(override), leave_out=leave_out or ())
     about = loaded.describe()
     origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
     for name in ("config", "format", "provenance", "decoder"):

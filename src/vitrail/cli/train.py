@@ -1,38 +1,26 @@
-"""Verbs that learn: train and rerun."""
+"""The verb train: images to a checkpoint, honest numbers and a report."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import statistics
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.app import app
-from vitrail.cli.terminal import AsJson, command_line, complain, left_table, print_json, say, show, size_pair, table_of
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson, Data, parse_size
+from vitrail.cli.terminal import command_line, left_table, print_json, say, show
+from vitrail.cli.training_progress import report_run, train_with_bar, training_bar
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
-    from vitrail.training import Options, Run, Watch
-
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="Class folders, split folders, a CSV table, idx or npz arrays, CIFAR's files, or vitrail:fashion.",
-    ),
-]
+    from vitrail.training import Options
 
 
-@app.command()
-def train(
+@app.command("train")
+def train_model(
     data: Data,
     model: Annotated[str, typer.Option(help="A preset to train from scratch; by default a small network.")] = "",
     start: Annotated[str, typer.Option("--from", metavar="CHECKPOINT", help="Weights to fine-tune.")] = "",
@@ -83,7 +71,7 @@ def train(
         epochs=epochs,
         minutes=minutes,
         batch=batch,
-        size=size_pair(size) if size else None,
+        size=parse_size(size) if size else None,
         limit=limit,
         lr=lr,
         patience=patience,
@@ -109,61 +97,7 @@ def train(
     if seeds > 1:
         _several(data, options, seeds, as_json)
         return
-    report_run(train_watched(data, options), as_json)
-
-
-@app.command()
-def rerun(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    to: Annotated[Path | None, typer.Option("--out", help="The folder of runs; by default the same.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Repeat a run from its record, and say whether the result is the same, bit for bit."""
-    from vitrail.training import repeated
-
-    with _watching() as watch:
-        found = repeated(run, to, watch)
-    if as_json:
-        print_json({"same": found.same, "differences": list(found.differences), **found.run.to_dict()})
-        return
-    report_run(found.run, False)
-    say(f"the same bits as {run}" if found.same else f"NOT the same as {run}: {'; '.join(found.differences)}")
-
-
-def train_watched(data: str, options: Options) -> Run:
-    """A training with a bar."""
-    from dataclasses import replace
-
-    from vitrail.training import run
-
-    with _watching() as watch:
-        return run(data, replace(options, watch=watch))
-
-
-def report_run(result: Run, as_json: bool) -> None:
-    """The results, and where they are."""
-    if as_json:
-        print_json(result.to_dict())
-        return
-    found = result.evaluation
-    table = table_of("", found.split, "95 % interval")
-    for stage in result.stages:
-        table.add_row(stage.name, f"{100 * stage.score.value:.1f} %", _interval(stage.score))
-    for name, score in found.scores.items():
-        factor = 1 if name == "loss" else 100
-        unit = "" if name == "loss" else " %"
-        digits = 3 if name == "loss" else 1
-        table.add_row(name, f"{factor * score.value:.{digits}f}{unit}", _interval(score, factor, digits))
-    show(table)
-    since = " since it went on" if result.resumed else ""
-    say(f"{result.steps} steps; {result.seconds:.0f} s{since}")
-    say(f"checkpoint        {result.best}")
-    say(f"report            {result.folder / 'report.html'}")
-    say(f"try it            vitrail predict {shlex.quote(str(result.best))} IMAGE")
-
-
-def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
-    return f"{factor * score.low:.{digits}f} to {factor * score.high:.{digits}f}"
+    report_run(train_with_bar(data, options), as_json)
 
 
 def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
@@ -173,7 +107,7 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
     base = options.name or re.sub(r"[^\w.+=-]", "-", Path(data.removeprefix("vitrail:")).stem).strip("-.") or "run"
     runs = []
     for seed in range(options.seed, options.seed + seeds):
-        runs.append(train_watched(data, replace(options, seed=seed, name=f"{base}-seed{seed}", finished=True)))
+        runs.append(train_with_bar(data, replace(options, seed=seed, name=f"{base}-seed{seed}", finished=True)))
     key = "top1" if "top1" in runs[0].evaluation.scores else "mean_ap"
     values = [each.evaluation.scores[key].value for each in runs]
     mean, spread = statistics.mean(values), statistics.stdev(values)
@@ -191,25 +125,25 @@ def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: boo
     """What can be known before a run: what the linter says, the rates of the layers, or a rate that suits."""
     from vitrail.training.dry_run import trial
 
-    with _watching() as watch:
-        found = trial(data, options, rates=show_lr, search=find_lr, tell=watch.tell)
+    with training_bar() as watch:
+        outcome = trial(data, options, rates=show_lr, search=find_lr, tell=watch.tell)
     if as_json:
-        print_json(found.to_dict())
+        print_json(outcome.to_dict())
         return
-    for each in found.findings:
+    for each in outcome.findings:
         say(f"{each.level:<8} {each.message}")
-    if not found.findings:
+    if not outcome.findings:
         say("nothing is known against this recipe")
     if show_lr:
         table = left_table("layer", "parameters", "learning rate", "weight decay")
-        for rate in found.rates:
+        for rate in outcome.rates:
             table.add_row(rate.name, f"{rate.parameters:,}", f"{rate.lr:.3g}", f"{rate.weight_decay:g}")
         show(table)
     if find_lr:
-        say(f"suggested         --lr {found.suggested:.2g}")
-        for path in found.files:
+        say(f"suggested         --lr {outcome.suggested:.2g}")
+        for path in outcome.files:
             say(f"plot              {path}")
-    if any(each.level == "error" for each in found.findings):
+    if any(each.level == "error" for each in outcome.findings):
         raise typer.Exit(2)
 
 
@@ -221,41 +155,3 @@ def _of_run(resume: str, name: str) -> tuple[Path, str]:
     if not (folder / "config.json").is_file():
         raise InputError(f"--resume: {resume} is no run: expected a folder with a config.json")
     return folder.parent, folder.name
-
-
-@contextmanager
-def _watching() -> Iterator[Watch]:
-    """A bar with the time left on stderr, where somebody watches; what has to be told goes above it."""
-    from vitrail.training import Watch
-
-    console = Console(stderr=True, highlight=False)
-    bar = Progress(
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("", total=None)
-        score = ""
-
-        def step(done: int, steps: int, loss: float) -> None:
-            bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}{score}")
-
-        def epoch(row: dict[str, Any]) -> None:
-            nonlocal score
-            if "val_score" in row:
-                score = f", validation {100 * row['val_score']:.1f} %"
-            seconds = row["seconds"]
-            times = f"{seconds['compute']:.1f} s computing, {seconds['data']:.1f} s waiting for images"
-            complain(f"epoch {row['epoch']}: loss {row['loss']:.3f}{score}; {times}")
-            share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
-            if share > 0.3 and row["epoch"] <= 3:
-                waiting = f"{100 * share:.0f} % of the time goes into waiting for images"
-                complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
-
-        yield Watch(tell=complain, step=step, epoch=epoch)

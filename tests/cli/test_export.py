@@ -1,81 +1,118 @@
-"""The verbs optimize, bench, and export under a budget, as typed."""
+"""The verb export, and the verbs that take what it wrote."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import vitrail
+from cli.command_line import Line, typed
+from shipping import small
 from shipping.conftest import operators_read_once
-from shipping.packs import checkpoint, labelled, make_images
-from vitrail.cli import app, shipping, speeding
-from vitrail.cli.weights import load_runtime
+from vitrail.cli import export
 from vitrail.errors import InputError
 from vitrail.evaluation import Score
 from vitrail.exporters import exporter as exporting
 from vitrail.inference import Exported, open_exported
 from vitrail.inference.exported import SUFFIXES
-from vitrail.packed import packed_runtime as packed
-from vitrail.quantisation import quantiser as quantising
 from vitrail.quantisation.accuracy_budget import Judge, Judged
 from vitrail.quantisation.calibration import Sensitive
 from vitrail.quantisation.quantiser import Measured
-from vitrail.shipping import benchmark as benching
-from vitrail.shipping import optimizer as optimising
-from vitrail.shipping.benchmark import Alone
 
 __all__ = ["operators_read_once"]  # a fixture
 
-RUN = CliRunner()
+pytestmark = pytest.mark.usefixtures("fixed_times")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A checkpoint, labelled images in folders, and others without labels."""
-    made = checkpoint()
-    vitrail.save(made, tmp_path / "net.safetensors")
-    data = labelled(made, 72, train=24, val=48)
-    for number, sample in enumerate(data.samples):
-        folder = tmp_path / "data" / sample.split / sample.labels[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.asarray(data.images[number])).save(folder / f"{number}.png")
-    for split in ("train", "val"):
-        for name in made.classes:
-            (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
-    (tmp_path / "loose").mkdir()
-    for number, image in enumerate(make_images(40, seed=5)):
-        Image.fromarray(image).save(tmp_path / "loose" / f"{number}.png")
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("export")
+    vitrail.save(small.checkpoint(), place / "a.safetensors")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)).save(place / "a.png")
+    return place
 
 
-@pytest.fixture(autouse=True)
-def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No clock decides: the network takes 6 ms, what was made of it 1.5; int8 wins a race."""
-    times = {"eager": 2.0, "fp32": 1.0, "bf16": 1.5, "int8": 0.5}
-    took = {"before": 6.0, "after": 1.5}
-    monkeypatch.setattr(quantising, "latencies", lambda runtimes, batch: took)
-    monkeypatch.setattr(
-        optimising,
-        "interleaved",
-        lambda calls, rounds: {way: times.get(way.runtime, times[way.precision]) for way in calls},
+def test_export_says_what_it_checked(vit: Line, folder: Path) -> None:
+    said = vit("export", folder / "a.safetensors", folder / "a.onnx")
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0].startswith(f"written           {folder / 'a.onnx'} (onnx, ")
+    assert lines[1:3] == [
+        "input             img: float32 (batch, 3, 32, 32)",
+        "outputs           logits, embedding, probs",
+    ]
+    assert [line.split()[:3] for line in lines[4:7]] == [
+        ["1", "image", "32x32"],
+        ["3", "images", "32x32"],
+        ["16", "images", "32x32"],
+    ]
+    assert lines[-1] == f"try it            vitrail predict {folder / 'a.onnx'} IMAGE"
+
+    ours = vit("predict", folder / "a.safetensors", folder / "a.png", "--json").json["predictions"][0]
+    theirs = vit("predict", folder / "a.onnx", folder / "a.png", "--json").json
+    assert theirs["calibrated"] is True
+    assert theirs["predictions"][0]["labels"] == ours["labels"]
+    assert theirs["predictions"][0]["probabilities"] == pytest.approx(ours["probabilities"], abs=1e-5)
+    vectors = [
+        vit("embed", folder / name, folder / "a.png", "--json").json["embeddings"]
+        for name in ("a.safetensors", "a.onnx")
+    ]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-4)
+
+
+def test_export_for_machines(vit: Line, folder: Path) -> None:
+    said = vit("export", folder / "a.safetensors", folder / "b.pt2", "--to", "torch", "--bytes", "--json").json
+    assert (said["format"], said["inputs"]) == ("torch", {"img": "uint8 (batch, 32, 32, 3)"})
+    assert said["bytes"] == (folder / "b.pt2").stat().st_size
+    assert len(said["checks"]) == 3
+    assert max(each["difference"] for each in said["checks"]) == said["largest_difference"] < 1e-4
+    assert said["pixels"] == {"largest": 0.0, "share": 0.0}
+    assert json.dumps(said)
+    labels = [
+        vit("predict", folder / name, folder / "a.png", "--json").json["predictions"][0]["labels"]
+        for name in ("b.pt2", "a.safetensors")
+    ]
+    assert labels[0] == labels[1]
+
+
+def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:
+    assert "expected NAME.onnx" in vit.mistake("export", folder / "a.safetensors", folder / "a.tflite")
+    assert "no exported file" in vit.mistake("predict", folder / "none.onnx", folder / "a.png")
+    (folder / "bad.onnx").write_bytes(b"x" * 200)
+    assert "no checksum at its end" in vit.mistake("embed", folder / "bad.onnx", folder / "a.png", "--json")
+
+
+def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> None:
+    vitrail.packed.packed_file.save_packed(
+        vitrail.packed.packed_runtime.Packed(made := small.checkpoint()), made, folder / "fast.safetensors"
     )
-    monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: dict.fromkeys(calls, 0.25))
-    monkeypatch.setattr(benching, "_alone", lambda path: Alone(1.5, 7_000_000, 1_234))
+    for name, how in (("none.onnx", "exported"), ("fast.safetensors", "packed")):
+        for words in (("--set", "heads=4"), ("--leave-out", "head"), ("--runtime", "eager")):
+            said = vit.mistake("predict", folder / name, folder / "a.png", *words)
+            assert f"{folder / name} is {how}: it is as it is, so --set, --leave-out and --runtime" in said
 
 
-def typed(*words: object) -> str:
-    ran = RUN.invoke(app, [str(each) for each in words])
-    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
-        raise ran.exception
-    assert ran.exit_code == 0, ran.output
-    return ran.stdout
+@pytest.mark.row("DL.7")
+def test_a_video_through_an_exported_file_gives_what_the_network_says(vit: Line, folder: Path, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.mjpeg"
+    dice = np.random.default_rng(4)
+    with open(clip, "wb") as stream:
+        for _ in range(3):
+            Image.fromarray(dice.integers(0, 256, (40, 50, 3), np.uint8)).save(stream, "JPEG")
+    vit("export", folder / "a.safetensors", tmp_path / "video.onnx")
+    one, other = (
+        vit("predict", file, clip, "--json").json["predictions"]
+        for file in (folder / "a.safetensors", tmp_path / "video.onnx")
+    )
+    assert [row["path"] for row in one] == [f"{clip}#{number}" for number in range(3)]
+    for ours, theirs in zip(one, other, strict=True):
+        assert (ours["path"], ours["labels"]) == (theirs["path"], theirs["labels"])
+        np.testing.assert_allclose(ours["probabilities"], theirs["probabilities"], atol=1e-5)
 
 
 def test_export_in_int8_under_a_budget(place: Path) -> None:
@@ -150,51 +187,6 @@ def test_export_packed_and_bf16(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert open_exported(place / "half.xml").contents.measurements == told["bf16"]
 
 
-def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("optimize", place / "net.safetensors", "--data", place / "loose", "--unlabelled", "--max-drop", 30)
-    for extra in ("openvino", "onnxscript"):  # quicker
-        monkeypatch.setitem(sys.modules, extra, None)
-    told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
-    assert "times eager" in told
-    [best] = [line for line in told.splitlines() if line.endswith("best")]
-    assert best.split()[:6] == ["packed", "int8", "4", "1", "60", "4.00"]
-    assert (place / "plot.png").is_file()
-    assert (place / "best.safetensors").is_file()
-
-
-@pytest.mark.row("P.13")
-def test_bench_prints_its_table(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # measuring it takes seconds
-    told = typed("bench", place / "net.safetensors", "--batch", "1,2", "--runtimes", "packed fp32", "--rounds", 1)
-    assert "largest batch for the memory free now" in told
-    assert "limit, GFLOP/s of a large product: fp32 100, int8 400" in told
-    rows = [line.split() for line in told.splitlines() if line.startswith("packed fp32")]
-    assert [row[3:7] for row in rows] == [["1", "250", "4", "1.00"], ["2", "250", "8", "1.00"]]
-    assert [row[-4:] for row in rows] == [["1.50", "7", "MB", "1,234"]] * 2
-    plain = json.loads(
-        typed("bench", place / "net.safetensors", "--batch", 1, "--runtimes", "eager", "--rounds", 1, "--json")
-    )
-    assert [each["runtime"] for each in plain["rows"]] == ["eager"]
-
-
-def test_predict_by_a_packed_runtime(place: Path) -> None:
-    image = place / "loose" / "7.png"
-    one, other = (
-        json.loads(typed("predict", place / "net.safetensors", image, "--runtime", name, "--json"))["predictions"][0]
-        for name in ("eager", "packed")
-    )
-    assert one["labels"] == other["labels"]
-    np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-5)
-
-
-def test_what_a_packed_runtime_lacks_is_told(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(packed, "has_bf16_units", lambda: False)
-    load_runtime(str(place / "net.safetensors"), runtime="packed-bf16")
-    assert "vitrail: this processor has no bf16 units: bf16 halves the memory here" in capsys.readouterr().err
-
-
 def test_what_was_lost_is_told_before_beside_after(capsys: pytest.CaptureFixture[str]) -> None:
     """By fixed numbers; which layers stay is said where some are int8."""
     before, after = (
@@ -204,7 +196,7 @@ def test_what_was_lost_is_told_before_beside_after(capsys: pytest.CaptureFixture
     plan = SimpleNamespace(int8={"a": (0, 1), "b": (0, 1)})
     made = SimpleNamespace(before=before, after=after, by="packed", speed=4.0, words="48 judged it")
     made.kept, made.runtime = [Sensitive("head", 0.5)], SimpleNamespace(plan=plan)
-    shipping._show(made)  # type: ignore[arg-type]
+    export._show(made)  # type: ignore[arg-type]
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:]] == [
         "accuracy, % 90.00 (80.00 to 100.00) 85.00 (75.00 to 100.00)",
         "points lost +5.00 (-1.00 to +9.00)",
@@ -215,13 +207,6 @@ def test_what_was_lost_is_told_before_beside_after(capsys: pytest.CaptureFixture
         "int8 2 layers; in higher precision: head",
         "images 48 judged it",
     ]
-
-
-def test_numbers_are_whole_and_from_1_and_no_number_twice() -> None:
-    assert speeding._numbers("--batch", "1, 16,1,99999") == (1, 16, 99_999)
-    for wrong in ("0", "1,0", "", "1,,2", "-1", "1.5", "100000", "²"):
-        with pytest.raises(InputError, match="--batch: expected whole numbers like 1,16, got"):
-            speeding._numbers("--batch", wrong)
 
 
 @pytest.mark.parametrize(

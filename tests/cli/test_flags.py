@@ -23,9 +23,8 @@ import typer
 from PIL import Image
 
 import vitrail
-import vitrail.doctor
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance
-from vitrail.cli import app, touring
+from vitrail.cli import demo, doctor, load_verbs
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
 from vitrail.exporters.exporter import ExportReport
@@ -42,7 +41,7 @@ from vitrail.shipping.benchmark import Bench
 from vitrail.training.dry_run import Trial
 from vitrail.weights import ParityReport
 
-COMMAND: Any = typer.main.get_command(app)  # made once: it takes a tenth of a second
+COMMAND: Any = typer.main.get_command(load_verbs())  # made once: it takes a tenth of a second
 CONFIG = ViTConfig(image_size=16, patch_size=8, width=8, depth=1, heads=1, mlp_width=16, classes=2)
 HALF = Score(0.5, 0.4, 0.6)
 NET, SHOTS = "net.safetensors", "a.gif"
@@ -347,7 +346,7 @@ class Stage:
         self._insight()
         self._shipping()
         self.patch.setattr(presets, "PRESETS", {"vit-ti16": presets.PRESETS["vit-ti16"]})  # all take seconds
-        self.patch.setattr(vitrail.doctor, "examine", lambda: {"versions": {"vitrail": vitrail.__version__}})
+        self.patch.setattr(doctor, "examine", lambda: {"versions": {"vitrail": vitrail.__version__}})
 
     def __call__(self, *words: str) -> dict[str, Any]:
         """What was noted of a verb, with what it printed and wrote."""
@@ -554,11 +553,13 @@ class Stage:
         self.stand_in(cost_module, "estimate", estimate)
         self.stand_in(image_tour, "tour", walk)
         self.stand_in(glass, "window", window)
-        self.stand_in(touring, "_try", lambda run, to: [Prediction("a", ("cat",), (1.0,))])
-        self.stand_in(touring, "_explain", why)
+        self.stand_in(demo, "_try", lambda run, to: [Prediction("a", ("cat",), (1.0,))])
+        self.stand_in(demo, "_explain", why)
 
     def _shipping(self) -> None:
-        from vitrail.quantisation import accuracy_budget as judging
+        from vitrail.exporters import exporter
+        from vitrail.quantisation import accuracy_budget, quantiser
+        from vitrail.shipping import benchmark, optimizer
         from vitrail.shipping import search_plot as plots
 
         def own_answers(loaded: Any, images: list[Path]) -> Dataset:
@@ -585,11 +586,11 @@ class Stage:
             self.seen |= options
             return Bench((), {}, 1, ())
 
-        self.stand_in(judging, "self_labelled", own_answers)
-        self.stand_in(vitrail.shipping, "quantise", quantise)
-        self.stand_in(vitrail.shipping, "export", export)
-        self.stand_in(vitrail.shipping, "optimize", optimize)
-        self.stand_in(vitrail.shipping, "bench", bench)
+        self.stand_in(accuracy_budget, "self_labelled", own_answers)
+        self.stand_in(quantiser, "quantise", quantise)
+        self.stand_in(exporter, "export", export)
+        self.stand_in(optimizer, "optimize", optimize)
+        self.stand_in(benchmark, "bench", bench)
         self.stand_in(plots, "check_plot", lambda place: self.add("plots", f"checked {place}"))
         self.stand_in(plots, "save_plot", lambda found, place: self.add("plots", f"drawn {place}"))
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrail.cli.app import app
-from vitrail.cli.learning import report_run, train_watched
-from vitrail.cli.looking import show_walk
-from vitrail.cli.terminal import AsJson, command_line, print_json, say
+from vitrail.cli.application import app
+from vitrail.cli.inspect import show_walk
+from vitrail.cli.options import AsJson
+from vitrail.cli.terminal import command_line, print_json, say
+from vitrail.cli.training_progress import report_run, train_with_bar
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 SHOWN = 6  # test images that the trained network is shown
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def run_demo(
     to: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
     image: Annotated[Path | None, typer.Option(help="An image of yours instead.")] = None,
@@ -46,7 +47,7 @@ def demo(
         for file in result.files:
             say(f"  {file}")
         say(f"all on one page: {result.page}")
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "page": str(result.page),
         "files": [str(file) for file in result.files],
         "labels": result.prediction.labels,
@@ -59,21 +60,21 @@ def demo(
         run = _train(to, epochs)
         answers = _try(run, to)
         why = _explain(run, to, answers[0].path)
-        found |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers], "explained": str(why)}
+        summary |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers], "explained": str(why)}
         if not as_json:
             report_run(run, False)
             for each in answers:
                 say(f"{each.path}: {each.labels[0]} {100 * each.probabilities[0]:.1f} %" if each.labels else each.path)
             say(f"where the first answer comes from: {why}")
     if as_json:
-        print_json(found)
+        print_json(summary)
 
 
 def _train(to: Path, epochs: float) -> Run:
     from vitrail.training import Options
 
     options = Options(epochs=epochs, out=to, name="fashion", fresh=_is_finished(to), command=command_line())
-    return train_watched("vitrail:fashion", options)
+    return train_with_bar("vitrail:fashion", options)
 
 
 def _is_finished(to: Path) -> bool:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
     from vitrail.data.samples import Dataset
-
-Unlabelled = Annotated[
-    bool,
-    typer.Option("--unlabelled", help="DATA is a folder of any images; agreement with the network itself is kept."),
-]
 
 
 def images_for(loaded: Checkpoint, checkpoint: str, data: str, unlabelled: bool) -> Dataset:

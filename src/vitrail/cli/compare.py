@@ -1,0 +1,50 @@
+"""The verb compare: two models on the same images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson, Batch, Data, Split
+from vitrail.cli.terminal import command_line, complain, print_json, say, say_files, show, table_of
+from vitrail.cli.weights import load_runtime
+
+
+@app.command("compare")
+def compare_models(
+    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint, or an exported file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    data: Data,
+    split: Split = "",
+    to: Annotated[Path | None, typer.Option("--out", help="A folder for the page with the images that differ.")] = None,
+    batch: Batch = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two models on the same images, with a paired test."""
+    from vitrail.evaluation import compare
+    from vitrail.evaluation.report_files import write_comparison
+    from vitrail.evaluation.seen_images import data_for_both
+
+    one, other = load_runtime(first), load_runtime(second)
+    source = data_for_both(first, second, data, one.classes)
+    result = compare(one, other, source, split=split, batch=batch)
+    files = write_comparison(result, to, one, source, (first, second), command_line()) if to is not None else []
+    if as_json:
+        print_json(result.to_dict() | {"files": [str(each) for each in files]})
+        return
+    say(f"{len(result.a)} images of {result.a.source} ({result.a.split})")
+    for name, why in result.a.skipped:
+        complain(f"{name} is skipped: {why}")
+    table = table_of("", "A", "B")
+    for name, score in result.a.scores.items():
+        table.add_row(name, f"{score.value:.4f}", f"{result.b.scores[name].value:.4f}")
+    show(table)
+    say(f"right: both {result.both_right}, only A {result.only_a}, only B {result.only_b}, neither {result.both_wrong}")
+    say(
+        f"A - B             {100 * result.difference.value:+.2f} points, 95 % interval "
+        f"{100 * result.difference.low:+.2f} to {100 * result.difference.high:+.2f}; p = {result.p_value:.3g}"
+    )
+    say_files(files)

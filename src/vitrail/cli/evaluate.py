@@ -1,0 +1,76 @@
+"""The verb evaluate: how good a model is, with intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson, Batch, RuntimeName, RuntimePath, Split
+from vitrail.cli.terminal import (
+    command_line,
+    complain,
+    left_table,
+    print_json,
+    progress,
+    say,
+    say_files,
+    show,
+    table_of,
+)
+from vitrail.cli.weights import load_runtime
+from vitrail.errors import ImageError
+
+
+@app.command("evaluate")
+def evaluate_model(
+    checkpoint: RuntimePath,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Images with labels; of a run: its own, if left out.")
+    ] = "",
+    split: Split = "",
+    to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
+    batch: Batch = 64,
+    runtime: RuntimeName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
+    from vitrail.evaluation import evaluate
+    from vitrail.evaluation.seen_images import data_for
+
+    loaded = load_runtime(checkpoint, runtime=runtime)
+    source = data_for(checkpoint, data, loaded.classes)
+    with progress(len(source)) as done:
+        result = evaluate(loaded, source, split=split, batch=batch, skip=_skipped, done=done)
+    files: list[Path] = []
+    if to is not None:
+        from vitrail.evaluation.report_files import write_evaluation
+
+        files = write_evaluation(result, to, loaded, source, command_line())
+    if as_json:
+        print_json(result.to_dict() | {"files": [str(each) for each in files]})
+        return
+    say(f"{len(result.names)} images of {result.source} ({result.split})")
+    show_scores(result)
+    say_files(files)
+
+
+def show_scores(result: Any) -> None:
+    """Every score with its interval, and the classes that do worst."""
+    table = table_of("", "value", "95 % interval")
+    for name, score in result.scores.items():
+        table.add_row(name, f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}")
+    show(table)
+    worst = sorted(result.per_class, key=lambda each: each.f1)[:5]
+    names = left_table("weakest classes", "images", "precision", "recall", "f1")
+    for each in worst:
+        names.add_row(each.name, str(each.count), f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}")
+    show(names)
+    if result.skipped:
+        complain(f"{len(result.skipped)} images could not be read; the others are counted")
+
+
+def _skipped(name: str, error: ImageError) -> None:
+    complain(str(error))

@@ -1,0 +1,81 @@
+"""The verb optimize: the fastest way to answer within an accuracy budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitrail.cli.application import app
+from vitrail.cli.budget_images import images_for
+from vitrail.cli.options import AsJson, CheckpointPath, LeaveOut, Override, Unlabelled, name_after, parse_numbers
+from vitrail.cli.terminal import complain, print_json, say, show, table_of
+from vitrail.cli.weights import load_checkpoint
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command("optimize")
+def optimize_checkpoint(
+    checkpoint: CheckpointPath,
+    data: Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")] = "",
+    max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
+    to: Annotated[Path | None, typer.Option("--out", help="The file's name; its ending is that of what wins.")] = None,
+    goal: Annotated[str, typer.Option(help="throughput, or latency: images one by one.")] = "throughput",
+    batch: Annotated[str, typer.Option(help="Batch sizes to try.")] = "1,8,16",
+    merging: Annotated[bool, typer.Option(help="Try merging tokens.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="FILE.png: accuracy against speed of all that was tried.")] = None,
+    unlabelled: Unlabelled = False,
+    seed: Annotated[int, typer.Option(help="Which images calibrate and choose.")] = 0,
+    override: Override = None,
+    leave_out: LeaveOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest way to answer on this machine within an accuracy budget, and write it as one file."""
+    from vitrail.shipping.optimizer import optimize
+
+    if plot is not None:
+        from vitrail.shipping.search_plot import check_plot, save_plot
+
+        check_plot(plot)
+    loaded = load_checkpoint(checkpoint, override, leave_out)
+    out = to or Path(f"{name_after(checkpoint)}-fast")
+    source = images_for(loaded, checkpoint, data, unlabelled)
+    result = optimize(
+        loaded,
+        source,
+        out,
+        max_drop=max_drop,
+        goal=goal,
+        batches=parse_numbers("--batch", batch),
+        merging=merging,
+        seed=seed,
+        tell=complain,
+    )
+    if plot is not None:
+        save_plot(result, plot)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    table = table_of("way", "batch", "readers", "images/s", "times eager", "lost, points", "agree, %", "")
+    for tried in sorted(result.tried, key=lambda tried: -tried.rate):
+        table.add_row(
+            str(tried.way),
+            str(tried.batch),
+            str(tried.threads),
+            f"{tried.rate:.4g}",
+            f"{tried.rate / result.eager.rate:.2f}",
+            f"{tried.judged.drop.value:+.2f}",
+            f"{100 * tried.judged.agreement:.1f}",
+            "best" if tried == result.best else "" if tried.within else "over the budget",
+        )
+    show(table)
+    drop = result.reported.drop
+    say(
+        f"{result.best.way}, batch {result.best.batch}, {result.best.threads} reading: {result.speed:.2f} times the "
+        f"checkpoint as it is, from file to answer; {drop.value:+.2f} points lost (95 % interval {drop.low:+.2f} to "
+        f"{drop.high:+.2f}) on {result.reported.images} images"
+    )
+    say(f"{result.words}; written to {result.out}")

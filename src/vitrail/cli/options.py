@@ -1,0 +1,88 @@
+"""Arguments and options that verbs share, and what is read out of their text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitrail.errors import InputError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+CheckpointPath = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:fashion.")
+]
+RuntimePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Weights of any known family: a file, a folder, vitrail:fashion; or an exported NAME.onnx, .xml or .pt2.",
+    ),
+]
+RuntimeName = Annotated[
+    str, typer.Option("--runtime", help="What answers for weights: eager (usual), packed, or packed-bf16.")
+]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),
+]
+LeaveOut = Annotated[
+    list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
+]
+ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, and folders of them.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images in one pass.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that read images while the network works.")]
+ScaledDecoding = Annotated[
+    bool,
+    typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
+]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Class folders, split folders, a CSV table, idx or npz arrays, CIFAR's files, or vitrail:fashion.",
+    ),
+]
+BudgetData = Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")]
+MaxDrop = Annotated[float, typer.Option(help="Points of accuracy that may be lost.")]
+Split = Annotated[str, typer.Option(help="train, val, test or all; by default test, else val, else all.")]
+Unlabelled = Annotated[
+    bool,
+    typer.Option("--unlabelled", help="DATA is a folder of any images; agreement with the network itself is kept."),
+]
+
+
+def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE, where a value is JSON, or else text: heads=4, activation=relu, mean=[0.5,0.5,0.5]."""
+    settings: dict[str, Any] = {}
+    for text in pairs or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set: expected NAME=VALUE, got {text!r}")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) < 100_000 for part in parts):
+        raise InputError(f"{option}: expected whole numbers like 1,16, got {text!r}")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def name_after(checkpoint: str) -> str:
+    """A name for what is made of a checkpoint: of a run the run's, of a file the file's."""
+    path = Path(checkpoint.removeprefix("vitrail:"))
+    return path.name if path.is_dir() or not path.suffix else path.stem

@@ -1,0 +1,129 @@
+"""The verb predict: what is on images."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitrail.cli.application import app
+from vitrail.cli.options import (
+    AsJson,
+    Batch,
+    ImagePaths,
+    LeaveOut,
+    Override,
+    RuntimeName,
+    RuntimePath,
+    ScaledDecoding,
+    Threads,
+)
+from vitrail.cli.terminal import Skipped, print_json, progress, say, writing
+from vitrail.cli.weights import load_runtime
+from vitrail.errors import ImageError, InputError
+
+if TYPE_CHECKING:
+    from vitrail.images import Source
+    from vitrail.inference import Named, Prediction
+
+
+@app.command("predict")
+def predict_images(
+    checkpoint: RuntimePath,
+    images: ImagePaths,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
+    threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
+    batch: Batch = 16,
+    threads: Threads = 2,
+    every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of videos and animations, every Nth frame.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    scaled_decoding: ScaledDecoding = False,
+    runtime: RuntimeName = "",
+    override: Override = None,
+    leave_out: LeaveOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is on images: labels with probabilities. Of videos, on each frame."""
+    from vitrail.inference import find_images, predictions
+    from vitrail.inference.video import moves
+
+    if to is not None and to.suffix not in (".csv", ".json"):
+        raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
+    few = len(images) <= 2 and all(each.is_file() and not moves(each, animations=True) for each in images)
+    loaded = load_runtime(checkpoint, override, leave_out, runtime, few, scaled_decoding)
+    skipped = Skipped()
+    paths = find_images(images)
+    moving = {path for path in paths if moves(path, animations=every is not None)}
+    total = None if moving else len(paths)
+    in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
+    lines = to is None and not as_json
+    rows: list[dict[str, Any]] = []
+    count = 0
+    with (
+        writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
+        progress(total, beside_lines=lines) as done,
+        closing(predictions(loaded, _images(paths, moving, every or 1), top, batch, skipped, done, threads)) as answers,
+    ):
+        writer = csv.writer(table) if table is not None else None
+        if writer is not None:
+            writer.writerow(["path", "rank", "label", "probability"])
+        for answer in answers:
+            row = _row(answer, threshold)
+            count += 1
+            if in_full:
+                rows.append(row)
+            if writer is not None:
+                writer.writerows(_table_rows(row))
+            if lines:
+                _say_row(row)
+    result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
+    if to is not None and to.suffix == ".json":
+        with writing(to) as file:
+            json.dump(result, file, indent=1)
+    if as_json:
+        print_json(result)
+    elif to is not None:
+        say(f"{count} predictions written to {to}")
+    if loaded.temperature is not None and not as_json:
+        say("the probabilities are calibrated")
+    skipped.finish()
+
+
+def _images(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
+    """Every image, and every frame of what moves, called clip.mp4#120; what cannot be read stands as its error."""
+    from vitrail.inference import Named, frames
+
+    for path in paths:
+        if path not in moving:
+            yield path
+            continue
+        try:
+            for number, frame in enumerate(frames(path, every)):
+                yield Named(f"{path}#{number * every}", frame)
+        except ImageError as error:
+            yield Named(str(path), error)
+
+
+def _row(answer: Prediction, threshold: float) -> dict[str, Any]:
+    likely = [pair for pair in zip(answer.labels, answer.probabilities, strict=True) if pair[1] >= threshold]
+    return {"path": answer.path, "labels": [n for n, _ in likely], "probabilities": [p for _, p in likely]}
+
+
+def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:
+    for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
+        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}"]
+    if not row["labels"]:
+        yield [row["path"], "", "", ""]  # nothing sure enough, but not forgotten
+
+
+def _say_row(row: dict[str, Any]) -> None:
+    pairs = zip(row["labels"], row["probabilities"], strict=True)
+    answers = ", ".join(f"{name} {100 * p:.1f} %" for name, p in pairs)
+    say(f"{row['path']}: {answers or 'nothing above the threshold'}")

@@ -1,0 +1,76 @@
+"""The verb prune: the heads that matter least, cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.cli.application import app
+from vitrail.cli.options import AsJson, CheckpointPath, name_after
+from vitrail.cli.terminal import complain, print_json, say, show, table_of
+from vitrail.cli.weights import load_checkpoint
+from vitrail.errors import InputError
+
+
+@app.command("prune")
+def prune_checkpoint(
+    checkpoint: CheckpointPath,
+    data: Annotated[str, typer.Option(help="Images to rank heads on and to be judged by; of a run: its own.")] = "",
+    keep: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="The share of the heads to keep.")] = None,
+    max_drop: Annotated[float | None, typer.Option(min=0.0, help="Cut as many as lose at most so many points.")] = None,
+    channels: Annotated[bool, typer.Option("--channels", help="Cut MLP channels too, by the same share.")] = False,
+    way: Annotated[str, typer.Option(help="How heads are ranked: gradient, or ablation, which is slow.")] = "gradient",
+    tune: Annotated[float, typer.Option(min=0.0, metavar="EPOCHS", help="Train the smaller network a little.")] = 0.0,
+    to: Annotated[Path | None, typer.Option("--out", help="FILE.safetensors; usual: NAME-pruned.safetensors.")] = None,
+    split: Annotated[str, typer.Option(help="Which images judge it: test, val, train or all.")] = "",
+    seed: Annotated[int, typer.Option(help="Which images rank, and how tuning goes.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Cut the heads that matter least on your images, and say what that costs and gains."""
+    from vitrail.checkpoint import save
+    from vitrail.evaluation import data_for
+    from vitrail.insight import prune
+
+    out = to or Path(f"{name_after(checkpoint)}-pruned.safetensors")
+    if out.suffix != ".safetensors":
+        raise InputError(f"--out: expected FILE.safetensors, got {out.name!r}")
+    loaded = load_checkpoint(checkpoint, None, None)
+    source = data_for(checkpoint, data, loaded.classes)
+    result = prune(
+        loaded,
+        source,
+        keep=keep,
+        max_drop=max_drop,
+        channels=channels,
+        way=way,
+        tune=tune,
+        split=split,
+        seed=seed,
+        tell=complain,
+    )
+    save(result.checkpoint, out)
+    if as_json:
+        print_json(result.to_dict() | {"file": str(out)})
+        return
+    table = table_of("", "before", "cut", *(["tuned"] if tune else []), "change")
+    states = [result.before, result.cut, *([result.after] if tune else [])]
+    values = {
+        "accuracy, %" if loaded.task == "single-label" else "mean average precision, %": [
+            100 * each.accuracy.value for each in states
+        ],
+        "parameters, M": [each.parameters / 1e6 for each in states],
+        "GFLOPs": [2 * each.multiply_adds / 1e9 for each in states],
+    }
+    for name, row in values.items():
+        last = row[-1] - row[0]
+        change = f"{last:+.2f} points" if name.endswith("%") else f"{100 * last / row[0]:+.1f} %"
+        table.add_row(name, *(f"{value:.4g}" for value in row), change)
+    show(table)
+    say(f"speed             {result.speed:.2f} times, measured in turn")
+    cut = ", ".join(f"block {block}: {' '.join(map(str, heads))}" for block, heads in result.heads.items())
+    say(f"heads cut         {cut or 'none'}")
+    if channels:
+        say(f"channels cut      {result.channels} of every MLP")
+    say(f"judged by {result.split} images, ranked on {result.ranked_by}; written to {out}")

@@ -1,0 +1,91 @@
+"""A training as the command line shows it: a bar while it lasts, its numbers after it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitrail.cli.terminal import complain, print_json, say, show, table_of
+
+if TYPE_CHECKING:
+    from vitrail.training import Options, Run, Watch
+
+
+def train_with_bar(data: str, options: Options) -> Run:
+    """A training with a bar."""
+    from dataclasses import replace
+
+    from vitrail.training import run
+
+    with training_bar() as watch:
+        return run(data, replace(options, watch=watch))
+
+
+def report_run(result: Run, as_json: bool) -> None:
+    """The results, and where they are."""
+    if as_json:
+        print_json(result.to_dict())
+        return
+    evaluation = result.evaluation
+    table = table_of("", evaluation.split, "95 % interval")
+    for stage in result.stages:
+        table.add_row(stage.name, f"{100 * stage.score.value:.1f} %", _interval(stage.score))
+    for name, score in evaluation.scores.items():
+        factor = 1 if name == "loss" else 100
+        unit = "" if name == "loss" else " %"
+        digits = 3 if name == "loss" else 1
+        table.add_row(name, f"{factor * score.value:.{digits}f}{unit}", _interval(score, factor, digits))
+    show(table)
+    since = " since it went on" if result.resumed else ""
+    say(f"{result.steps} steps; {result.seconds:.0f} s{since}")
+    say(f"checkpoint        {result.best}")
+    say(f"report            {result.folder / 'report.html'}")
+    say(f"try it            vitrail predict {shlex.quote(str(result.best))} IMAGE")
+
+
+def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
+    return f"{factor * score.low:.{digits}f} to {factor * score.high:.{digits}f}"
+
+
+@contextmanager
+def training_bar() -> Iterator[Watch]:
+    """A bar with the time left on stderr, where somebody watches; what has to be told goes above it."""
+    from vitrail.training import Watch
+
+    console = Console(stderr=True, highlight=False)
+    bar = Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+        score = ""
+
+        def step(done: int, steps: int, loss: float) -> None:
+            bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}{score}")
+
+        def epoch(row: dict[str, Any]) -> None:
+            nonlocal score
+            if "val_score" in row:
+                score = f", validation {100 * row['val_score']:.1f} %"
+            seconds = row["seconds"]
+            times = f"{seconds['compute']:.1f} s computing, {seconds['data']:.1f} s waiting for images"
+            complain(f"epoch {row['epoch']}: loss {row['loss']:.3f}{score}; {times}")
+            share = seconds["data"] / max(seconds["data"] + seconds["compute"], 1e-9)
+            if share > 0.3 and row["epoch"] <= 3:
+                waiting = f"{100 * share:.0f} % of the time goes into waiting for images"
+                complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
+
+        yield Watch(tell=complain, step=step, epoch=epoch)

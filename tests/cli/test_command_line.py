@@ -1,0 +1,120 @@
+"""The line itself: exit codes, one line for a mistake, streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.command_line import Line, process
+from vitrail.cli.application import VERBS
+from vitrail.errors import StoppedError
+
+
+def test_mistyped_words_name_the_nearest(vit: Line) -> None:
+    assert "No such command 'modles'. Did you mean 'models'?" in vit.mistake("modles")
+    assert "--jsn" in (said := vit.mistake("models", "--jsn"))
+    assert "--json" in said
+    assert "CHECKPOINT" in vit.mistake("predict")
+    assert "--top" in vit.mistake("predict", "a", "b", "--top", "x")
+
+
+def test_help_and_nothing_at_all(vit: Line) -> None:
+    for arguments in ((), ("--help",)):
+        said = vit(*arguments)
+        assert said.code == 0
+        assert "predict" in said.out
+    assert "--threshold" in vit("predict", "--help").out
+
+
+def test_our_own_fault_is_exit_code_1(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("[red]oh[/red]\nno")
+
+    monkeypatch.setattr("vitrail.cli.doctor.examine", fail)
+    said = vit("doctor")
+    assert (said.code, said.out) == (1, "")
+    line = r"vitrail: internal error: ZeroDivisionError: [red]oh[/red]\nno (VITRAIL_DEBUG=1 shows where)"
+    assert said.err == line + "\n"
+    monkeypatch.setenv("VITRAIL_DEBUG", "1")
+    assert "Traceback" in vit("doctor").err
+
+
+def test_an_interrupt_is_130(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitrail.cli.doctor.examine", interrupt)
+    assert vit("doctor").code == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_run_ends_with_the_code_of_its_signal(
+    vit: Line, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def stop() -> None:
+        raise StoppedError("stopped at step 3", number)
+
+    monkeypatch.setattr("vitrail.cli.doctor.examine", stop)
+    said = vit("doctor")
+    assert (said.code, said.out, said.err) == (128 + number, "", "vitrail: stopped at step 3\n")
+
+
+def test_a_reader_that_leaves_early(file: Path, folder: Path) -> None:
+    """`vitrail inspect … | head -0`: silent, and no failure."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "vitrail", "inspect", str(file)]
+    with os.fdopen(write, "wb") as pipe:
+        run = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, timeout=600, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_in_a_process_of_its_own(file: Path, folder: Path) -> None:
+    """Exit code and streams are real ones, and a terminal that knows only ASCII does no harm."""
+    (folder / "1.png").rename(folder / "été.png")
+    run = process("predict", file, folder, "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert run.returncode == 2, run.stderr
+    assert [Path(row["path"]).name for row in json.loads(run.stdout)["predictions"]] == ["2.png", "10.png", "été.png"]
+    assert run.stderr.count(b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("train", "{photos}", "--recipe", "nope"), "no recipe 'nope'"),
+        (("train", "{photos}", "--epochs", "1", "--minutes", "1"), "epochs or minutes, not both"),
+        (("train", "{photos}/nowhere"), "no data in"),
+        (("train", "{photos}", "--resume", "nowhere"), "nowhere is no run"),
+        (("train", "{photos}", "--model", "vit-x"), "no preset 'vit-x'"),
+        (("train", "{photos}", "--device", "cuda"), "runs on the cpu and nowhere else yet, got 'cuda'"),
+        (("train", "{photos}", "--exclude", "none.csv"), "none.csv"),
+        (("evaluate", "vitrail:glass"), "does not know its data"),
+        (("rerun", "{photos}"), "is no finished run"),
+        (("audit", "{photos}/red/0.png"), "one image"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(
+    vit: Line, photos: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    given = [each.format(photos=photos) for each in arguments]
+    extra = ["--out", tmp_path / "out"] if arguments[0] != "audit" else []
+    said = vit(*given, *extra)
+    assert said.code == 2
+    assert said.out == ""
+    assert says in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
+
+
+def test_a_verb_that_is_typed_is_the_only_one_imported() -> None:
+    program = "import sys; from vitrail.cli import load_verbs; load_verbs(sys.argv[1]); print(*sys.modules)"
+    for typed, verbs in (("predict", {"predict"}), ("predct", set(VERBS)), ("--help", set(VERBS))):
+        run = subprocess.run([sys.executable, "-c", program, typed], capture_output=True, text=True, check=True)
+        imported = set(run.stdout.split())
+        assert {name for name in VERBS if f"vitrail.cli.{name}" in imported} == verbs
+        assert not imported & {"torch", "numpy", "PIL"}

@@ -1,0 +1,43 @@
+"""The verb embed."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+import vitrail
+from cli.command_line import Line
+
+
+def test_embed_to_files(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
+    vectors, table = tmp_path / "v.npy", tmp_path / "v.csv"
+    said = vit("embed", file, folder, "--out", vectors)
+    assert (said.code, said.out) == (2, f"3 vectors of 16 values written to {vectors}\n")  # one is broken
+    names = [str(folder / name) for name in ("1.png", "2.png", "10.png")]
+    expected = vitrail.embed(vitrail.load(file), names)
+    assert np.array_equal(np.load(vectors), expected)
+    assert (tmp_path / "v.txt").read_text().splitlines() == names
+    assert vit("embed", file, *names, "--out", table).code == 0
+    with open(table, encoding="utf-8", newline="") as opened:
+        rows = list(csv.reader(opened))
+    assert rows[0] == ["path", *map(str, range(16))]
+    assert [row[0] for row in rows[1:]] == names
+    assert np.array_equal(np.array([row[1:] for row in rows[1:]], np.float32), expected)
+    found = vit("embed", file, *names, "--json").json
+    assert found["paths"] == names
+    assert np.array_equal(np.array(found["embeddings"], np.float32), expected)
+    assert found["skipped"] == []
+
+
+def test_mistakes_of_embed(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
+    assert "give --out FILE.npy or FILE.csv, or --json" in vit.mistake("embed", file, folder)
+    assert "expected FILE.npy or FILE.csv" in vit.mistake("embed", file, folder, "--out", "x.json")
+    assert "no file or folder" in vit.mistake("embed", file, tmp_path / "none", "--json")
+    broken = vit("embed", file, folder / "3 broken.png", "--json")
+    assert (broken.code, broken.out) == (2, "")
+    (folder / "1.png").rename(folder / "line\nbreak.png")
+    out = tmp_path / "v.npy"
+    assert "a file name holds a line break" in vit.mistake("embed", file, folder / "line\nbreak.png", "--out", out)
+    assert vit("embed", file, folder / "line\nbreak.png", "--out", tmp_path / "v.csv").code == 0

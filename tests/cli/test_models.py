@@ -1,0 +1,29 @@
+"""The verb models."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.command_line import Line
+from vitrail.network.presets import PRESETS
+
+
+def test_models_lists_every_preset(vit: Line) -> None:
+    said = vit("models", "--json")
+    assert said.code == 0
+    rows = {row["name"]: row for row in said.json["models"]}
+    assert list(rows) == list(PRESETS)
+    assert rows["vit-b16"]["parameters"] == 86_567_656
+    assert rows["vit-b16"]["image_size"] == [224, 224]
+    assert (rows["vit-b16"]["width"], rows["vit-b16"]["depth"], rows["vit-b16"]["tokens"]) == (768, 12, 197)
+    assert (rows["r50-vit-b16"]["patch"], rows["mae-b16"]["classes"]) == ([16, 16], 0)
+
+
+def test_models_as_a_table(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.network import presets
+
+    monkeypatch.setattr(presets, "PRESETS", {name: PRESETS[name] for name in ("vit-ti16", "r26-vit-s32")})
+    said = vit("models")
+    assert said.code == 0
+    assert said.out.splitlines()[1].split() == ["vit-ti16", "5.72", "M", "192/12/3/768", "16", "224", "197", "1000"]
+    assert "2 presets" in said.out

@@ -1,0 +1,27 @@
+"""The verb optimize."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.command_line import typed
+from shipping.conftest import operators_read_once
+
+__all__ = ["operators_read_once"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("fixed_times")
+
+
+def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("optimize", place / "net.safetensors", "--data", place / "loose", "--unlabelled", "--max-drop", 30)
+    for extra in ("openvino", "onnxscript"):  # quicker
+        monkeypatch.setitem(sys.modules, extra, None)
+    told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
+    assert "times eager" in told
+    [best] = [line for line in told.splitlines() if line.endswith("best")]
+    assert best.split()[:6] == ["packed", "int8", "4", "1", "60", "4.00"]
+    assert (place / "plot.png").is_file()
+    assert (place / "best.safetensors").is_file()

@@ -1,0 +1,170 @@
+"""The verb predict: what Python gives, to lines, tables and JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitrail
+from cli.command_line import Line, typed
+from vitrail.checkpoint import Checkpoint
+from vitrail.cli.weights import load_runtime
+from vitrail.packed import packed_runtime as packed
+
+
+@pytest.mark.row("DL.7")
+@pytest.mark.fault("I12")
+def test_predict_gives_what_python_gives(vit: Line, file: Path, folder: Path) -> None:
+    (folder / "3 broken.png").unlink()
+    said = vit("predict", file, folder, "--json")
+    assert (said.code, said.err) == (0, "")
+    expected = vitrail.predict(vitrail.load(file), [folder / name for name in ("1.png", "2.png", "10.png")])
+    found = said.json
+    assert found["predictions"] == [
+        {"path": each.path, "labels": list(each.labels), "probabilities": list(each.probabilities)} for each in expected
+    ]
+    assert (found["calibrated"], found["skipped"]) == (False, [])
+    lines = vit("predict", file, folder, "--top", "1").out.splitlines()
+    best = expected[0]
+    assert lines[0] == f"{folder / '1.png'}: {best.labels[0]} {100 * best.probabilities[0]:.1f} %"
+    assert len(lines) == 3
+
+
+def test_an_image_that_cannot_be_read_does_not_stop_the_others(vit: Line, file: Path, folder: Path) -> None:
+    said = vit("predict", file, folder, "--json")
+    assert said.code == 2
+    assert [Path(row["path"]).name for row in said.json["predictions"]] == ["1.png", "2.png", "10.png"]
+    assert [Path(row["path"]).name for row in said.json["skipped"]] == ["3 broken.png"]
+    first, last = said.err.splitlines()
+    assert str(folder / "3 broken.png") in first
+    assert last == "vitrail: 1 of the images could not be read; the others are done"
+
+
+def test_top_and_threshold(vit: Line, file: Path, folder: Path) -> None:
+    image = folder / "1.png"
+    [every] = vit("predict", file, image, "--json").json["predictions"]
+    [two] = vit("predict", file, image, "--top", "2", "--json").json["predictions"]
+    assert two["labels"] == every["labels"][:2]
+    limit = every["probabilities"][1]
+    [above] = vit("predict", file, image, "--threshold", str(limit), "--json").json["predictions"]
+    assert above["labels"] == every["labels"][:2]
+    assert "nothing above the threshold" in vit("predict", file, image, "--threshold", "1").out
+    assert "--top" in vit.mistake("predict", file, image, "--top", "0")
+    assert "--threshold" in vit.mistake("predict", file, image, "--threshold", "1.5")
+
+
+def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
+    (folder / "3 broken.png").unlink()
+    expected = vit("predict", file, folder, "--json").json
+    table, text = tmp_path / "out [x].csv", tmp_path / "out.json"
+    assert vit("predict", file, folder, "--out", table).out == f"3 predictions written to {table}\n"
+    with open(table, encoding="utf-8", newline="") as opened:
+        rows = list(csv.reader(opened))
+    assert rows[0] == ["path", "rank", "label", "probability"]
+    assert [row[1] for row in rows[1:]] == ["1", "2", "3"] * 3
+    assert rows[1][::2] == [str(folder / "1.png"), expected["predictions"][0]["labels"][0]]
+    assert float(rows[1][3]) == pytest.approx(expected["predictions"][0]["probabilities"][0], abs=1e-6)
+    assert vit("predict", file, folder, "--out", text).code == 0
+    assert json.loads(text.read_text()) == expected
+    assert "expected FILE.csv or FILE.json, got 'x.txt'" in vit.mistake("predict", file, folder, "--out", "x.txt")
+    nowhere = tmp_path / "no folder" / "x.csv"
+    assert f"cannot write {nowhere}: No such file" in vit.mistake("predict", file, folder, "--out", nowhere)
+
+
+def test_lines_are_printed_as_they_come(vit: Line, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the network sees the second image, the first is told."""
+    seen: list[str] = []
+    run = Checkpoint.run
+
+    def watched(self: Checkpoint, pixels: Any) -> Any:
+        seen.append(vit.capsys.readouterr().out)
+        return run(self, pixels)
+
+    monkeypatch.setattr(Checkpoint, "run", watched)
+    said = vit("predict", file, folder / "1.png", folder / "2.png", "--batch", "1")
+    assert [text.partition(": ")[0] for text in (*seen, said.out)] == ["", f"{folder / '1.png'}", f"{folder / '2.png'}"]
+
+
+@pytest.mark.row("DL.7")
+def test_predict_of_videos_and_animations(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
+    dice = np.random.default_rng(1)
+    shots = [Image.fromarray(dice.integers(0, 256, (6, 8, 3), np.uint8)).resize((80, 60)) for _ in range(5)]
+    clip, moving = tmp_path / "clip.mjpeg", tmp_path / "moving.gif"
+    with open(clip, "wb") as stream:
+        for shot in shots:
+            shot.save(stream, "JPEG")
+    shots[0].save(moving, save_all=True, append_images=shots[1:])
+    found = vit("predict", file, folder / "1.png", clip, "--json").json["predictions"]
+    assert [row["path"] for row in found] == [str(folder / "1.png"), *(f"{clip}#{number}" for number in range(5))]
+    expected = vitrail.predict(vitrail.load(file), list(vitrail.inference.frames(clip)))
+    assert [row["labels"] for row in found[1:]] == [list(each.labels) for each in expected]
+    some = vit("predict", file, clip, moving, "--every", "2", "--json").json["predictions"]
+    assert [row["path"] for row in some] == [f"{name}#{number}" for name in (clip, moving) for number in (0, 2, 4)]
+    assert [row["labels"] for row in some[:3]] == [row["labels"] for row in found[1::2]]
+    [still] = vit("predict", file, moving, "--json").json["predictions"]
+    assert still["path"] == str(moving)  # without --every an animation is its first image, as everywhere
+    clip.write_bytes(clip.read_bytes()[:-100])
+    cut = vit("predict", file, clip, folder / "1.png", "--json")
+    assert cut.code == 2
+    assert [row["path"] for row in cut.json["predictions"]] == [
+        *(f"{clip}#{n}" for n in range(4)),
+        f"{folder / '1.png'}",
+    ]
+    assert cut.json["skipped"] == [{"path": str(clip), "error": f"{clip}: cut short, the stream ends within frame 4"}]
+
+
+def test_a_video_without_its_extra(vit: Line, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    video = tmp_path / "a.mp4"
+    video.write_bytes(b"\0\0\0\x20ftypisom" + bytes(100))
+    assert "pip install 'vitrail[video]'" in vit.mistake("predict", file, video)
+
+
+def test_scaled_decoding_on_the_command_line(vit: Line, file: Path, tmp_path: Path) -> None:
+    shot = Image.fromarray(np.random.default_rng(2).integers(0, 256, (30, 40, 3), np.uint8)).resize((800, 600))
+    shot.save(tmp_path / "large.jpg")
+    loaded = vitrail.load(file)
+    scaled = dataclasses.replace(loaded, preprocess=dataclasses.replace(loaded.preprocess, scaled_decoding=True))
+    for options, way in (((), loaded), (("--scaled-decoding", "--threads", "1"), scaled)):
+        [row] = vit("predict", file, tmp_path / "large.jpg", "--json", *options).json["predictions"]
+        [expected] = vitrail.predict(way, [tmp_path / "large.jpg"])
+        assert row["probabilities"] == pytest.approx(expected.probabilities, abs=1e-7)
+        vectors = vit("embed", file, tmp_path / "large.jpg", "--json", *options).json["embeddings"]
+        assert np.allclose(vectors, vitrail.embed(way, [tmp_path / "large.jpg"]), atol=1e-6)
+    one, other = (vitrail.embed(each, [tmp_path / "large.jpg"]) for each in (scaled, loaded))
+    assert not np.array_equal(one, other)  # its answer is a near tie, which the full image decides
+
+
+def test_predict_says_what_a_strangers_file_leaves_open(vit: Line, foreign: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40), (90, 20, 20)).save(tmp_path / "red.png")
+    said = vit("predict", foreign, tmp_path / "red.png", "--set", "activation=relu")
+    assert said.code == 0, said.err
+    assert "read as timm with" in said.err
+    assert "activation" not in said.err  # it was given
+    assert "preprocess 32x32, crop 0.9, bicubic, mean 0.5, std 0.5" in said.err
+
+
+def test_predict_by_a_packed_runtime(place: Path) -> None:
+    image = place / "loose" / "7.png"
+    one, other = (
+        json.loads(typed("predict", place / "net.safetensors", image, "--runtime", name, "--json"))["predictions"][0]
+        for name in ("eager", "packed")
+    )
+    assert one["labels"] == other["labels"]
+    np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-5)
+
+
+def test_what_a_packed_runtime_lacks_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packed, "has_bf16_units", lambda: False)
+    load_runtime(str(place / "net.safetensors"), runtime="packed-bf16")
+    assert "vitrail: this processor has no bf16 units: bf16 halves the memory here" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""What verbs print and write with: names as they are, files that are whole, sizes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitrail
+from cli.command_line import Line, process
+from vitrail.checkpoint import Checkpoint
+from vitrail.cli import terminal
+
+ODD_NAMES = (
+    "with space.png",
+    "[red]brackets[bold].png",
+    "[bold].png",
+    "party 🎉.png",
+    ":tada:.png",
+    "été.png",
+    "tab\there.png",
+    "back\\slash.png",
+    "x" * 200 + ".png",
+)
+
+
+def test_a_table_is_there_only_when_all_of_it_is(
+    vit: Line, file: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go to the disk as they come, under another name; where it goes wrong, the old table stays."""
+    table = tmp_path / "out.csv"
+    table.write_text("the old one")
+    sizes: list[int] = []
+    run = Checkpoint.run
+
+    def watched(self: Checkpoint, pixels: Any) -> Any:
+        [part] = tmp_path.glob(".vitrail-*.part")
+        sizes.append(part.stat().st_size)
+        assert table.read_text() == "the old one"
+        if len(sizes) > 60:
+            raise vitrail.VitrailError("stop here")
+        return run(self, pixels)
+
+    monkeypatch.setattr(Checkpoint, "run", watched)
+    images = [folder / "1.png"] * 80
+    assert vit.mistake("predict", file, *images, "--batch", "1", "--out", table) == "stop here"
+    assert sizes[0] == 0
+    assert sizes[-1] > 0  # a buffer of it was written
+    assert table.read_text() == "the old one"
+    assert list(tmp_path.glob(".*")) == []
+    monkeypatch.setattr(Checkpoint, "run", run)
+    assert vit("predict", file, *images, "--batch", "16", "--out", table).code == 0
+    assert len(table.read_text().splitlines()) == 1 + 3 * 80
+    link = tmp_path / "link.csv"
+    link.symlink_to(table)
+    assert vit("predict", file, folder / "2.png", "--out", link).code == 0
+    assert link.is_symlink()
+    assert len(table.read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_print_as_they_are(vit: Line, file: Path, folder: Path, name: str) -> None:
+    path = folder / name
+    (folder / "1.png").rename(path)
+    said = vit("predict", file, path, "--top", "3")
+    assert said.code == 0
+    assert said.out.startswith(f"{path}: ")
+    assert said.out.count("\n") == 1
+    assert "[dog] " in said.out
+    assert vit("predict", file, path, "--json").json["predictions"][0]["path"] == str(path)
+    path.write_bytes(b"no image")
+    assert str(path) in vit("predict", file, path).err or repr(str(path)) in vit("predict", file, path).err
+
+
+def test_a_line_break_in_a_name(vit: Line, file: Path, folder: Path) -> None:
+    path = folder / "line\nbreak.png"
+    (folder / "1.png").rename(path)
+    assert vit("predict", file, path).out.startswith(f"{path}: ")
+    assert vit("predict", file, path, "--json").json["predictions"][0]["path"] == str(path)
+    assert r"line\nbreak" in vit.mistake("predict", file, folder / "no\nline\nbreak.png")
+
+
+def test_a_name_that_is_not_text(file: Path, folder: Path, tmp_path: Path) -> None:
+    path = os.fsencode(folder) + b"/\xff\xfe.png"
+    try:
+        os.rename(os.fsencode(folder / "1.png"), path)
+    except OSError as error:
+        if error.errno != errno.EILSEQ:
+            raise
+        pytest.skip("this file system takes only names that are text")
+    name = os.fsdecode(path)
+    run = process("predict", file, name, "--json", "--out", tmp_path / "x.csv")
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert json.loads(run.stdout)["predictions"][0]["path"] == name
+    run = process("predict", file, name)
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert rb"\udcff\udcfe.png: " in run.stdout
+    assert path in (tmp_path / "x.csv").read_bytes()
+
+
+def test_sizes_in_units_of_a_thousand() -> None:
+    sizes = (999, 1000, 1_024, 1_500_000, 2e9, 3e12, 4e15)
+    told = ["999 bytes", "1 KB", "1.024 KB", "1.5 MB", "2 GB", "3 TB", "4000 TB"]
+    assert [terminal.size_of(each) for each in sizes] == told
