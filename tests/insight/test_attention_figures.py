@@ -20,7 +20,7 @@ from vitrail.insight.attention_figures import (
     sincos_heat_map,
 )
 from vitrail.insight.image_sheets import PAPER, coloured, overlay
-from vitrail.insight.tracing import Watched, watch
+from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
 from vitrail.network import ConvStem, ViT, ViTConfig
 from vitrail.network.positions import sincos_2d
 
@@ -33,9 +33,9 @@ def grey(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("L"), int)
 
 
-def traced(model: ViT) -> Watched:
+def traced(model: ViT) -> LaidOutTrace:
     with torch.no_grad():
-        return watch(model.eval(), torch.randn(1, 3, 32, 48))
+        return trace_with_layouts(model.eval(), torch.randn(1, 3, 32, 48))
 
 
 def random(**changes: object) -> ViT:

@@ -9,8 +9,8 @@ import torch
 
 from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
-from vitrail.insight.cost import count_parameters
-from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
+from vitrail.insight.cost import count_parameters, estimate, shape_walk
+from vitrail.network import Positions, ViT, ViTConfig
 from vitrail.network.presets import preset
 
 GMACS = {  # multiply-adds in thousand millions, as printed: at 224, and at 384

@@ -21,7 +21,7 @@ from vitrail.images import Preprocess
 from vitrail.inference import predict
 from vitrail.insight import image_tour as tours
 from vitrail.insight.image_tour import tour
-from vitrail.insight.tracing import Trace, Watched
+from vitrail.insight.tracing import LaidOutTrace, Trace
 from vitrail.network import Positions, Rotary, ViT, ViTConfig
 
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=16, depth=2, heads=2, mlp_width=32, classes=8)
@@ -114,7 +114,7 @@ def test_a_tour_looks_at_the_network_as_it_answers(tmp_path: Path, monkeypatch: 
     """Nothing is dropped while it looks, though the network was training; afterwards it trains on."""
     seen: list[Trace] = []
 
-    def keep(checkpoint: Checkpoint, traced: Watched, *given: Any) -> list[Any]:
+    def keep(checkpoint: Checkpoint, traced: LaidOutTrace, *given: Any) -> list[Any]:
         seen.append(traced.trace)
         return []
 

@@ -18,7 +18,7 @@ from vitrail.insight.cards import film, heads_sheet
 from vitrail.insight.flow import merged_rows
 from vitrail.insight.rollout import with_residual, without_weak
 from vitrail.insight.token_rows import spread
-from vitrail.insight.tracing import watch
+from vitrail.insight.tracing import trace_with_layouts
 from vitrail.network import Positions, Rotary, ViT, with_merging
 from vitrail.network.tokens import TokenLayout
 
@@ -63,7 +63,7 @@ def test_where_equal_patches_merge_nothing_changes(kind: str, copies: list[int],
     """Merging equal tokens is exact with attention in proportion to size, and so is every map."""
     model, pixels = nowhere(copies, **KINDS[kind]), of_few(copies).double()
     merging = with_merging(model, per_block)
-    merged = watch(merging, pixels).layouts[-1]
+    merged = trace_with_layouts(merging, pixels).layouts[-1]
     assert merged.counts is not None
     for patch in range(sum(copies)):  # the test is one only if equal ones have merged, and no others
         mates = (merged.patch_to_token[0] == merged.patch_to_token[0, patch]).nonzero().flatten().tolist()
@@ -86,7 +86,7 @@ def test_maps_of_a_merging_network_against_matrices(kind: str) -> None:
     pixels = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(9))
     rolled, relevant = maps(model, pixels, Rollout(discard=0.0)), maps(model, pixels, "relevance", 3)
     for row in range(2):
-        seen, places = watch(model, pixels[row : row + 1])
+        seen, places = trace_with_layouts(model, pixels[row : row + 1])
         slopes = torch.autograd.grad(seen.logits[0, 3], seen.attention)
         prefix, start = model.config.prefix, seen.pool_weights[0].detach().double().numpy()
         product = relevance = np.eye(prefix + 6)
@@ -125,7 +125,7 @@ def _held(place: TokenLayout, prefix: int) -> list[set[int]]:
 def test_a_query_is_seen_by_the_token_that_holds_it() -> None:
     model = build(merge_per_block=2, registers=1)
     pixels = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
-    seen, places = watch(model, pixels)
+    seen, places = trace_with_layouts(model, pixels)
     for block in range(3):
         for patch in range(6):
             found = maps(model, pixels, Attention(block, 1, patch))
@@ -143,7 +143,7 @@ def test_a_query_is_seen_by_the_token_that_holds_it() -> None:
 
 def test_weak_links_are_counted_between_patches() -> None:
     """A token of three patches has links three times as many, each a third as strong."""
-    place = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
+    place = TokenLayout((1, 4), 1, counts=torch.tensor([[1.0, 3.0, 1.0]]), patch_to_token=torch.tensor([[0, 0, 0, 1]]))
     fused = torch.tensor([[[0.1, 0.6, 0.3], [0.1, 0.45, 0.45], [0.3, 0.66, 0.04]]])
     # strengths: 0.2 (x3), 0.3 (x1); 0.15 (x9), 0.45 (x3); 0.22 (x3), 0.04 (x1): 20, from the weakest 1, 9, 3, 3
     for discard, cut in ((0.04, []), (0.05, [4]), (0.49, [4]), (0.5, [4, 2]), (0.65, [4, 2, 0]), (0.8, [4, 2, 0, 5])):
@@ -158,8 +158,10 @@ def test_weak_links_are_counted_between_patches() -> None:
 def test_links_of_a_merged_token_are_the_mean_of_what_it_holds() -> None:
     """A cls token and four patches, of which three become one: at once, or two and then the third."""
     whole = TokenLayout((1, 4), 1)
-    two = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 2.0, 1.0, 1.0]]), sources=torch.tensor([[0, 0, 1, 2]]))
-    three = TokenLayout((1, 4), 1, sizes=torch.tensor([[1.0, 3.0, 1.0]]), sources=torch.tensor([[0, 0, 0, 1]]))
+    two = TokenLayout(
+        (1, 4), 1, counts=torch.tensor([[1.0, 2.0, 1.0, 1.0]]), patch_to_token=torch.tensor([[0, 0, 1, 2]])
+    )
+    three = TokenLayout((1, 4), 1, None, torch.tensor([[1.0, 3.0, 1.0]]), torch.tensor([[0, 0, 0, 1]]))
     step = torch.rand(1, 5, 5)
     first, merged, last = merged_rows(step, whole, three)[0]
     torch.testing.assert_close((first, last), (step[0, 0], step[0, 4]))
@@ -174,7 +176,7 @@ def test_links_of_a_merged_token_are_the_mean_of_what_it_holds() -> None:
 def test_flow_goes_through_merged_tokens() -> None:
     model = build(merge_per_block=1)
     pixels = torch.randn(1, 3, 8, 12, generator=torch.Generator().manual_seed(1))
-    seen, places = watch(model, pixels)
+    seen, places = trace_with_layouts(model, pixels)
     steps = []
     for block, weights in enumerate(seen.attention):
         joined = merged_rows(with_residual(weights.detach().mean(dim=1)), places[block], places[block + 1])
@@ -209,7 +211,7 @@ def test_sheets_and_films_show_all_patches() -> None:
     from vitrail.insight.attention_figures import looks
 
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
-    seen = watch(model, pixels)
+    seen = trace_with_layouts(model, pixels)
     for block in (0, 1, -1):
         found = looks(seen, block, (2, 3))
         row = spread(seen.trace.attention[block][:, :, 0], seen.layouts[block % 3])[0, :, 1:]

@@ -125,9 +125,9 @@ def test_twelve_blocks_leave_thirteen_hidden_states(pixels: Tensor) -> None:
     seen = trace(model, pixels)
     assert len(seen.hidden) == 13
     assert len(seen.attention) == 12
-    embedded, place = model.tokens(model.patches(pixels), (2, 3))
+    embedded, layout = model.tokens(model.patches(pixels), (2, 3))
     torch.testing.assert_close(seen.hidden[0], embedded)
-    torch.testing.assert_close(seen.hidden[5], model.encoder.blocks[4](seen.hidden[4], place).tokens)
+    torch.testing.assert_close(seen.hidden[5], model.encoder.blocks[4](seen.hidden[4], layout).tokens)
     torch.testing.assert_close(seen.hidden[12], model.encode(pixels).tokens, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(seen.tokens, model.norm(seen.hidden[12]))  # the last is before the final norm
     assert (seen.tokens - seen.hidden[12]).abs().max() > 0.1
@@ -278,13 +278,13 @@ def test_pool_weights_are_what_the_pool_took(pixels: Tensor, merged: int) -> Non
 
     model = build(merge_per_block=merged, pool="map")
     seen = trace(model, pixels)
-    sizes = model.encode(pixels).place.sizes
+    counts = model.encode(pixels).layout.counts
     attention, patches = model.pool.attention, seen.tokens[:, 1:]
     query = F.linear(model.pool.probe, attention.qkv.weight[:16], attention.qkv.bias[:16]).reshape(1, 4, 1, 4)
     keys = F.linear(patches, attention.qkv.weight[16:32], attention.qkv.bias[16:32])
     scores = query @ keys.reshape(2, left, 4, 4).permute(0, 2, 3, 1) / 2
-    if sizes is not None:
-        scores = scores + sizes[:, None, None, 1:].log()
+    if counts is not None:
+        scores = scores + counts[:, None, None, 1:].log()
     expected = scores.softmax(dim=-1).mean(dim=1)[:, 0]  # the probe's own attention to the patches
     torch.testing.assert_close(seen.pool_weights[:, 1:], expected, atol=1e-5, rtol=1e-4)
     assert seen.pool_weights[:, 0].abs().max() == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.errors import ConfigError
+from vitrail.insight.tracing import KeepWeights
 from vitrail.network import Attention, Positions, ViTConfig
-from vitrail.network.attention import axial_mask
+from vitrail.network.attention import axial_mask, causal_kernel
 from vitrail.network.tokens import TokenLayout
 
 BIASES = ["all", "none", "no-key"]
@@ -22,7 +22,10 @@ BIASES = ["all", "none", "no-key"]
 
 def build(width: int = 16, heads: int = 4, head_width: int = 4, **options: Any) -> Attention:
     """Attention whose every parameter is random."""
+    causal = options.pop("causal", False)
     attention = Attention(width, heads, head_width, **options).eval()
+    if causal:
+        attention.kernel = causal_kernel
     for name, parameter in attention.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.4)
     return attention
@@ -44,6 +47,18 @@ def split(attention: Attention, x: Tensor, context: Tensor | None = None) -> tup
         for each in projected
     )
     return q, k, v
+
+
+class Attended(NamedTuple):
+    output: Tensor
+    weights: Tensor
+
+
+def explicitly(attention: Attention, *given: Tensor | None, **options: Any) -> Attended:
+    """The same by a kernel that keeps the weights."""
+    causal = attention.kernel is causal_kernel
+    kernel = KeepWeights(options.pop("rows", ()), causal)
+    return Attended(attention(*given, **options, kernel=kernel), kernel.weights)
 
 
 def plainly(attention: Attention, x: Tensor, context: Tensor | None = None, unseen: Tensor | None = None) -> Tensor:
@@ -73,16 +88,17 @@ def test_one_fused_projection_equals_three(x: Tensor, bias: str, heads: int, hea
     assert attention.qkv.weight.shape == (3 * heads * head_width, 16)
     assert attention.out.weight.shape == (16, heads * head_width)  # back to the width, whatever the heads are
     torch.testing.assert_close(attention(x), plainly(attention, x), atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, explicit=True)
+    attended = explicitly(attention, x)
     torch.testing.assert_close(attended.output, plainly(attention, x), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(attended.keys, k)
+    torch.testing.assert_close(attention.project(x)[1], k)
 
 
 @pytest.mark.row("000.08")
 def test_b16_heads_are_12_of_64() -> None:
     with torch.device("meta"):
-        attended = Attention(768, 12, 64).attend(torch.empty(32, 197, 768), explicit=True)
-    assert attended.keys.shape == (32, 12, 197, 64)
+        attention, x = Attention(768, 12, 64), torch.empty(32, 197, 768)
+        attended = explicitly(attention, x)
+    assert attention.project(x)[1].shape == (32, 12, 197, 64)
     assert attended.weights.shape == (32, 12, 197, 197)
 
 
@@ -114,7 +130,7 @@ def test_equals_torch_kernel(x: Tensor) -> None:
     attention = build()
     q, k, v = split(attention, x)
     gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-    for output in (attention(x), attention.attend(x, explicit=True).output):
+    for output in (attention(x), explicitly(attention, x).output):
         torch.testing.assert_close(output, attention.out(gathered), atol=1e-5, rtol=0)
 
 
@@ -122,7 +138,7 @@ def test_equals_torch_kernel(x: Tensor) -> None:
 def test_the_scale_is_of_the_head_width_not_the_width(x: Tensor) -> None:
     """The known trap E3: dividing by the root of the full width makes attention too flat."""
     attention = build()
-    weights = attention.attend(x, explicit=True).weights
+    weights = explicitly(attention, x).weights
     q, k, _ = split(attention, x)
     torch.testing.assert_close(weights, (q @ k.transpose(-2, -1) / 4**0.5).softmax(-1), atol=1e-6, rtol=1e-5)
     flat = (q @ k.transpose(-2, -1) / 16**0.5).softmax(-1)
@@ -151,7 +167,7 @@ def test_the_toy_example() -> None:
     scores = QUERIES @ KEYS.T
     assert scores.tolist() == [[2, 4, 4], [4, 16, 12], [4, 12, 10]]
     x = torch.eye(3, dtype=torch.float64)[None]
-    unscaled = toy(math.sqrt(3)).attend(x, explicit=True)  # undoes the division by the root of 3
+    unscaled = explicitly(toy(math.sqrt(3)), x)  # undoes the division by the root of 3
     shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     softmax = shifted / shifted.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(unscaled.weights[0, 0].detach(), softmax, atol=1e-12)
@@ -180,7 +196,7 @@ def test_equals_nn_multihead_attention(x: Tensor, cross: bool) -> None:
     expected, weights = theirs(x, context, context, average_attn_weights=False)
     ours = attention(x, context if cross else None)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, context if cross else None, explicit=True)
+    attended = explicitly(attention, x, context if cross else None)
     torch.testing.assert_close(attended.weights, weights, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
 
@@ -243,7 +259,7 @@ def test_attention_dropout_only_while_training() -> None:
         attention.qkv.bias[32:] = 1.0
         attention.out.weight.copy_(torch.eye(16))
         attention.out.bias.zero_()
-        attended = attention.attend(x, explicit=True)
+        attended = explicitly(attention, x)
         fused = torch.stack([attention(x.expand(200, -1, -1)) for _ in range(5)])
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(1, 4, 7))  # as given: before dropout (E23)
     left = attended.output[0].unflatten(-1, (4, 4))
@@ -274,29 +290,33 @@ def test_attention_adds_no_residual(x: Tensor) -> None:
 def test_causal_attention_does_not_look_ahead(x: Tensor, explicit: bool) -> None:
     attention = build(causal=True)
     after = torch.ones(7, 7, dtype=torch.bool).triu(1)
-    attended = attention.attend(x, explicit=explicit)
-    torch.testing.assert_close(attended.output, plainly(attention, x, unseen=after), atol=1e-5, rtol=1e-5)
+    kept = KeepWeights(causal=True) if explicit else None
+    output = attention(x, kernel=kept)
+    torch.testing.assert_close(output, plainly(attention, x, unseen=after), atol=1e-5, rtol=1e-5)
     changed = x.clone()
     changed[:, 4] += 1
-    again = attention.attend(changed, explicit=explicit).output
-    torch.testing.assert_close(again[:, :4], attended.output[:, :4], atol=1e-6, rtol=1e-6)
-    assert (again[:, 4:] - attended.output[:, 4:]).abs().min(dim=-1).values.max() > 1e-4
-    if explicit:
-        assert attended.weights[..., after].abs().max() == 0
+    again = attention(changed, kernel=KeepWeights(causal=True) if explicit else None)
+    torch.testing.assert_close(again[:, :4], output[:, :4], atol=1e-6, rtol=1e-6)
+    assert (again[:, 4:] - output[:, 4:]).abs().min(dim=-1).values.max() > 1e-4
+    if kept is not None:
+        assert kept.weights[..., after].abs().max() == 0
 
 
 def test_causal_attention_with_a_bias_on_its_scores(x: Tensor) -> None:
     attention = build(causal=True)
-    sizes = torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7)
-    place = TokenLayout((1, 7), 0, sizes=sizes)
-    explicit = attention.attend(x, layout=place, explicit=True)
-    torch.testing.assert_close(attention(x, layout=place), explicit.output, atol=1e-5, rtol=1e-5)
+    counts = torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7)
+    layout = TokenLayout((1, 7), 0, counts=counts)
+    explicit = explicitly(attention, x, layout=layout)
+    torch.testing.assert_close(attention(x, layout=layout), explicit.output, atol=1e-5, rtol=1e-5)
     assert explicit.weights.triu(1).abs().max() == 0
 
 
-def test_causal_and_axial_together_are_refused() -> None:
-    with pytest.raises(ConfigError, match="causal attention sees .* axial .*leave one"):
-        Attention(16, 4, 4, causal=True, line="row")
+def test_an_axial_attention_with_a_causal_kernel_is_both() -> None:
+    attention, layout, x = build(causal=True, axis="row"), TokenLayout((2, 3), 1), torch.randn(2, 7, 16)
+    hidden = axial_mask(layout, "row", x.device) | torch.ones(7, 7, dtype=torch.bool).triu(1)
+    expected = plainly(attention, x, unseen=hidden)
+    torch.testing.assert_close(attention(x, layout=layout), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(explicitly(attention, x, layout=layout).output, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.row("000.10")
@@ -306,31 +326,31 @@ def test_a_head_mask_scales_what_a_head_gathers(x: Tensor) -> None:
     q, k, v = split(attention, x)
     gathered = (q @ k.mT / 2).softmax(-1) @ v * mask.view(1, 4, 1, 1)
     expected = attention.out(gathered.transpose(1, 2).flatten(2))
-    for explicit in (False, True):
-        attended = attention.attend(x, head_mask=mask, explicit=explicit)
-        torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
+    attended = explicitly(attention, x, head_mask=mask)
+    for output in (attention(x, head_mask=mask), attended.output):
+        torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(2, 4, 7))  # rows as they were before the mask
     silent = attention(x, head_mask=torch.zeros(4))
     torch.testing.assert_close(silent, attention.out.bias.expand(2, 7, 16))
 
 
 @pytest.mark.row("P.5")
-@pytest.mark.parametrize("line", ["row", "column"])
+@pytest.mark.parametrize("axis", ["row", "column"])
 @pytest.mark.parametrize("prefix", [0, 1, 3])
-def test_axial_attention_is_full_attention_under_a_mask(line: str, prefix: int) -> None:
+def test_axial_attention_is_full_attention_under_a_mask(axis: str, prefix: int) -> None:
     grid = (3, 4)
-    attention = build(line=line)
-    place = TokenLayout(grid, prefix)
+    attention = build(axis=axis)
+    layout = TokenLayout(grid, prefix)
     x = torch.randn(2, prefix + 12, 16)
     unseen = torch.zeros(prefix + 12, prefix + 12, dtype=torch.bool)
     for i in range(12):
         for j in range(12):
-            same = i // 4 == j // 4 if line == "row" else i % 4 == j % 4
+            same = i // 4 == j // 4 if axis == "row" else i % 4 == j % 4
             unseen[prefix + i, prefix + j] = not same
-    assert torch.equal(axial_mask(place, line, x.device), unseen)
+    assert torch.equal(axial_mask(layout, axis, x.device), unseen)
     expected = plainly(attention, x, unseen=unseen)
-    torch.testing.assert_close(attention(x, layout=place), expected, atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, layout=place, explicit=True)
+    torch.testing.assert_close(attention(x, layout=layout), expected, atol=1e-5, rtol=1e-5)
+    attended = explicitly(attention, x, layout=layout)
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
     assert attended.weights[..., unseen].abs().max() == 0
     torch.testing.assert_close(attended.weights.sum(-1), torch.ones(2, 4, prefix + 12))
@@ -339,15 +359,15 @@ def test_axial_attention_is_full_attention_under_a_mask(line: str, prefix: int) 
 @pytest.mark.row("P.5")
 def test_axial_blocks_take_rows_and_columns_in_turn() -> None:
     config = ViTConfig(image_size=16, patch_size=4, width=16, heads=4, depth=4, axial=True)
-    assert [Attention.of_block(config, block).line for block in range(4)] == ["row", "column", "row", "column"]
+    assert [Attention.of_block(config, block).axis for block in range(4)] == ["row", "column", "row", "column"]
 
 
 @pytest.mark.row("P.5")
 def test_axial_attention_costs_lines_not_the_square() -> None:
-    def products(line: str, side: int) -> int:
+    def products(axis: str, side: int) -> int:
         """Multiply-adds of scores and gathering alone."""
         with torch.device("meta"):
-            attention = Attention(16, 4, 4, line=line)
+            attention = Attention(16, 4, 4, axis=axis)
             x = torch.empty(1, side * side, 16)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             attention(x, layout=TokenLayout((side, side), 0))
@@ -364,23 +384,23 @@ def test_relative_keys_shift_the_scores() -> None:
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.4)
     x = torch.randn(2, 7, 16)
-    place = TokenLayout((2, 3), 1)
+    layout = TokenLayout((2, 3), 1)
     q, k, v = split(attention, x)
     scores = q @ k.mT / 2
     for i in range(6):
         for j in range(6):
             scores[:, :, 1 + i, 1 + j] += q[:, :, 1 + i] @ attention.relative.table[i - j + 5] / 2
     expected = attention.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, layout=place), expected, atol=1e-5, rtol=1e-5)
-    attended = attention.attend(x, layout=place, explicit=True)
+    torch.testing.assert_close(attention(x, layout=layout), expected, atol=1e-5, rtol=1e-5)
+    attended = explicitly(attention, x, layout=layout)
     torch.testing.assert_close(attended.output, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [(0,), (5,), (6, 2)])
-@pytest.mark.parametrize("kind", ["plain", "causal", "row", "column", "relative", "sizes"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "row", "column", "relative", "counts"])
 def test_the_rows_asked_for_are_those_of_the_whole_matrix(x: Tensor, kind: str, rows: tuple[int, ...]) -> None:
     """And beside them the tokens come from all rows, as ever."""
-    place = TokenLayout((2, 3), 1)
+    layout = TokenLayout((2, 3), 1)
     if kind == "relative":
         positions = Positions("relative")
         config = ViTConfig(image_size=(8, 12), patch_size=4, width=16, heads=4, depth=1, positions=positions)
@@ -388,11 +408,11 @@ def test_the_rows_asked_for_are_those_of_the_whole_matrix(x: Tensor, kind: str, 
         for parameter in attention.parameters():
             nn.init.normal_(parameter, std=0.4)
     else:
-        attention = build(causal=kind == "causal", line=kind if kind in ("row", "column") else "")
-    if kind == "sizes":
-        place = place._replace(sizes=torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7))
-    every = attention.attend(x, layout=place, explicit=True)
-    some = attention.attend(x, layout=place, explicit=True, rows=rows)
+        attention = build(causal=kind == "causal", axis=kind if kind in ("row", "column") else "")
+    if kind == "counts":
+        layout = layout._replace(counts=torch.tensor([1.0, 3, 1, 2, 5, 1, 1]).expand(2, 7))
+    every = explicitly(attention, x, layout=layout)
+    some = explicitly(attention, x, layout=layout, rows=rows)
     assert every.weights is not None
     assert some.weights is not None
     torch.testing.assert_close(some.weights, every.weights[:, :, list(rows)])
@@ -404,6 +424,6 @@ def test_the_fused_and_explicit_ways_have_the_same_gradients(x: Tensor) -> None:
     x.requires_grad_(True)
     inputs = [x, *attention.parameters()]
     fused = torch.autograd.grad(attention(x).square().sum(), inputs)
-    explicit = torch.autograd.grad(attention.attend(x, explicit=True).output.square().sum(), inputs)
+    explicit = torch.autograd.grad(explicitly(attention, x).output.square().sum(), inputs)
     for one, other in zip(fused, explicit, strict=True):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checks import short_repr
+from vitrail.checks import check_pair, short_repr
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 from vitrail.network.config import (
@@ -22,7 +22,6 @@ from vitrail.network.config import (
     POSITION_KINDS,
     QKV_BIASES,
     ROTARY_KINDS,
-    pair,
 )
 
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 10**400
@@ -43,9 +42,9 @@ def refusal(build: Any, **settings: Any) -> str:
 
 @pytest.mark.row("000.01")
 def test_one_number_means_square_and_a_pair_is_kept() -> None:
-    assert pair("patch_size", 16) == (16, 16)
-    assert pair("patch_size", (16, 8)) == (16, 8)
-    assert pair("patch_size", [16, 8]) == (16, 8)
+    assert check_pair("patch_size", 16) == (16, 16)
+    assert check_pair("patch_size", (16, 8)) == (16, 8)
+    assert check_pair("patch_size", [16, 8]) == (16, 8)
     config = ViTConfig(image_size=224, patch_size=(16, 8))
     assert (config.image_size, config.patch_size) == ((224, 224), (16, 8))
     assert config.grid == (14, 28)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
+from vitrail.insight.tracing import KeepWeights
 from vitrail.network import ViT, ViTConfig
 from vitrail.network.config import ACTIVATIONS
 from vitrail.network.encoder import Block, LayerScale, Mlp, SwiGLU, TokenBatchNorm, activate, drop_path
@@ -121,7 +122,7 @@ def test_a_block_is_equations_2_and_3(x: Tensor, eps: float) -> None:
 @pytest.mark.parametrize("index, axis", [(0, "row"), (1, "column")])
 def test_an_axial_block_attends_along_its_line_and_then_has_its_mlp(x: Tensor, index: int, axis: str) -> None:
     each: Any = shaken(Block(tiny(axial=True), index=index))
-    assert each.attention.line == axis
+    assert each.attention.axis == axis
     after = each.attention(layer_norm(x, each.norm1), layout=HERE) + x
     expected = each.mlp(layer_norm(after, each.norm2)) + after
     torch.testing.assert_close(each(x, HERE).tokens, expected, atol=1e-5, rtol=1e-5)
@@ -224,10 +225,9 @@ def test_checkpointing_changes_memory_not_results(pixels: Tensor, noise: float, 
 @pytest.mark.row("000.19")
 def test_the_encoder_is_its_blocks_in_order(pixels: Tensor) -> None:
     model = shaken(ViT(tiny()))
-    x, place = model.tokens(model.patches(pixels), (2, 3))
+    x, layout = model.tokens(model.patches(pixels), (2, 3))
     for each in model.encoder.blocks:
-        x, place, weights = each(x, place)
-        assert weights is None
+        x, layout = each(x, layout)
     assert len(model.encoder.blocks) == 3
     torch.testing.assert_close(model.encode(pixels).tokens, x)
 
@@ -245,8 +245,8 @@ def test_dropout_stands_where_the_paper_puts_it(pixels: Tensor, monkeypatch: pyt
 
     monkeypatch.setattr(F, "dropout", watched)
     (only,) = model.encoder.blocks
-    x, place = model.tokens(model.patches(pixels), (2, 3))
-    only(x, place, explicit=True)
+    x, layout = model.tokens(model.patches(pixels), (2, 3))
+    only(x, layout, kernel=KeepWeights())
     tokens, hidden, weights = (4, 7, 16), (4, 7, 24), (4, 4, 7, 7)
     assert seen == [
         (tokens, 0.25, True),
@@ -366,8 +366,8 @@ def test_every_norm_of_the_network_is_of_the_kind_asked_for() -> None:
 
 def test_the_norm_before_the_encoder(pixels: Tensor) -> None:
     model = shaken(ViT(tiny(embedding_norm=True)))
-    x, place = model.tokens(model.patches(pixels), (2, 3))
-    expected = model.encoder(layer_norm(x, model.embedding_norm), place).tokens
+    x, layout = model.tokens(model.patches(pixels), (2, 3))
+    expected = model.encoder(layer_norm(x, model.embedding_norm), layout).tokens
     torch.testing.assert_close(model.encode(pixels).tokens, expected, atol=1e-5, rtol=1e-5)
     without = copy.deepcopy(model)
     without.embedding_norm = None

@@ -12,9 +12,11 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.insight import trace
-from vitrail.network import Positions, ViT, ViTConfig, estimate, shape_walk
+from vitrail.insight.cost import estimate, shape_walk
+from vitrail.insight.tracing import pool_weights, weigh_pool
+from vitrail.network import Positions, ViT, ViTConfig
 from vitrail.network.config import INITIALISATIONS
-from vitrail.network.heads import AttentionPool, DistillationHead, Head, Pool, pool_weights
+from vitrail.network.heads import AttentionPool, DistillationHead, Head, Pool
 from vitrail.network.surgery import build_empty, with_head
 from vitrail.network.tokens import TokenLayout
 
@@ -53,13 +55,13 @@ def test_embed_encode_norm_pool_head(pixels: Tensor) -> None:
 @pytest.mark.row("003.10")
 def test_the_head_reads_token_0_alone_and_gap_the_patches_alone(pixels: Tensor) -> None:
     tokens = torch.randn(3, 9, 16)
-    place = TokenLayout((2, 3), 3)
+    layout = TokenLayout((2, 3), 3)
     changed = tokens.clone()
     changed[:, 1:] += 1
-    assert torch.equal(Pool("cls")(changed, place), Pool("cls")(tokens, place))
+    assert torch.equal(Pool("cls")(changed, layout), Pool("cls")(tokens, layout))
     changed = tokens.clone()
     changed[:, :3] += 1
-    assert torch.equal(Pool("mean")(changed, place), Pool("mean")(tokens, place))
+    assert torch.equal(Pool("mean")(changed, layout), Pool("mean")(tokens, layout))
     model = build()
     trained = build(pool="mean")
     for each in (model, trained):  # both heads train: every parameter they read has a gradient
@@ -140,10 +142,10 @@ def test_two_vectors_side_by_side_with_a_representation_and_another_head(pixels:
 
 
 def test_merged_tokens_count_for_all_they_hold_beside_the_cls_token() -> None:
-    tokens, place = torch.randn(1, 4, 16), TokenLayout((2, 3), 1, sizes=torch.tensor([[1.0, 1.0, 3.0, 2.0]]))
+    tokens, layout = torch.randn(1, 4, 16), TokenLayout((2, 3), 1, counts=torch.tensor([[1.0, 1.0, 3.0, 2.0]]))
     whole = tokens[:, [1, 2, 2, 2, 3, 3]].mean(dim=1)
-    torch.testing.assert_close(Pool("cls+mean")(tokens, place), torch.cat((tokens[:, 0], whole), dim=1))
-    shares = pool_weights(tokens, place, "cls+mean")
+    torch.testing.assert_close(Pool("cls+mean")(tokens, layout), torch.cat((tokens[:, 0], whole), dim=1))
+    shares = pool_weights(tokens, layout, "cls+mean")
     torch.testing.assert_close(shares, torch.tensor([[6.0, 1.0, 3.0, 2.0]]) / 12)
 
 
@@ -204,7 +206,7 @@ def test_a_representation_layer_is_dense_and_tanh(pixels: Tensor, width: int, po
     seen = trace(model, pixels)
     layer = model.head.representation
     encoded = model.encode(pixels)
-    vector = model.pool(model.norm(encoded.tokens), encoded.place)
+    vector = model.pool(model.norm(encoded.tokens), encoded.layout)
     expected = torch.tanh(vector @ layer.weight.T + layer.bias)
     assert layer.weight.shape == (width, 16)
     torch.testing.assert_close(seen.pooled, expected, atol=1e-5, rtol=1e-4)
@@ -250,7 +252,7 @@ def test_fine_tuning_drops_the_representation_and_keeps_the_rest(pixels: Tensor,
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert tuned.training is False
-    assert model.train().with_head(3).training is True
+    assert with_head(model.train(), 3).training is True
 
 
 @pytest.mark.row("4.REP", "004.10")
@@ -317,8 +319,8 @@ def test_map_is_a_probe_that_attends_then_an_mlp(pixels: Tensor) -> None:
     encoded = model.encode(pixels)
     tokens = model.norm(encoded.tokens)
     vector, weights = softmax_pool(model.pool, tokens[:, 2:])
-    torch.testing.assert_close(model.pool(tokens, encoded.place), vector, atol=1e-5, rtol=1e-5)
-    pooled = model.pool.weigh(tokens, encoded.place)
+    torch.testing.assert_close(model.pool(tokens, encoded.layout), vector, atol=1e-5, rtol=1e-5)
+    pooled = weigh_pool(model.pool, tokens, encoded.layout)
     torch.testing.assert_close(pooled.vector, vector, atol=1e-5, rtol=1e-5)
     assert pooled.weights[:, :2].abs().max() == 0
     torch.testing.assert_close(pooled.weights[:, 2:], weights, atol=1e-6, rtol=1e-5)
@@ -328,15 +330,15 @@ def test_map_is_a_probe_that_attends_then_an_mlp(pixels: Tensor) -> None:
 
 def test_merged_tokens_count_for_all_they_hold() -> None:
     tokens = torch.randn(1, 4, 16)
-    sizes = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
-    place = TokenLayout((2, 3), 1, sizes=sizes)
+    counts = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
+    layout = TokenLayout((2, 3), 1, counts=counts)
     whole = tokens[:, [1, 2, 2, 2, 3, 3]]
-    torch.testing.assert_close(Pool("mean")(tokens, place), whole.mean(dim=1))
-    weights = pool_weights(tokens, place, "mean")
+    torch.testing.assert_close(Pool("mean")(tokens, layout), whole.mean(dim=1))
+    weights = pool_weights(tokens, layout, "mean")
     torch.testing.assert_close(weights, torch.tensor([[0, 1, 3, 2]]) / 6)
     pool = build(pool="map").pool
-    vector, shares = softmax_pool(pool, tokens[:, 1:], sizes[:, 1:].log()[:, None, None])
-    pooled = pool.weigh(tokens, place)
+    vector, shares = softmax_pool(pool, tokens[:, 1:], counts[:, 1:].log()[:, None, None])
+    pooled = weigh_pool(pool, tokens, layout)
     torch.testing.assert_close(pooled.vector, vector, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(pooled.weights, F.pad(shares, (1, 0)), atol=1e-6, rtol=1e-5)
     repeated = pool(tokens[:, [0, 1, 2, 2, 2, 3, 3]], TokenLayout((2, 3), 1))
@@ -349,7 +351,7 @@ def test_pool_weights_say_what_the_pool_took(pixels: Tensor, pool: str, merged: 
     two = pool == "cls+distillation"
     model = build(pool=pool, distillation_token=two, registers=2, merge_per_block=merged)
     encoded = model.encode(pixels)
-    pooled = model.pool.weigh(encoded.tokens, encoded.place)
+    pooled = weigh_pool(model.pool, encoded.tokens, encoded.layout)
     torch.testing.assert_close(pooled.weights.sum(dim=1), torch.ones(3))
     mean = (pooled.weights[..., None] * encoded.tokens).sum(dim=1)
     torch.testing.assert_close(mean, pooled.vector.mean(dim=1) if two else pooled.vector, atol=1e-5, rtol=1e-5)

@@ -22,9 +22,9 @@ from vitrail.errors import ConfigError, InputError
 from vitrail.insight import trace
 from vitrail.insight.cost import estimate
 from vitrail.insight.token_rows import carry, collect, spread
+from vitrail.insight.tracing import KeepWeights, Recorder
 from vitrail.network import Attention, Positions, Rotary, ViT, ViTConfig, with_merging
-from vitrail.network.encoder import Tape
-from vitrail.network.merging import match, merge, most_joined, unmerge
+from vitrail.network.merging import KeepKeys, match, merge, most_joined, unmerge
 from vitrail.network.tokens import TokenLayout
 
 
@@ -85,7 +85,7 @@ def test_where_all_are_alike_the_first_are_joined() -> None:
         assert target.tolist() == [[0, 1, 1, 1, 2, 1, 3, 4, 5]] * 2  # patches 0, 2 and 4 go into patch 1
 
 
-def test_of_patches_all_alike_the_least_heeded_are_joined() -> None:
+def test_of_patches_all_alike_the_least_attended_to_are_joined() -> None:
     """Equal but for rounding: what that says of their distance must not count."""
     x = torch.randn(64) + 1e-7 * torch.randn(1, 17, 64)
     weights = torch.rand(1, 17)
@@ -160,14 +160,15 @@ def test_proportional_attention_counts_a_merged_token_for_all_it_holds(explicit:
     """A token of size 3 draws what three equal tokens would."""
     attention = Attention(8, 2, 4).eval()
     x = torch.randn(1, 4, 8)
-    sizes = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
+    counts = torch.tensor([[1.0, 1.0, 3.0, 2.0]])
     repeated = x[:, [0, 1, 2, 2, 2, 3, 3]]
     expected = attention(repeated)[:, [0, 1, 2, 5]]
-    attended = attention.attend(x, layout=TokenLayout((1, 3), 1, sizes=sizes), explicit=explicit)
-    torch.testing.assert_close(attended.output, expected, atol=1e-6, rtol=1e-5)
+    kept = KeepWeights()
+    attended = attention(x, layout=TokenLayout((1, 3), 1, counts=counts), kernel=kept if explicit else None)
+    torch.testing.assert_close(attended, expected, atol=1e-6, rtol=1e-5)
     assert (attention(x) - expected).abs().max() > 1e-3
     if explicit:
-        torch.testing.assert_close(attended.weights.sum(-1), torch.ones(1, 2, 4))
+        torch.testing.assert_close(kept.weights.sum(-1), torch.ones(1, 2, 4))
 
 
 def test_without_merging_the_network_is_plain() -> None:
@@ -186,18 +187,20 @@ def test_without_merging_the_network_is_plain() -> None:
 def test_a_block_merges_by_its_keys_between_attention_and_mlp(rotary: Rotary | None) -> None:
     model = build(merge_per_block=2, rotary=rotary, registers=1)
     pixels = torch.randn(2, 3, 12, 16)
-    tape = Tape(hidden=True)
-    encoded = model.encode(pixels, tape=tape)
-    x, place = model.tokens(model.patches(pixels), (3, 4))
+    recorder = Recorder(hidden=True)
+    encoded = model.encode(pixels, observer=recorder)
+    x, layout = model.tokens(model.patches(pixels), (3, 4))
     for index, block in enumerate(model.encoder.blocks):
-        torch.testing.assert_close(tape.hidden[index], x)
-        rotation = model.tokens.rotary(place.places, index) if rotary else None
-        attended = block.attention.attend(block.norm1(x), layout=place, angles=rotation)
-        x, place = merge(x + attended.output, place, attended.keys.mean(dim=1), 2)
+        torch.testing.assert_close(recorder.hidden[index], x)
+        angles = model.tokens.rotary(layout.coordinates, index) if rotary else None
+        normed = block.norm1(x)
+        keys = block.attention.project(normed)[1]  # before any rotation
+        attended = block.attention(normed, layout=layout, angles=angles)
+        x, layout = merge(x + attended, layout, keys.mean(dim=1), 2)
         x = x + block.mlp(block.norm2(x))
     torch.testing.assert_close(encoded.tokens, x)
-    assert [each.shape[1] for each in tape.hidden] == [14, 12, 10, 8]
-    assert torch.equal(encoded.place.patch_to_token, place.patch_to_token)
+    assert [each.shape[1] for each in recorder.hidden] == [14, 12, 10, 8]
+    assert torch.equal(encoded.layout.patch_to_token, layout.patch_to_token)
     assert torch.equal(encoded.layout.counts.sum(dim=1), torch.full((2,), 14.0))
 
 
@@ -215,8 +218,8 @@ def by_tokens(model: ViT, pixels: Tensor, count: int, head_mask: Tensor | None =
             mask = torch.ones(4) if head_mask is None else head_mask
             tokens = tokens + attention.out(((maps @ v) * mask[:, None, None]).transpose(0, 1).flatten(1))
             read = number > 0 and config.pool.startswith("cls")  # at first the cls token has seen nothing
-            heeded = (maps[:, 0] * mask[:, None]).sum(0)[r:] if read else None
-            groups = match_by_hand(tokens[r:], count, heeded)
+            attended_to = (maps[:, 0] * mask[:, None]).sum(0)[r:] if read else None
+            groups = match_by_hand(tokens[r:], count, attended_to)
             members = torch.eye(max(groups) + 1)[groups].T * sizes[r:]  # (left, N)
             left = members @ tokens[r:] / members.sum(1, keepdim=True)
             tokens, sizes = torch.cat((tokens[:r], left)), torch.cat((sizes[:r], members.sum(1)))
@@ -247,14 +250,17 @@ def test_a_network_that_merges_by_tokens_against_a_loop(kind: str, mask: tuple[f
         assert (keys.encode(pixels, heads).tokens - found).abs().max() > 1e-2
 
 
-def test_what_the_first_token_heeds_is_its_row_of_attention() -> None:
+def test_cls_attention_is_the_first_row_of_the_weights() -> None:
     attention = Attention(8, 2, 4).eval()
-    x, sizes = torch.randn(3, 5, 8), torch.tensor([[1.0, 1.0, 3.0, 2.0, 4.0]]).expand(3, -1)
-    attended = attention.attend(x, layout=TokenLayout((1, 4), 1, sizes=sizes), explicit=True, heeds=True)
-    assert attended.weights is not None
-    assert attended.heeded is not None
-    torch.testing.assert_close(attended.heeded, attended.weights[:, :, 0].mean(dim=1))
-    assert attention.attend(x).heeded is None
+    x, counts = torch.randn(3, 5, 8), torch.tensor([[1.0, 1.0, 3.0, 2.0, 4.0]]).expand(3, -1)
+    weights = KeepWeights()
+    kept = KeepKeys(weights, True, None)
+    attention(x, layout=TokenLayout((1, 4), 1, counts=counts), kernel=kept)
+    assert kept.cls_attention is not None
+    torch.testing.assert_close(kept.cls_attention, weights.weights[:, :, 0].mean(dim=1))
+    unasked = KeepKeys(weights, False, None)
+    attention(x, kernel=unasked)
+    assert unasked.cls_attention is None
 
 
 def test_where_every_head_is_silenced_tokens_merge_by_likeness_alone() -> None:
@@ -262,8 +268,8 @@ def test_where_every_head_is_silenced_tokens_merge_by_likeness_alone() -> None:
     pixels = torch.randn(2, 3, 12, 16)
     silent = model.encode(pixels, torch.zeros(4))
     for block in model.encoder.blocks:
-        block.heeds = False
-    assert torch.equal(silent.place.patch_to_token, model.encode(pixels, torch.zeros(4)).place.patch_to_token)
+        block.by_cls = False
+    assert torch.equal(silent.layout.patch_to_token, model.encode(pixels, torch.zeros(4)).layout.patch_to_token)
     assert silent.tokens.isfinite().all()
 
 

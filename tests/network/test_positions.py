@@ -404,10 +404,10 @@ def test_dinov3_augments_coordinates_while_training_only() -> None:
     rotary = Rotary("dinov3", shift=0.3, jitter=1.5, rescale=2.0)
     positions = RotaryPositions(config(rotary=rotary, positions=Positions("none")), rotary)
     cpu = torch.device("cpu")
-    plain = positions.eval().places((3, 4), cpu)
-    assert torch.equal(plain, positions.places((3, 4), cpu))
+    plain = positions.eval().coordinates((3, 4), cpu)
+    assert torch.equal(plain, positions.coordinates((3, 4), cpu))
     assert plain[0].tolist() == pytest.approx([-2 / 3, -3 / 4])
-    drawn = [positions.train().places((3, 4), cpu) for _ in range(200)]
+    drawn = [positions.train().coordinates((3, 4), cpu) for _ in range(200)]
     for places in drawn:  # an affine map of each axis, within bounds
         cells = places.reshape(3, 4, 2)
         scale = torch.stack((cells[-1, 0, 0] - cells[0, 0, 0], cells[0, -1, 1] - cells[0, 0, 1]))

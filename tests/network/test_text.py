@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError, InputError
+from vitrail.insight.tracing import KeepWeights, Recorder
 from vitrail.network.attention import Attention
 from vitrail.network.config import Positions, ViTConfig
-from vitrail.network.encoder import Encoder, Mlp, Tape
-from vitrail.network.text import TextConfig, TextDecoder
+from vitrail.network.encoder import Encoder, Mlp
+from vitrail.network.text import TextConfig, TextDecoder, causal_block
 from vitrail.network.tokens import TokenLayout
 
 V, BLOCK, D = 11, 8, 24
@@ -69,11 +70,10 @@ def test_gradients_never_flow_back_from_the_future() -> None:
 @pytest.mark.row("004.01")
 def test_attention_weights_stand_below_the_diagonal_and_fused_equals_explicit() -> None:
     model, ids = lively(), some_ids()
-    tape = Tape(blocks=range(3), hidden=True)
-    tokens = model.encode(ids, tape)
-    assert len(tape.attention) == 3
-    assert len(tape.hidden) == 4
-    for weights in tape.attention.values():
+    kept = [KeepWeights(causal=True) for _ in range(3)]
+    tokens = model.encode(ids, lambda block, *_: kept[block] if block < 3 else None)
+    for weights in (each.weights for each in kept):
+        assert weights.shape == (2, 4, BLOCK, BLOCK)
         assert torch.equal(weights, weights.tril())
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, BLOCK), atol=1e-6, rtol=0)
     torch.testing.assert_close(tokens, model.encode(ids), atol=1e-5, rtol=0)
@@ -103,21 +103,16 @@ def test_causal_blocks_stay_causal_with_relative_positions() -> None:
         pool="mean",
         positions=Positions("relative"),
     )
-    encoder = Encoder(config, causal=True).eval()
+    encoder = Encoder(config, causal_block).eval()
     for parameter in encoder.parameters():
         nn.init.normal_(parameter, std=0.3)
-    x, place = torch.randn(1, 6, 16), TokenLayout((1, 6), 0)
+    x, layout = torch.randn(1, 6, 16), TokenLayout((1, 6), 0)
     changed = x.clone()
     changed[:, 4] += 1
-    fused = encoder(x, place).tokens
-    assert torch.equal(fused[:, :4], encoder(changed, place).tokens[:, :4])
-    explicit = encoder(x, place, tape=Tape(blocks=range(2))).tokens
+    fused = encoder(x, layout).tokens
+    assert torch.equal(fused[:, :4], encoder(changed, layout).tokens[:, :4])
+    explicit = encoder(x, layout, observer=lambda *_: KeepWeights(causal=True)).tokens
     torch.testing.assert_close(fused, explicit, atol=1e-5, rtol=0)
-
-
-def test_causal_and_axial_attention_are_refused_together() -> None:
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        Attention(16, 2, 8, causal=True, line="row")
 
 
 # Against GPT-2
@@ -345,10 +340,10 @@ def test_e10_1_both_tables_are_as_wide_as_the_network() -> None:
     model = lively()
     assert model.tokens.weight.shape == (V, D)
     assert model.positions.weight.shape == (BLOCK, D)
-    tape = Tape(hidden=True)
-    model.encode(some_ids(), tape)
+    recorder = Recorder(hidden=True)
+    model.encode(some_ids(), recorder)
     by_hand = model.tokens.weight[some_ids()] + model.positions.weight[:BLOCK]
-    torch.testing.assert_close(tape.hidden[0], by_hand)
+    torch.testing.assert_close(recorder.hidden[0], by_hand)
 
 
 @pytest.mark.row("004.01")
@@ -370,10 +365,10 @@ def test_e10_3_attention_receives_embedded_tokens_not_ids() -> None:
         nn.Linear(BLOCK, 4)(some_ids())  # what that would have been: numbers, not vectors
     for block in model.encoder.blocks:
         block.attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    tape = Tape(hidden=True)
-    model.encode(some_ids(), tape)
+    recorder = Recorder(hidden=True)
+    model.encode(some_ids(), recorder)
     assert [(each.dtype, tuple(each.shape)) for each in seen] == [(torch.float32, (2, BLOCK, D))] * 3
-    for block, entering, received in zip(model.encoder.blocks, tape.hidden, seen, strict=False):
+    for block, entering, received in zip(model.encoder.blocks, recorder.hidden, seen, strict=False):
         torch.testing.assert_close(received, block.norm1(entering))
 
 

@@ -40,9 +40,9 @@ def patches() -> Tensor:
 def test_cls_first_then_patches_each_with_its_position(patches: Tensor) -> None:
     """The same as `nn.Embedding` tables looked up with 0, 1, 2…: a parameter is a table."""
     tokens = build()
-    out, place = tokens(patches, (2, 3))
+    out, layout = tokens(patches, (2, 3))
     assert out.shape == (3, 7, 16)
-    assert (place.grid, place.prefix) == ((2, 3), 1)
+    assert (layout.grid, layout.prefix) == ((2, 3), 1)
 
     positions, cls = nn.Embedding(7, 16), nn.Embedding(1, 16)
     positions.weight = nn.Parameter(tokens.tables[0].table.clone())
@@ -66,14 +66,14 @@ def test_the_walk_of_b16() -> None:
         patches = model.patches(pixels)
         assert patches.shape == (1, 196, 768)
         torch.testing.assert_close(patches[0, 14 * 3 + 5], cells[0, :, 3, 5], atol=1e-5, rtol=1e-5)  # row by row
-        tokens, place = model.tokens(patches, (14, 14))
+        tokens, layout = model.tokens(patches, (14, 14))
         assert tokens.shape == (1, 197, 768)
         torch.testing.assert_close(tokens[0, 0], model.tokens.cls[0] + model.tokens.tables[0].table[0])
         torch.testing.assert_close(tokens[0, 196], patches[0, 195] + model.tokens.tables[0].table[196])
         logits = model(pixels)
         assert logits.shape == (1, 1000)
         (block,) = model.encoder.blocks
-        by_hand = model.head.classify(model.norm(block(tokens, place).tokens)[:, 0])
+        by_hand = model.head.classify(model.norm(block(tokens, layout).tokens)[:, 0])
     torch.testing.assert_close(logits, by_hand)
     whole = build_empty(ViTConfig())
     assert whole(torch.empty(32, 3, 224, 224, device="meta")).shape == (32, 1000)
@@ -104,10 +104,10 @@ def test_positions_of_zero_add_nothing_and_a_wrong_rank_is_refused(patches: Tens
 @pytest.mark.row("4.REG")
 def test_prefix_tokens_stand_in_order_and_registers_have_no_position(patches: Tensor) -> None:
     tokens = build(registers=3, **BOTH)
-    out, place = tokens(patches, (2, 3))
+    out, layout = tokens(patches, (2, 3))
     table = tokens.tables[0].table
     assert table.shape == (8, 16)  # cls, distillation, six patches
-    assert place.prefix == 5
+    assert layout.prefix == 5
     torch.testing.assert_close(out[1, 0], tokens.cls[0] + table[0])
     torch.testing.assert_close(out[1, 1], tokens.distillation[0] + table[1])
     assert torch.equal(out[1, 2:5], tokens.registers)
@@ -126,9 +126,9 @@ def test_without_slots_only_patches_have_positions(patches: Tensor) -> None:
 
 def test_without_prefix_tokens_and_positions_patches_pass_unchanged(patches: Tensor) -> None:
     tokens = build(cls_token=False, pool="mean", positions=Positions("none"))
-    out, place = tokens(patches, (2, 3))
+    out, layout = tokens(patches, (2, 3))
     assert torch.equal(out, patches)
-    assert place.prefix == 0
+    assert layout.prefix == 0
     assert list(tokens.parameters()) == []
 
 
@@ -163,19 +163,19 @@ def test_dropout_stands_after_the_positions_and_only_while_training(patches: Ten
 
 def test_patch_dropout_only_while_training(patches: Tensor) -> None:
     tokens = build(patch_dropout=0.5, rotary=Rotary())
-    still, place = tokens(patches, (2, 3))
+    still, layout = tokens(patches, (2, 3))
     assert still.shape == (3, 7, 16)
-    assert torch.equal(place.places, grid_coordinates((2, 3)))
+    assert torch.equal(layout.coordinates, grid_coordinates((2, 3)))
 
-    out, place = tokens.train()(patches, (2, 3))
+    out, layout = tokens.train()(patches, (2, 3))
     assert out.shape == (3, 4, 16)  # the cls token and half of six
     assert torch.equal(out[:, 0], still[:, 0])
-    assert place.places.shape == (3, 3, 2)
+    assert layout.coordinates.shape == (3, 3, 2)
     chosen = set()
     for image in range(3):
-        for token, (row, column) in zip(out[image, 1:], place.places[image].long().tolist(), strict=True):
-            assert torch.equal(token, still[image, 1 + 3 * row + column])  # the place followed its patch
-        numbers = [3 * row + column for row, column in place.places[image].long().tolist()]
+        for token, (row, column) in zip(out[image, 1:], layout.coordinates[image].long().tolist(), strict=True):
+            assert torch.equal(token, still[image, 1 + 3 * row + column])  # the layout followed its patch
+        numbers = [3 * row + column for row, column in layout.coordinates[image].long().tolist()]
         assert numbers == sorted(numbers)
         chosen.add(tuple(numbers))
     assert len(chosen) > 1  # other patches for each image
@@ -183,9 +183,9 @@ def test_patch_dropout_only_while_training(patches: Tensor) -> None:
 
 @pytest.mark.parametrize("share, left", [(0.0, 6), (0.1, 5), (0.34, 4), (0.5, 3), (0.99, 1)])
 def test_patch_dropout_keeps_the_share_it_says(patches: Tensor, share: float, left: int) -> None:
-    kept, places = drop_patches(patches, None, share)
+    kept, coordinates = drop_patches(patches, None, share)
     assert kept.shape == (3, left, 16)
-    assert places is None
+    assert coordinates is None
     for image, original in zip(kept, patches, strict=True):
         for patch in image:
             assert (patch == original).all(dim=1).sum() == 1

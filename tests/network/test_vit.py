@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import vitrail
 from vitrail.errors import InputError
 from vitrail.network import Features, Positions, Rotary, ViT, ViTConfig, patchify, unpatchify
-from vitrail.network.encoder import Tape
 from vitrail.network.patches import PatchEmbed
 from vitrail.network.surgery import eval_mode, with_head
 
@@ -49,13 +48,13 @@ def test_another_size_is_refused_or_resampled() -> None:
     free = build()
     free.load_state_dict(fixed.state_dict())
     larger = torch.randn(1, 3, 16, 12)
-    tokens, place = free.tokens(free.patches(larger), (4, 3))
+    tokens, layout = free.tokens(free.patches(larger), (4, 3))
     table = free.tokens.tables[0].table
     grid = table[1:].T.reshape(1, 16, 2, 3)
     resampled = F.interpolate(grid, size=(4, 3), mode="bicubic", antialias=True)[0].flatten(1).T
     torch.testing.assert_close(tokens[0, 1:], free.patches(larger)[0] + resampled)
     torch.testing.assert_close(tokens[0, 0], free.tokens.cls[0] + table[0])  # the cls token's is left as it is
-    expected = free.head.classify(free.norm(free.encoder(tokens, place).tokens)[:, 0])
+    expected = free.head.classify(free.norm(free.encoder(tokens, layout).tokens)[:, 0])
     torch.testing.assert_close(free(larger), expected)
 
 
@@ -276,10 +275,10 @@ def test_a_shift_by_a_patch_moves_the_features_where_only_offsets_count() -> Non
     """With rotary positions alone scores know offsets only: one column further right gives the same features."""
     model = build(positions=NONE, rotary=Rotary("axial"), cls_token=False, pool="mean", depth=1)
     content = torch.randn(1, 3, 8, 8)
-    rotation = model.tokens.rotary(torch.tensor([[0.0, 1], [0, 2], [1, 1], [1, 2]]), 0)
+    angles = model.tokens.rotary(torch.tensor([[0.0, 1], [0, 2], [1, 1], [1, 2]]), 0)
     (block,) = model.encoder.blocks
-    tokens, place = model.tokens(model.patches(content), (2, 2))
-    shifted = model.norm(block(tokens, place, rotation).tokens)
+    tokens, layout = model.tokens(model.patches(content), (2, 2))
+    shifted = model.norm(block(tokens, layout, angles).tokens)
     torch.testing.assert_close(shifted, model.features(content).patches, atol=1e-5, rtol=1e-5)
 
 
@@ -419,47 +418,3 @@ def test_what_is_no_config_is_told(wrong: Any) -> None:
             build_from(wrong)
     with pytest.raises(vitrail.VitrailError, match="no preset"):
         vitrail.create(wrong if wrong != "vit-b16" else "vit-b17")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"registers": 2},
-        {"pool": "cls+distillation", "distillation_token": True},
-        {"axial": True},
-        {"positions": Positions("relative")},
-        {"positions": Positions("none"), "rotary": Rotary()},
-        {"merge_per_block": 2},
-        {"parallel": True},
-        {"norm": "batch"},
-        {"layer_scale": 0.3, "qk_norm": True},
-        {"final_norm": "pooled", "pool": "mean"},
-        {"pool": "cls+mean"},
-        {"pool": "map", "cls_token": False},
-    ],
-    ids=str,
-)
-def test_what_no_pool_reads_is_not_computed_and_the_answer_stays(changes: dict[str, Any]) -> None:
-    config = ViTConfig(image_size=32, patch_size=8, width=32, depth=3, heads=4, mlp_width=64, classes=7, **changes)
-    torch.manual_seed(0)
-    model = ViT(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    mask = torch.tensor([1.0, 0.0, 0.5, 1.0])
-    seen: list[int] = []
-    model.encoder.blocks[-1].mlp.up.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
-    with torch.no_grad():
-        whole = torch.stack([model(pixels), model(pixels, mask)])
-        model.pooled_only = True
-        brief = torch.stack([model(pixels), model(pixels, mask)])
-    assert torch.allclose(brief, whole, rtol=1e-10, atol=1e-12)
-    of_pool = {"cls": 1, "cls+distillation": 2}.get(config.pool)
-    assert seen[2:] == ([of_pool] * 2 if of_pool else seen[:2])
-    assert seen[0] > 2
-    tape = Tape([2])
-    with torch.no_grad():
-        model.encode(pixels, tape=tape, first=1)
-    assert tape.attention[2].shape[2] == tape.attention[2].shape[3]  # with a tape all tokens are there

@@ -110,11 +110,12 @@ class Attention(nn.Module):
             q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None and layout is not None:
             q, k = apply_rotary(q, angles, layout.prefix), apply_rotary(k, angles, layout.prefix)
+        kernel = kernel or self.kernel
         rate = self.attention_dropout if self.training else 0.0
-        if self.axis and kernel is None:
+        if self.axis and kernel is fused_kernel:
             gathered = self._along_axis(q, k, v, layout, rate)
         else:
-            gathered = (kernel or self.kernel)(q, k, v, self._bias(q, layout), rate)
+            gathered = kernel(q, k, v, self._bias(q, layout), rate)  # (B, A, T, d)
         if head_mask is not None:  # scaling what a head gathered is scaling its rows of weights
             gathered = gathered * head_mask.view(-1, 1, 1)
         return gathered.transpose(1, 2).flatten(2)  # (B, T, A*d)

@@ -408,9 +408,9 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
     if config.pool == "none" and config.final_norm == "pooled":
         yield "final_norm 'pooled' needs a pool, and pool is 'none': use final_norm 'tokens'"
     if config.pool == "cls+mean" and config.final_norm == "pooled":
-        yield "final_norm 'pooled' is for one vector, and pool 'cls+mean' lays two side by side: use 'tokens'"
+        yield "final_norm 'pooled' is for one vector, and 'cls+mean' lays two side by side: use final_norm 'tokens'"
     if config.representation_width > 0 and config.pool == "cls+distillation":
-        yield "a representation layer stands before one head, and 'cls+distillation' has two: representation_width=0"
+        yield "a representation layer stands before one head, 'cls+distillation' has two: set representation_width=0"
     if config.mlp == "swiglu" and config.activation != "silu":
         yield f"mlp 'swiglu' is gated by silu, got activation {config.activation!r}: set activation='silu'"
     if config.patch_norms and config.stem is not None:
@@ -432,8 +432,9 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
     if config.axial and kind == "relative":
         yield "axial attention sees one line at a time, relative positions the whole grid: leave one of them out"
     if config.kept_heads is not None:
+        most = config.heads
         if len(config.kept_heads) != config.depth:
             yield f"kept_heads: expected one list for each of {config.depth} blocks, got {len(config.kept_heads)}"
         for block, kept in enumerate(config.kept_heads):
-            if not kept or list(kept) != sorted(set(kept)) or kept[-1] >= config.heads:
-                yield f"kept_heads of block {block}: expected rising numbers below {config.heads}, some, got {kept}"
+            if not kept or list(kept) != sorted(set(kept)) or kept[-1] >= most:
+                yield f"kept_heads of block {block}: expected rising numbers below {most}, at least one, got {kept}"

@@ -81,7 +81,7 @@ class TextDecoder(nn.Module):
         blocks = config.blocks
         self.tokens = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.block_size, config.width)
-        self.encoder = Encoder(blocks, _causal_block)
+        self.encoder = Encoder(blocks, causal_block)
         self.norm = build_norm(blocks)
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
         initialise(self, blocks)
@@ -173,7 +173,7 @@ class TextDecoder(nn.Module):
             raise InputError(f"{name}: expected numbers from 0 to {self.config.vocabulary - 1}, got {least} to {most}")
 
 
-def _causal_block(config: ViTConfig, index: int) -> Block:
+def causal_block(config: ViTConfig, index: int) -> Block:
     """A block whose tokens see nothing that comes after them."""
     block = Block(config, index)
     block.attention.kernel = causal_kernel

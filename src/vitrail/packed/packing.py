@@ -153,7 +153,8 @@ def _pack_block(block: Block, name: str, plan: Plan, rows: int, weights: Mapping
     setattr(attention, "qkv", layer("attention.qkv", attention.qkv))  # noqa: B010
     setattr(attention, "out", layer("attention.out", attention.out))  # noqa: B010
     up, down = layer("mlp.up", mlp.up, fused), layer("mlp.down", mlp.down)
-    attention.kernel = packed_attention
+    if not attention.axis:  # along lines the fused kernel has less to do
+        attention.kernel = packed_attention
     return PackedBlock(block, PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))
 
 

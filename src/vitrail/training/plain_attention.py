@@ -31,10 +31,11 @@ def plain_kernels(model: nn.Module) -> Iterator[None]:
 
 
 def install(model: nn.Module) -> list[Attention]:
-    """Give every attention that has the fused kernel this one; those that got it."""
-    attentions = [part for part in model.modules() if isinstance(part, Attention) and part.kernel is fused_kernel]
+    """Give every attention that has the fused kernel this one, but axial ones: their lines are short; those it got."""
+    parts = (part for part in model.modules() if isinstance(part, Attention))
+    attentions = [part for part in parts if part.kernel is fused_kernel and not part.axis]
     for attention in attentions:
-        attention.kernel = plain_attention
+        attention.kernel = plain_kernel
     return attentions
 
 
@@ -50,7 +51,7 @@ def is_faster(q: Tensor, k: Tensor) -> bool:
     )
 
 
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+def plain_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
     """softmax(q k' / sqrt(d)) v, with the weights kept for the way back; the fused kernel where that is better."""
     if bias is not None or dropout or not is_faster(q, k):
         return fused_kernel(q, k, v, bias, dropout)
