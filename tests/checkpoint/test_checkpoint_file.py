@@ -24,7 +24,8 @@ from vitrail.checkpoint import KEY, Checkpoint, Mapped, Provenance, Setting, con
 from vitrail.checkpoint import checkpoint_file as module
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About, Described
+from vitrail.images.model_info import About
+from vitrail.inference import RuntimeBase
 from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
 from vitrail.network.masked import MaskedDecoder
 
@@ -875,7 +876,7 @@ def test_thresholds_and_reject_are_obeyed() -> None:
 
 
 def test_a_runtime_says_of_itself_what_its_about_says() -> None:
-    class Runtime(Described):
+    class Runtime(RuntimeBase):
         def __init__(self, about: About) -> None:
             self.about = about
 

@@ -206,7 +206,7 @@ def test_bytes_and_whole_images_go_in(cropping: Whole, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 60, 45, 3), np.uint8)
     pixels = np.stack([checkpoint.preprocess(each) for each in images])
     seen = np.stack([np.asarray(checkpoint.preprocess.visible_image(each)) for each in images])
-    agree(exported.run_bytes(seen), checkpoint.run(pixels))
+    agree(exported.run_uint8(seen), checkpoint.run(pixels))
     agree(exported.run(pixels), checkpoint.run(pixels))
     with pytest.raises(InputError, match="8-bit values"):
         exported.run(pixels + 0.001)
@@ -215,7 +215,7 @@ def test_bytes_and_whole_images_go_in(cropping: Whole, tmp_path: Path) -> None:
     assert cropping.report.pixels is not None
     assert cropping.report.pixels.largest <= 1.01
     whole = open_exported(cropping.report.out)
-    for a, b in zip(whole.run_bytes(images), checkpoint.run(pixels), strict=True):
+    for a, b in zip(whole.run_uint8(images), checkpoint.run(pixels), strict=True):
         assert np.abs(a - b).max() < 0.01 * np.abs(b).max()  # a step of 8 bits here and there
     with pytest.raises(InputError, match="whole images"):
         whole.run(pixels)

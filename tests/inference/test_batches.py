@@ -1,4 +1,4 @@
-"""passes: every runtime is given what it takes, images of any number, two batches at a time, and no threads stay."""
+"""run_batches: every runtime is given what it takes, any number of images, two batches at a time; no threads stay."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from PIL import Image
 
 from vitrail.errors import CheckpointError, ImageError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About, Described
-from vitrail.inference import Named, embed, predict, predictions
-from vitrail.inference import batches as passes_module
-from vitrail.inference.batches import passes
+from vitrail.images.model_info import About
+from vitrail.inference import Named, RuntimeBase, Takes, batches, embed, predict, predictions
+from vitrail.inference.batches import run_batches
+from vitrail.inference.runtime import MEMBERS
 
 Array = np.ndarray[Any, Any]
 
 
-class Colours(Described):
+class Colours(RuntimeBase):
     """A stand-in network: the mean of each channel is its logit, and its embedding."""
 
     def __init__(self, **changes: Any) -> None:
@@ -39,7 +39,9 @@ class Colours(Described):
 class ByteColours(Colours):
     """The same, of 8-bit values."""
 
-    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+    takes: Takes = "uint8"
+
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
         self.given.append(values)
         found = self.preprocess.normalise(values).mean(axis=(2, 3)).astype(np.float32)
         return found, found
@@ -87,7 +89,7 @@ def test_whole_images_go_one_by_one() -> None:
     """A runtime that resizes by itself is given each image as large as it is."""
 
     class Whole(ByteColours):
-        takes_whole = True
+        takes = "images"
 
     dice = np.random.default_rng(0)
     images = [dice.integers(0, 256, (height, width, 3), np.uint8) for height, width in ((20, 30), (41, 17), (20, 30))]
@@ -148,7 +150,7 @@ def test_the_next_batch_is_read_while_the_network_works(
     cores: int, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With cores to spare, all of the next batch and nothing more; where readers fill the machine, they take turns."""
-    monkeypatch.setattr(passes_module, "_cores", lambda: cores)
+    monkeypatch.setattr(batches, "_cores", lambda: cores)
     drawn = threading.Semaphore(0)
     count = 0
 
@@ -209,7 +211,7 @@ def test_a_stream_gives_what_a_list_gives(tmp_path: Path) -> None:
     assert list(predictions(runtime, (str(path) for path in paths), batch=4, threads=1)) == expected
     named = [Named(f"shade {number}", path) for number, path in enumerate(paths)]
     assert [each.path for each in predictions(runtime, named)] == [f"shade {number}" for number in range(9)]
-    together = np.concatenate([each.embedding for each in passes(runtime, iter(paths), batch=2)])
+    together = np.concatenate([each.embedding for each in run_batches(runtime, iter(paths), batch=2)])
     assert np.array_equal(together, embed(runtime, paths))
 
 
@@ -307,7 +309,10 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
         predictions("model.onnx", [image])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="got the path 'model.safetensors': use vitrail.load"):
         predictions("model.safetensors", [image])  # type: ignore[arg-type]
-    for half in (SimpleNamespace(run=print), SimpleNamespace(preprocess=Preprocess(), classes=("a",)), 5, None):
+    for wrong in (SimpleNamespace(preprocess=Preprocess(), classes=("a",)), 5, None):
         with pytest.raises(InputError, match="expected a checkpoint or another runtime, got .*: see vitrail.load"):
-            predictions(half, [image])  # type: ignore[arg-type]
+            predictions(wrong, [image])  # type: ignore[arg-type]
+    half = SimpleNamespace(**{name: None for name in MEMBERS if name not in ("takes", "resample")} | {"run": print})
+    with pytest.raises(InputError, match="SimpleNamespace is no runtime, it lacks takes, resample: let it inherit"):
+        predictions(half, [image])  # type: ignore[arg-type]
     assert reading() == []

@@ -110,7 +110,7 @@ def test_bytes_where_pixels_are_taken_and_other_paths_are_told(shelf: Path) -> N
     runtime = open_exported(shelf / "a.onnx")
     side = runtime.preprocess.size
     values = np.random.default_rng(0).integers(0, 256, (2, *side, 3)).astype(np.uint8)
-    logits, _ = runtime.run_bytes(values)  # a graph of pixels: they are normalised first
+    logits, _ = runtime.run_uint8(values)  # a graph of pixels: they are normalised first
     np.testing.assert_array_equal(logits, runtime.run(runtime.preprocess.normalise(values))[0])
     with pytest.raises(InputError, match="vitrail.load"):
         vitrail.predict("model.safetensors", [])
@@ -269,7 +269,7 @@ def twice(model: Any) -> None:
         (with_functions, "functions or training graphs"),
         (undescribed, "holds no description of ours: export the checkpoint again"),
         (twice, "stands twice"),
-        (described(format=2), "expected an export of format 1, got 2: use a newer Vitrail"),
+        (described(format=3), "expected an export of format 2, got 3: use a newer Vitrail"),
         (described(format="x"), "got 'x': export the checkpoint again"),
         (described(about=None), "lacks about"),
         (described(about=[]), "description inside is damaged"),
@@ -368,7 +368,7 @@ def copy_of(shelf: Path, folder: Path, change: Callable[[str], str] = str, seal:
         (lambda text: text.replace("<net ", "<other ", 1).replace("</net>", "</other>"), "XML of kind 'other'"),
         (lambda text: text.replace('type="MatMul"', 'type="Loop"', 1), "a layer Loop"),
         (lambda text: text.replace("<description ", "<words "), "holds no description"),
-        (lambda text: text.replace("&quot;format&quot;: 1", "&quot;format&quot;: 7"), "got 7: use a newer"),
+        (lambda text: text.replace("&quot;format&quot;: 2", "&quot;format&quot;: 7"), "got 7: use a newer"),
     ],
 )
 def test_an_edited_openvino_file_is_refused(

@@ -50,7 +50,7 @@ def test_pixels_go_back_to_the_bytes_they_were_made_of(order: Any) -> None:
     preprocess = Preprocess(size=(8, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), order=order)
     runtime, seen = opened(contents(preprocess, pixels="bytes"))
     runtime.run(preprocess.normalise(VALUES))
-    runtime.run_bytes(VALUES)
+    runtime.run_uint8(VALUES)
     assert [each.dtype for each in seen] == [np.uint8] * 2
     assert np.array_equal(seen[0], VALUES)
     assert np.array_equal(seen[1], VALUES)
@@ -67,13 +67,13 @@ def test_pixels_that_were_no_bytes_are_refused() -> None:
 
 def test_bytes_are_normalised_for_a_graph_of_pixels() -> None:
     runtime, seen = opened(contents())
-    logits, embedding = runtime.run_bytes(VALUES)
+    logits, embedding = runtime.run_uint8(VALUES)
     assert np.array_equal(seen[0], runtime.preprocess.normalise(VALUES))
     assert (logits.dtype, embedding.dtype) == (np.float32, np.float32)
     assert seen[0].flags.c_contiguous
     for wrong in (VALUES[0], VALUES[..., :2], VALUES[:0], VALUES.astype(np.int16), [1]):
         with pytest.raises(InputError, match=r"expected (values \(B, H, W, 3\)|8-bit values)"):
-            runtime.run_bytes(wrong)  # type: ignore[arg-type]
+            runtime.run_uint8(wrong)  # type: ignore[arg-type]
 
 
 def test_sides_are_multiples_of_a_patch() -> None:
@@ -89,10 +89,10 @@ def test_sides_are_multiples_of_a_patch() -> None:
         fixed.run(np.zeros((1, 3, 16, 8), np.float32))
 
 
-def test_a_graph_that_resizes_takes_whole_images() -> None:
+def test_a_graph_that_resizes_takes_full_images() -> None:
     runtime, seen = opened(contents(pixels="bytes", resize_inside=True))
     whole = np.zeros((1, 51, 37, 3), np.uint8)
-    runtime.run_bytes(whole)
+    runtime.run_uint8(whole)
     assert np.array_equal(seen[0], whole)
     with pytest.raises(InputError, match="resizes and crops by itself, so it takes whole images"):
         runtime.run(np.zeros((1, 3, 8, 16), np.float32))

@@ -20,8 +20,8 @@ from network import renames
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About, Described
-from vitrail.inference import probabilities
+from vitrail.images.model_info import About
+from vitrail.inference import RuntimeBase, probabilities
 from vitrail.network import ViT, ViTConfig
 
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=2, mlp_width=64, classes=7)
@@ -212,7 +212,7 @@ def test_classes_below_their_threshold_are_not_named() -> None:
     """Each class has a threshold of its own; an image whose likeliest is below the reject threshold has no answer."""
     shares = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.34, 0.33, 0.33]])
 
-    class Fixed(Described):
+    class Fixed(RuntimeBase):
         def __init__(self, **more: Any) -> None:
             self.about = About(Preprocess(size=16, crop=1.0), ("x", "y", "z"), **more)
 
@@ -314,8 +314,9 @@ def test_predicting_from_another_runtime_never_imports_torch(photos: list[Path])
 import sys
 import numpy as np
 import vitrail
+from vitrail.inference import RuntimeBase
 
-class Bright:
+class Bright(RuntimeBase):
     preprocess = vitrail.Preprocess(size=32)
     classes = ("dark", "bright")
     task = "single-label"

@@ -1,4 +1,4 @@
-"""Ahead: in order, never too far ahead, errors in their place, no threads left behind."""
+"""Prefetcher: in order, never too far ahead, errors in their place, no threads left behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vitrail.inference import prefetch as ahead_module
-from vitrail.inference.prefetch import PATIENCE, Ahead
+from vitrail.inference import prefetch
+from vitrail.inference.prefetch import PATIENCE, Prefetcher
 
 MOMENT = 0.2  # seconds: what must not happen is given so long to happen; however slow the machine, no test needs less
 
@@ -41,7 +41,7 @@ class Overtaking:
 def test_in_order_whoever_is_done_first(threads: int, count: int) -> None:
     found: list[int] = []
     read: Callable[[int], int] = squared if threads == 1 else Overtaking(count)
-    with Ahead(range(count), read, threads, 6) as ahead:
+    with Prefetcher(range(count), read, threads, 6) as ahead:
         while part := ahead.take(3):
             found += part
             ahead.used(len(part))
@@ -51,7 +51,7 @@ def test_in_order_whoever_is_done_first(threads: int, count: int) -> None:
 
 
 class Waiters:
-    """A semaphore that tells when all threads wait for room: then nothing moves until some is made."""
+    """A semaphore that tells when all threads wait for room: then nothing is_video until some is made."""
 
     def __init__(self, room: int, threads: int) -> None:
         self._change = threading.Condition()
@@ -90,8 +90,8 @@ def test_no_more_is_drawn_than_there_is_room(monkeypatch: pytest.MonkeyPatch) ->
             drawn.append(number)
             yield number
 
-    monkeypatch.setattr(ahead_module, "threading", SimpleNamespace(**vars(threading) | {"Semaphore": semaphore}))
-    with Ahead(items(), squared, 4, 8) as ahead:
+    monkeypatch.setattr(prefetch, "threading", SimpleNamespace(**vars(threading) | {"Semaphore": semaphore}))
+    with Prefetcher(items(), squared, 4, 8) as ahead:
         [room] = rooms
         for used in range(0, 100, 4):
             room.wait_until_all_wait()
@@ -133,7 +133,7 @@ def test_items_are_drawn_by_one_thread_at_a_time() -> None:
                 raise StopIteration
             return self.number
 
-    with Ahead(Items(), int, 4, 60) as ahead:
+    with Prefetcher(Items(), int, 4, 60) as ahead:
         drawn.wait()
         assert not second.is_set()
         assert ahead.take(60) == list(range(60))
@@ -144,7 +144,7 @@ def test_an_error_of_reading_comes_in_its_place() -> None:
     def read(number: int) -> float:
         return 1 / (number - 5)
 
-    with Ahead(range(20), read, 3, 20) as ahead:
+    with Prefetcher(range(20), read, 3, 20) as ahead:
         assert len(ahead.take(8)) == 5
         with pytest.raises(ZeroDivisionError):
             ahead.take(8)
@@ -156,7 +156,7 @@ def test_an_error_of_drawing_comes_in_its_place() -> None:
         yield from range(5)
         raise OSError("unplugged")
 
-    with Ahead(items(), squared, 3, 20) as ahead:
+    with Prefetcher(items(), squared, 3, 20) as ahead:
         assert ahead.take(8) == [0, 1, 4, 9, 16]
         with pytest.raises(OSError, match="unplugged"):
             ahead.take(8)
@@ -164,7 +164,7 @@ def test_an_error_of_drawing_comes_in_its_place() -> None:
 
 
 def test_leaving_early_ends_the_threads() -> None:
-    ahead = Ahead(iter(int, 1), squared, 3, 8)  # zeros without end
+    ahead = Prefetcher(iter(int, 1), squared, 3, 8)  # zeros without end
     assert ahead.take(2) == [0, 0]
     assert len(reading()) == 3
     ahead.close()
@@ -180,7 +180,7 @@ def test_closing_waits_for_an_item_that_is_being_read() -> None:
         end.wait()
         return number
 
-    ahead = Ahead(range(9), read, 1, 4)
+    ahead = Prefetcher(range(9), read, 1, 4)
     begun.wait()
     closing = threading.Thread(target=ahead.close)
     closing.start()
@@ -199,7 +199,7 @@ def test_the_end_of_a_process_waits_for_readers_but_not_for_ever(monkeypatch: py
         at_the_end[:] = [each for each in at_the_end if each[0] != close]
 
     handlers = SimpleNamespace(register=lambda *given: at_the_end.append(given), unregister=forget)
-    monkeypatch.setattr(ahead_module, "atexit", handlers)
+    monkeypatch.setattr(prefetch, "atexit", handlers)
     begun, end = threading.Event(), threading.Event()
 
     def stuck(number: int) -> int:
@@ -207,7 +207,7 @@ def test_the_end_of_a_process_waits_for_readers_but_not_for_ever(monkeypatch: py
         end.wait()
         return number
 
-    ahead = Ahead(range(9), stuck, 1, 4)
+    ahead = Prefetcher(range(9), stuck, 1, 4)
     begun.wait()
     assert at_the_end == [(ahead.close, PATIENCE)]
     assert 1 <= PATIENCE <= 60

@@ -20,7 +20,7 @@ from PIL import Image, ImageSequence
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.images import Limits, decode
 from vitrail.inference import frames
-from vitrail.inference.video import moves
+from vitrail.inference.video import is_video
 
 COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (0, 255, 255)]
 
@@ -473,7 +473,7 @@ def test_a_real_video_may_be_left_early(tmp_path: Path) -> None:
 def test_which_paths_are_seen_frame_by_frame(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "camera")
     for name in ("a.mp4", "b.MJPEG", "/dev/null", tmp_path / "camera"):
-        assert moves(name)
+        assert is_video(name)
     for name in ("a.jpg", "b.png", "c.gif", "none", tmp_path):
-        assert not moves(name)
-        assert moves(name, animations=True) == (name == "c.gif")
+        assert not is_video(name)
+        assert is_video(name, animations=True) == (name == "c.gif")

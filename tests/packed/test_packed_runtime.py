@@ -103,7 +103,7 @@ def test_bytes_go_in_without_normalising_first(name: str, order: str) -> None:
     runtime = Packed(made)
     assert runtime.model.patches.takes_bytes == (name != "patch norms")  # a norm in between cannot be folded
     expected, _ = made.run(way.batch(list(images)))
-    found, _ = runtime.run_bytes(values)
+    found, _ = runtime.run_uint8(values)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
@@ -125,7 +125,7 @@ def test_a_grey_network_takes_bytes_too() -> None:
     way = Preprocess(size=32, channels=1, mean=0.3, std=0.4)
     made = checkpoint(preprocess=way, channels=1)
     image = make_images(1)[0, :, :, 0]
-    found, _ = Packed(made).run_bytes(way.to_uint8(image)[None])
+    found, _ = Packed(made).run_uint8(way.to_uint8(image)[None])
     expected, _ = made.run(way(image)[None])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -414,8 +414,8 @@ def test_no_gradients_go_through_a_packed_network(precision: str) -> None:
 def test_arrays_in_any_order_are_taken() -> None:
     made = checkpoint()
     values = np.stack([made.preprocess.to_uint8(each) for each in make_images(2)])
-    expected, _ = Packed(made).run_bytes(np.ascontiguousarray(values[:, :, ::-1]))
-    found, _ = Packed(made).run_bytes(values[:, :, ::-1])
+    expected, _ = Packed(made).run_uint8(np.ascontiguousarray(values[:, :, ::-1]))
+    found, _ = Packed(made).run_uint8(values[:, :, ::-1])
     np.testing.assert_array_equal(found, expected)
 
 
@@ -427,7 +427,7 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(InputError, match="expected pixels as a float array, got uint8"):
         Packed(made).run(np.zeros((1, 3, 32, 32), np.uint8))
     with pytest.raises(InputError, match=r"expected 8-bit values \(B, H, W, C\), got float32"):
-        Packed(made).run_bytes(np.zeros((1, 32, 32, 3), np.float32))
+        Packed(made).run_uint8(np.zeros((1, 32, 32, 3), np.float32))
     with pytest.raises(InputError, match="no such layers: encoder.blocks.9.mlp.up"):
         Packed(made, Plan("fp32", {"encoder.blocks.9.mlp.up": (-1.0, 1.0)}))
     with pytest.raises(ConfigError, match="must rise from low to high"):

@@ -60,7 +60,7 @@ def test_unclear_answers_are_those_of_the_whole_network(name: str, precision: st
     pixels = fewer.preprocess.normalise(values)
     if precision == "bf16":  # where rounding decides which tokens of noise merge: every answer by the whole network
         runtime = Packed(fewer, replace(plan, clear=1e6))
-    np.testing.assert_allclose(runtime.run_bytes(values)[0], runtime.run(pixels)[0], rtol=0, atol=0.1)
+    np.testing.assert_allclose(runtime.run_uint8(values)[0], runtime.run(pixels)[0], rtol=0, atol=0.1)
 
 
 def test_unclear_answers_in_int8_are_those_of_floats(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_near_ties_of_scaled_images_go_to_the_sure_network() -> None:
     ranges = calibrate(made.model, [torch.from_numpy(PIXELS)])
     runtime = Packed(made, Plan("fp32", ranges, 1e6))  # everything is unclear
     whole = replace(made, preprocess=replace(made.preprocess, scaled_decoding=False))
-    exact, _ = Packed(whole).run_bytes(np.stack([whole.preprocess.to_uint8(each, resample) for each in images]))
+    exact, _ = Packed(whole).run_uint8(np.stack([whole.preprocess.to_uint8(each, resample) for each in images]))
     found = np.concatenate([each.logits for each in passes(runtime, images, batch=8, settled=True)])
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 

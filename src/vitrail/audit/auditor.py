@@ -16,12 +16,13 @@ from vitrail.audit.duplicates import BLANK, Alike, Near, Sets, contrast, find_du
 from vitrail.audit.fingerprints import Fingerprints, fingerprint
 from vitrail.audit.label_errors import FOLDS, Judgement, judge, judge_several
 from vitrail.audit.sizes import measure
-from vitrail.checks import check_int, check_type, join_limited, short_repr
+from vitrail.checks import check_int, check_type, join_limited
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
+from vitrail.inference.runtime import check_runtime
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int], None]
@@ -43,8 +44,8 @@ def audit(
     check_int("threads", threads, 1, 256, error=InputError)
     near = near or Near()
     check_type("near", near, Near, error=InputError)
-    if checkpoint is not None and not hasattr(checkpoint, "run"):
-        raise InputError(f"expected a checkpoint or another runtime, got {short_repr(checkpoint)}: see vitrail.load")
+    if checkpoint is not None:
+        check_runtime(checkpoint)
     prints = fingerprint(dataset.images, threads=threads, done=done)
     unreadable = tuple((dataset.samples[row].name, reason) for row, reason in prints.failed.items())
     kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -185,6 +185,24 @@ class Checkpoint:
             raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
         parameter = next(self.model.parameters())
         return answers(self.model, torch.from_numpy(pixels).to(parameter.device, parameter.dtype))
+
+    @property
+    def takes(self) -> Literal["pixels"]:
+        """What `run_batches` gives it."""
+        return "pixels"
+
+    @property
+    def resample(self) -> None:
+        """No way of its own to resize images."""
+        return None
+
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
+        """8-bit values (B, H, W, C), as `preprocess.to_uint8` gives them -> the same."""
+        return self.run(self.preprocess.normalise(values))
+
+    def with_preprocess(self, preprocess: Preprocess) -> Checkpoint:
+        """The same network, reading images in another way."""
+        return replace(self, preprocess=preprocess)
 
     def describe(self) -> dict[str, Any]:
         """All but the tensors, as plain values for JSON."""

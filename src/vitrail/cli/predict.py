@@ -52,15 +52,15 @@ def predict_images(
 ) -> None:
     """Say what is on images: labels with probabilities. Of videos, on each frame."""
     from vitrail.inference import find_images, predictions
-    from vitrail.inference.video import moves
+    from vitrail.inference.video import is_video
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    few = len(images) <= 2 and all(each.is_file() and not moves(each, animations=True) for each in images)
+    few = len(images) <= 2 and all(each.is_file() and not is_video(each, animations=True) for each in images)
     loaded = load_runtime(checkpoint, override, leave_out, runtime, few, scaled_decoding)
     skipped = Skipped()
     paths = find_images(images)
-    moving = {path for path in paths if moves(path, animations=every is not None)}
+    moving = {path for path in paths if is_video(path, animations=every is not None)}
     total = None if moving else len(paths)
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
     lines = to is None and not as_json

@@ -17,7 +17,7 @@ from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
-from vitrail.inference.batches import Done, passes
+from vitrail.inference.batches import Done, run_batches
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.runtimes import runtime_of
 
@@ -45,7 +45,7 @@ def evaluate(
     are found by name. An image that cannot be read is left out, listed in `.skipped` and told to `skip`.
     """
     runtime = runtime_of(runtime)
-    if not getattr(runtime, "classes", ()):
+    if not runtime.classes:
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
     dataset = opened(data, (runtime,), split)
     name, part = chosen(dataset, split)
@@ -60,7 +60,7 @@ def evaluate(
 
     names = [each.name for each in part.samples]
     images = map(Named, names, part.images)
-    found = list(passes(runtime, images, batch=batch, threads=threads, skip=leave_out, done=done, settled=True))
+    found = list(run_batches(runtime, images, batch=batch, threads=threads, skip=leave_out, done=done))
     if not found:
         raise InputError(f"{part.source}: none of {len(part)} images can be read: the first says {skipped[0][1]}")
     rows = np.concatenate([each.rows for each in found])
@@ -90,7 +90,7 @@ def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
     from vitrail.evaluation.seen_images import place_of
 
     dataset = read_data(data, classes=runtimes[0].classes)
-    for about in (getattr(each, "provenance", None) for each in runtimes):
+    for about in (each.provenance for each in runtimes):
         if about is None or not about.run or split or dataset.splits:
             continue
         if place_of(about.source) == place_of(data):

@@ -22,7 +22,7 @@ from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
 from vitrail.images import check_image_list
 from vitrail.inference import Runtime, probabilities
-from vitrail.inference.batches import Done, Images, passes
+from vitrail.inference.batches import Done, Images, run_batches
 from vitrail.inference.image_reader import Named, Skip
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ def features(
     names = [each.name for each in images.samples] if isinstance(images, Dataset) else _numbered(images)
     found: Array | None = None
     named = map(Named, names, sources)
-    for each in passes(runtime, named, batch=batch, threads=threads, skip=skip, done=done):
+    for each in run_batches(runtime, named, batch=batch, threads=threads, skip=skip, done=done):
         if found is None:
             found = np.full((len(names), each.embedding.shape[1]), np.nan, np.float32)
         found[each.rows] = each.embedding

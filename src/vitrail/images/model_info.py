@@ -79,35 +79,5 @@ class About:
         return cls(**values | {"preprocess": Preprocess.from_dict(values["preprocess"])})
 
 
-class Described:
-    """What a runtime says of itself, taken from its `about`."""
-
-    about: About
-
-    @property
-    def preprocess(self) -> Preprocess:
-        return self.about.preprocess
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.about.classes
-
-    @property
-    def task(self) -> str:
-        return self.about.task
-
-    @property
-    def temperature(self) -> float | None:
-        return self.about.temperature
-
-    @property
-    def thresholds(self) -> tuple[float, ...] | None:
-        return self.about.thresholds
-
-    @property
-    def reject(self) -> float | None:
-        return self.about.reject
-
-
 def _finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -21,10 +21,10 @@ import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.images.model_info import About, Described
+from vitrail.images.model_info import About
 from vitrail.inference import onnx_file, openvino_file, torch_file, torch_program
 from vitrail.inference.export_info import Contents, read_contents
-from vitrail.inference.memory import returning_memory
+from vitrail.inference.runtime import RuntimeBase, Takes
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[Array, Sequence[str]], Sequence[Array]]  # img and names of outputs -> those outputs
@@ -34,7 +34,7 @@ OUTPUTS: Final = ("logits", "embedding")
 _WHOLE_BYTE: Final = 0.02  # how far pixels may be from a whole byte and still count as one
 
 
-class Exported(Described):
+class Exported(RuntimeBase):
     """An exported network with all that its use needs; `predict`, `embed` and `evaluate` take it as they take any."""
 
     def __init__(self, path: Path, contents: Contents, compute: Compute) -> None:
@@ -48,13 +48,15 @@ class Exported(Described):
         return f"Exported({self.path.name!r}, {self.contents.precision}, {self.contents.pixels} of {size})"
 
     @property
-    def takes_bytes(self) -> bool:
+    def takes_uint8(self) -> bool:
         return self.contents.pixels == "bytes"
 
     @property
-    def takes_whole(self) -> bool:
-        """Whether the graph resizes by itself, and so takes whole images."""
-        return self.contents.resize_inside
+    def takes(self) -> Takes:
+        """Full images where the graph resizes by itself."""
+        if self.contents.resize_inside:
+            return "images"
+        return "uint8" if self.takes_uint8 else "pixels"
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
@@ -63,12 +65,12 @@ class Exported(Described):
             raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
         if pixels.ndim != 4 or pixels.shape[1] != self.contents.channels or not len(pixels):
             raise InputError(f"expected pixels (B, {self.contents.channels}, H, W), got {pixels.shape}")
-        if self.takes_bytes:
-            return self.run_bytes(self._as_bytes(pixels))
+        if self.takes_uint8:
+            return self.run_uint8(self._as_bytes(pixels))
         self._check_size(pixels.shape[2], pixels.shape[3])
         return self._run(np.ascontiguousarray(pixels, np.float32))
 
-    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
         """8-bit values (B, H, W, C), as Preprocess leaves them before it normalises -> logits and embedding.
 
         Where the file resizes inside, whole images of one size instead.
@@ -78,9 +80,9 @@ class Exported(Described):
             raise InputError(f"expected 8-bit values, an array of uint8, got {got}")
         if values.ndim != 4 or values.shape[3] != self.contents.channels or not values.size:
             raise InputError(f"expected values (B, H, W, {self.contents.channels}), got {values.shape}")
-        if not self.takes_bytes:
+        if not self.takes_uint8:
             return self.run(self.preprocess.normalise(values))
-        if not self.takes_whole:
+        if not self.contents.resize_inside:
             self._check_size(values.shape[1], values.shape[2])
         return self._run(np.ascontiguousarray(values))
 
@@ -111,7 +113,7 @@ class Exported(Described):
         if self.contents.resize_inside and (preprocess.resize != "squash" or preprocess.crop != 1.0):
             raise InputError(
                 f"{self.path.name} resizes and crops by itself, so it takes whole images, uint8 (B, H, W, C): use "
-                "run_bytes, or export without resize_inside"
+                "run_uint8, or export without resize_inside"
             )
         mean, std = (np.reshape(each, (-1, 1, 1)) for each in (preprocess.mean, preprocess.std))
         values = (pixels * std + mean) * preprocess.range
@@ -206,8 +208,7 @@ def _onnx_session(runtime: Any, path: Path, contents: Contents, threads: int, fe
     if few:  # making a second copy of the weights, in another order, pays over many images only
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        with returning_memory():
-            session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # kinds of its own, none of them public
         raise CheckpointError(f"ONNX Runtime refuses {path}: {error}") from None
     names = [each.name for each in session.get_outputs()]

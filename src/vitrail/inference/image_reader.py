@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from vitrail.errors import ImageError
 from vitrail.images import Preprocess, Source, decode
 from vitrail.inference.runtime import Runtime
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Array], tuple[Array, Array]]  # values of some images -> logits and embedding
 Skip = Callable[[str, ImageError], None]  # told of an image that could not be read
-Make = Callable[[Source], Array]
-Run = Callable[[Array], tuple[Array, Array]]  # what was made of some images -> logits and embedding
 
 
 class Named(NamedTuple):
@@ -28,100 +25,75 @@ class Named(NamedTuple):
     image: Source | ImageError
 
 
-class File(NamedTuple):
-    """An image to be read again, and what shows whether it is still the same one."""
-
-    source: Source
-    stamp: tuple[int, int] | None
-
-    @classmethod
-    def of(cls, source: Source) -> File:
-        return cls(source, _stamp(source))
-
-    @property
-    def same(self) -> bool:
-        return _stamp(self.source) == self.stamp
-
-
-def _stamp(source: Source) -> tuple[int, int] | None:
-    """Time and size of a file; None for one that is not there, and for bytes, which stay as they are."""
-    if not isinstance(source, str | os.PathLike):
-        return None
-    with suppress(OSError):
-        found = os.stat(source)
-        return found.st_mtime_ns, found.st_size
-    return None
-
-
-class Read(NamedTuple):
+class ReadImage(NamedTuple):
     row: int
     name: str
-    values: Array  # (C, H, W), or (H, W, C) of bytes
-    file: File | None  # what can be decoded another way, if it may have to be
+    values: Array  # (C, H, W), or (H, W, C) in 8 bits
 
 
-class Unread(NamedTuple):
+class UnreadImage(NamedTuple):
     name: str
     error: ImageError
 
 
-class Readable(NamedTuple):
+class ReadBatch(NamedTuple):
     """Images that were read, those that were not, and why no more are."""
 
-    kept: list[Read]
-    unread: list[Unread]
-    failed: Exception | None
+    images: list[ReadImage]
+    unread: list[UnreadImage]
+    error: ImageError | None
     drawn: int  # all of them
 
     @classmethod
-    def of(cls, found: list[Read | Unread], skipping: bool) -> Readable:
+    def of(cls, outcomes: list[ReadImage | UnreadImage], skipping: bool) -> ReadBatch:
         """Without `skipping`, only those before the first that was not read, and its error."""
-        kept: list[Read] = []
-        unread: list[Unread] = []
-        for each in found:
-            if isinstance(each, Read):
-                kept.append(each)
+        images: list[ReadImage] = []
+        unread: list[UnreadImage] = []
+        for outcome in outcomes:
+            if isinstance(outcome, ReadImage):
+                images.append(outcome)
             elif not skipping:
-                return cls(kept, [], each.error, len(found))
+                return cls(images, [], outcome.error, len(outcomes))
             else:
-                unread.append(each)
-        return cls(kept, unread, None, len(found))
+                unread.append(outcome)
+        return cls(images, unread, None, len(outcomes))
 
-    def tell(self, skip: Skip | None) -> None:
+    def report(self, skip: Skip | None) -> None:
         if skip is not None:
             for each in self.unread:
                 skip(each.name, each.error)
 
 
-def ways(runtime: Runtime, preprocess: Preprocess) -> tuple[Make, Run]:
-    """How one image is read, and how a batch of what was read is run."""
-    run_bytes: Run | None = getattr(runtime, "run_bytes", None)
-    if run_bytes is not None and getattr(runtime, "takes_whole", False):
-        return partial(_whole, preprocess), run_bytes
-    if run_bytes is not None and preprocess.is_8bit:
-        # Scaled decoding asks for speed, not for the same bits: a runtime may then resize in a way of its own.
-        own = getattr(runtime, "resample", None) if runtime.preprocess.scaled_decoding else None
-        return partial(preprocess.to_uint8, resample=own), run_bytes
-    return preprocess, runtime.run
+class ImageReader:
+    """How one image is read for a runtime, and how a batch of what was read is run."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        preprocess = runtime.preprocess
+        self._values: Callable[[Source], Array] = preprocess
+        self.run: Run = runtime.run
+        if runtime.takes == "images":
+            self._values, self.run = partial(_full_image, preprocess), runtime.run_uint8
+        elif runtime.takes == "uint8" and preprocess.is_8bit:
+            # Scaled decoding asks for speed, not for the same bits: a runtime may then resize in a way of its own.
+            own = runtime.resample if preprocess.scaled_decoding else None
+            self._values, self.run = partial(preprocess.to_uint8, resample=own), runtime.run_uint8
+
+    def read(self, numbered: tuple[int, Source | Named]) -> ReadImage | UnreadImage:
+        row, item = numbered
+        if isinstance(item, Named):
+            name, image = item
+        else:
+            image = item
+            name = str(os.fspath(item)) if isinstance(item, str | os.PathLike) else f"image {row}"
+        if isinstance(image, ImageError):
+            return UnreadImage(name, image)
+        try:
+            return ReadImage(row, name, self._values(image))
+        except ImageError as error:
+            return UnreadImage(name, error)
 
 
-def _whole(preprocess: Preprocess, image: Source) -> Array:
-    """The whole image, uint8 (H, W, C): for a runtime that resizes by itself."""
+def _full_image(preprocess: Preprocess, image: Source) -> Array:
+    """All of an image, uint8 (H, W, C): for a runtime that resizes by itself."""
     values = np.asarray(decode(image, "L" if preprocess.channels == 1 else "RGB"))
     return values if values.ndim == 3 else values[:, :, None]
-
-
-def read(make: Make, keep: bool, row: int, item: Source | Named) -> Read | Unread:
-    """The values of one image; to keep it as well, it must be a file or bytes: all else is never scaled."""
-    if isinstance(item, Named):
-        name, image = item
-    else:
-        image = item
-        name = str(os.fspath(item)) if isinstance(item, str | os.PathLike) else f"image {row}"
-    if isinstance(image, ImageError):
-        return Unread(name, image)
-    try:
-        file = File.of(image) if keep and not isinstance(image, Image.Image | np.ndarray) else None
-        return Read(row, name, make(image), file)
-    except ImageError as error:
-        return Unread(name, error)

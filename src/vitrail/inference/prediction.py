@@ -12,8 +12,7 @@ import numpy as np
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import check_image_list
-from vitrail.inference.batch_runner import Passed
-from vitrail.inference.batches import Done, Images, Stream, passes
+from vitrail.inference.batches import BatchResult, Done, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.runtime import Runtime
 from vitrail.inference.runtimes import runtime_of
@@ -58,22 +57,21 @@ def predictions(
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
 
-    At most two batches of images are drawn ahead, and under scaled decoding eight where near ties wait to be decided
-    together; a batch of 1 answers soonest.
+    At most two batches of images are drawn ahead; a batch of 1 answers soonest.
     """
     runtime = runtime_of(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     check_int("top", top, error=InputError)
-    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done, settled=True)
-    return _predictions(runtime, passed, top)
+    results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    return _predictions(runtime, results, top)
 
 
 def _predictions(
-    runtime: Runtime, passed: Generator[Passed, None, None], top: int
+    runtime: Runtime, results: Generator[BatchResult, None, None], top: int
 ) -> Generator[Prediction, None, None]:
-    with closing(passed):
-        for _, names, logits, _ in passed:
+    with closing(results):
+        for _, names, logits, _ in results:
             for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
                 best = _answers(row, runtime)[:top]
                 labels = tuple(runtime.classes[number] for number in best)
@@ -99,8 +97,8 @@ def embed(
     """What the head receives for every image, in order: float32 (n, D)."""
     runtime = runtime_of(runtime)
     check_image_list(images)
-    passed = passes(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
-    rows = [each.embedding for each in passed]
+    results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    rows = [each.embedding for each in results]
     if not rows:
         raise InputError("no images to embed")
     return np.concatenate(rows)

@@ -1,4 +1,4 @@
-"""Reading ahead: items in, what `read` makes of them out, in order; threads work, never far ahead of what was used."""
+"""Prefetching: items in, what `read` makes of them out, in order; threads work, never far ahead of what was used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Failed(NamedTuple):
     error: BaseException
 
 
-class Ahead(Generic[Item, Found]):
+class Prefetcher(Generic[Item, Found]):
     """Threads that draw items, one at a time, and read them side by side; at most `most` are drawn and not yet used.
 
     Whatever drawing or reading raises is raised by `take`, when all that came before has been taken. To be left by
@@ -45,7 +45,7 @@ class Ahead(Generic[Item, Found]):
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Ahead[Item, Found]:
+    def __enter__(self) -> Prefetcher[Item, Found]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

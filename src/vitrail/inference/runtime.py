@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.images import Preprocess
+from vitrail.images import Preprocess, Resample
+from vitrail.images.model_info import About
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Provenance
 
 Array = np.ndarray[Any, Any]
+Takes: TypeAlias = Literal["pixels", "uint8", "images"]
+"""What a runtime is best given: normalised float pixels (B, C, H, W); 8-bit values (B, H, W, C), which it normalises
+as its preprocess says; or full images of any size, uint8 (1, H, W, C), which it resizes as well."""
 
 
+@runtime_checkable
 class Runtime(Protocol):
-    """Anything that turns pixels into logits and embeddings: a checkpoint, an exported file, a packed network."""
+    """Anything that turns images into logits and embeddings: a checkpoint, an exported file, a packed network.
+
+    All that callers use of one stands here.
+    """
 
     @property
     def preprocess(self) -> Preprocess: ...
@@ -34,26 +46,88 @@ class Runtime(Protocol):
     @property
     def reject(self) -> float | None: ...
 
+    @property
+    def provenance(self) -> Provenance | None:
+        """Where the weights came from; None where the file does not say."""
+
+    @property
+    def takes(self) -> Takes: ...
+
+    @property
+    def resample(self) -> Resample | None:
+        """A way of its own to resize images, for scaled decoding; None: as every other runtime."""
+
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D)."""
 
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
+        """8-bit values (B, H, W, C), as `Preprocess.to_uint8` gives them, or full images -> the same."""
 
-class ByteRuntime(Runtime, Protocol):
-    """A runtime that normalises by itself, as its preprocess says: it is given a quarter of the bytes."""
-
-    def run_bytes(self, values: Array) -> tuple[Array, Array]:
-        """What `Preprocess.bytes` gives, uint8 (B, H, W, C) -> logits (B, K) and embedding (B, D)."""
+    def with_preprocess(self, preprocess: Preprocess) -> Self:
+        """The same runtime, reading images in another way."""
 
 
-class LoneRuntime(Runtime, Protocol):
-    """A runtime that several threads may ask at once, each of them working by itself."""
+MEMBERS: Final = tuple(name for name in vars(Runtime) if not name.startswith("_"))
 
-    def alone(self) -> Callable[[], None]:
-        """To be asked where the runtime has all its threads, and called first by each that asks it: by a thread that
-        ends with its work, since it stays alone.
-        """
+
+class RuntimeBase:
+    """A runtime that says of itself what its `about` says, and is given pixels; `run` is missing."""
+
+    about: About
+
+    @property
+    def preprocess(self) -> Preprocess:
+        return self.about.preprocess
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.about.classes
+
+    @property
+    def task(self) -> str:
+        return self.about.task
+
+    @property
+    def temperature(self) -> float | None:
+        return self.about.temperature
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        return self.about.thresholds
+
+    @property
+    def reject(self) -> float | None:
+        return self.about.reject
+
+    @property
+    def provenance(self) -> Provenance | None:
+        return None
+
+    @property
+    def takes(self) -> Takes:
+        return "pixels"
+
+    @property
+    def resample(self) -> Resample | None:
+        return None
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
+        return self.run(self.preprocess.normalise(values))
+
+    def with_preprocess(self, preprocess: Preprocess) -> Self:
+        other = copy.copy(self)
+        other.about = replace(self.about, preprocess=preprocess)
+        return other
 
 
 def check_runtime(runtime: object) -> None:
-    if not hasattr(runtime, "run") or not hasattr(runtime, "preprocess"):
-        raise InputError(f"expected a checkpoint or another runtime, got {type(runtime).__name__}: see vitrail.load")
+    if isinstance(runtime, Runtime):
+        return
+    kind = type(runtime).__name__
+    if callable(getattr(runtime, "run", None)):  # nearly one: say what is missing
+        missing = ", ".join(name for name in MEMBERS if not hasattr(runtime, name))
+        raise InputError(f"{kind} is no runtime, it lacks {missing}: let it inherit vitrail.inference.RuntimeBase")
+    raise InputError(f"expected a checkpoint or another runtime, got {kind}: see vitrail.load")

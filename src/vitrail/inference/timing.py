@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vitrail.inference import Exported, Runtime
+from vitrail.inference.runtime import Runtime
 
 Key = TypeVar("Key")
 
@@ -36,15 +36,15 @@ def interleaved(calls: Mapping[Key, Callable[[], object]], rounds: int = 7, leas
 
 
 def latencies(runtimes: Mapping[Key, Runtime], batch: int = 1, rounds: int = 7) -> dict[Key, float]:
-    """Milliseconds of one pass of random pixels through each runtime, taken in turn; files of bytes are given bytes."""
+    """Milliseconds of one pass of random pixels through each runtime, or 8-bit values if it takes them; in turn."""
     took = interleaved({key: _call(each, batch) for key, each in runtimes.items()}, rounds)
     return {key: 1000 * each for key, each in took.items()}
 
 
 def _call(runtime: Runtime, batch: int) -> Callable[[], object]:
     dice, wanted = np.random.default_rng(0), runtime.preprocess
-    if isinstance(runtime, Exported) and runtime.takes_bytes:
+    if runtime.takes != "pixels":
         values = dice.integers(0, 256, (batch, *wanted.size, wanted.channels), np.uint8)
-        return lambda: runtime.run_bytes(values)
+        return lambda: runtime.run_uint8(values)
     pixels = dice.standard_normal((batch, wanted.channels, *wanted.size), np.float32)
     return lambda: runtime.run(pixels)

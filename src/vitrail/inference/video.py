@@ -52,7 +52,7 @@ def frames(source: Moving, every: int = 1, limits: Limits = DEFAULT_LIMITS) -> G
     return _frames(source, every, limits)
 
 
-def moves(path: str | os.PathLike[str], animations: bool = False) -> bool:
+def is_video(path: str | os.PathLike[str], animations: bool = False) -> bool:
     """Whether a path is to be seen frame by frame: a video by its name, a pipe or a camera; animations if asked for."""
     if Path(path).suffix.lower() in (*VIDEOS, *(ANIMATIONS if animations else ())):
         return True

@@ -14,6 +14,7 @@ from vitrail.checks import check_choice, check_int, check_number, check_type
 from vitrail.errors import InputError
 from vitrail.images import Source
 from vitrail.inference import Runtime
+from vitrail.inference.runtime import check_runtime
 from vitrail.insight.activations import Answer, asked, frozen
 from vitrail.insight.attribution import Drawn, draw
 from vitrail.insight.explanation import Explanation
@@ -44,8 +45,7 @@ def explain(
     fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
     occlusion alone.
     """
-    if not hasattr(checkpoint, "run") or not hasattr(checkpoint, "preprocess"):
-        raise InputError(f"expected a checkpoint or another runtime, got {type(checkpoint).__name__}: see vitrail.load")
+    check_runtime(checkpoint)
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
     if isinstance(checkpoint, Checkpoint):
         model = checkpoint.model

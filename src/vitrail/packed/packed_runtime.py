@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -15,7 +15,8 @@ from vitrail.checkpoint import Checkpoint, Provenance, answers
 from vitrail.checks import check_type
 from vitrail.errors import InputError, VitrailError
 from vitrail.images import Resample
-from vitrail.images.model_info import About, Described
+from vitrail.images.model_info import About
+from vitrail.inference.runtime import RuntimeBase, Takes
 from vitrail.inference.settling import near_ties
 from vitrail.network.surgery import eval_mode, with_merging
 from vitrail.network.vit import ViT
@@ -24,7 +25,6 @@ from vitrail.packed.onednn_kernels import has_bf16_units, probe
 from vitrail.packed.packed_layers import ByteLinear, PackedLinear
 from vitrail.packed.packed_vit import PackedViT
 from vitrail.packed.packing import Plan, pack, unmerged
-from vitrail.threads import threads_alone
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ WITHIN = {"fp32": 1e-4, "bf16": 0.1}  # of the largest logit: further from eager
 LOOSELY = 0.3  # where rounding decides which tokens of random pixels are merged
 
 
-class Packed(Described):
+class Packed(RuntimeBase):
     """A network packed for this machine. `model` is a ViT, so that `vitrail.trace` and head masks work on it; no
     gradients do, so it is explained by occlusion, and its checkpoint by every method.
 
@@ -42,11 +42,9 @@ class Packed(Described):
     model: ViT
     plan: Plan | None  # None: not packed at all
     notes: tuple[str, ...]
-    provenance: Provenance
     measurements: Mapping[str, Any]  # of the file that it was opened from
     clear: float = 1.0  # as the plan says
     difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
-    resample: Resample = staticmethod(resampling.resample)  # of images under scaled decoding
 
     def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
@@ -54,7 +52,7 @@ class Packed(Described):
         device = next(checkpoint.model.parameters()).device
         if device.type != "cpu":
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
-        self.about, self.provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
+        self.about, self._provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
         plan = Plan() if plan is None else plan
         merging = bool(checkpoint.model.config.merge_per_block)
         if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "single-label"):
@@ -93,7 +91,7 @@ class Packed(Described):
             made.whole = whole
         made.model, made.about, made.plan, made.notes = model, about, plan, notes
         made.clear = clear
-        made.provenance, made.measurements = provenance, measurements
+        made._provenance, made.measurements = provenance, measurements
         return made
 
     def _compare(self, eager: ViT, plan: Plan) -> float:
@@ -122,11 +120,23 @@ class Packed(Described):
         return difference
 
     @property
+    def provenance(self) -> Provenance:
+        return self._provenance
+
+    @property
     def precision(self) -> str:
         """What most of the work is done in."""
         if self.plan is None:
             return "eager"
         return "int8" if self.plan.int8 else self.plan.precision
+
+    @property
+    def takes(self) -> Takes:
+        return "uint8"
+
+    @property
+    def resample(self) -> Resample:
+        return resampling.resample
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays."""
@@ -135,7 +145,7 @@ class Packed(Described):
             raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
         return self._answers(torch.from_numpy(_plain(pixels)))
 
-    def run_bytes(self, values: Array) -> tuple[Array, Array]:
+    def run_uint8(self, values: Array) -> tuple[Array, Array]:
         """The same of 8-bit values (B, H, W, C), as `preprocess.bytes` gives them; normalised on the way."""
         if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim != 4:
             got = getattr(values, "dtype", type(values).__name__)
@@ -143,15 +153,6 @@ class Packed(Described):
         if not self.model.patches.takes_bytes:
             return self.run(self.preprocess.normalise(values))
         return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
-
-    @property
-    def alone(self) -> Callable[[], Callable[[], None]] | None:
-        """What threads need to ask this runtime each by itself (`vitrail.inference.runtime.LoneRuntime`).
-
-        None where torch was told to use one thread, and for a network that is not packed: its modules change their mode
-        while it answers.
-        """
-        return None if self.plan is None or torch.get_num_threads() == 1 else threads_alone
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
         logits, embedding = answers(self.model, _as_it_takes(pixels, self.model), self._modules)

@@ -20,7 +20,7 @@ from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluator import Data
 from vitrail.exporters.exporter import add_measurements, export
 from vitrail.inference import Exported, Runtime, open_exported
-from vitrail.inference.batches import passes
+from vitrail.inference.batches import run_batches
 from vitrail.inference.settling import near_ties
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
@@ -380,7 +380,7 @@ def _raced(found: list[_Candidate], dealt: Dealt, batches: Sequence[int], max_dr
     def race(candidates: list[_Candidate], batch: int, threads: int) -> None:
         def call(runtime: Runtime) -> Callable[[], object]:
             options: dict[str, Any] = {"batch": batch, "threads": threads, "skip": lambda name, error: None}
-            return lambda: list(passes(runtime, images, **options, settled=True))
+            return lambda: list(run_batches(runtime, images, **options))
 
         took = interleaved({each.way: call(each.runtime) for each in candidates}, rounds=5)
         rows.update({(way, batch, threads): len(images) / seconds for way, seconds in took.items()})
