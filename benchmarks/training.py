@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +118,12 @@ def worker(name: str, case: dict[str, int], bf16: bool, compiled: bool) -> None:
     torch.manual_seed(0)
     model = build(name, case).train()
     called = torch.compile(model) if compiled else model
-    keeping: Any = nullcontext()
     if name == "vitrail":  # as `vitrail train` does it
-        from vitrail.inference.memory import keeping_memory
         from vitrail.training.optimisers import build as optimiser_of
         from vitrail.training.recipe import Recipe
 
         own = optimiser_of(model, Recipe(lr=1e-3, clip=0.0))  # type: ignore[arg-type]
         step, zero = (lambda: own.step(1.0)), own.zero
-        keeping = keeping_memory()
     else:
         theirs = torch.optim.AdamW(model.parameters(), lr=1e-3)
         step, zero = theirs.step, theirs.zero_grad
@@ -141,16 +137,15 @@ def worker(name: str, case: dict[str, int], bf16: bool, compiled: bool) -> None:
         step()
         zero()
 
-    with keeping:
-        for _ in range(2):
+    for _ in range(2):
+        learn()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(case["steps"]):
             learn()
-        print("ready", flush=True)
-        for _ in sys.stdin:
-            started = time.perf_counter()
-            for _ in range(case["steps"]):
-                learn()
-            rate = case["steps"] * case["batch"] / (time.perf_counter() - started)
-            print(json.dumps([rate, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
+        rate = case["steps"] * case["batch"] / (time.perf_counter() - started)
+        print(json.dumps([rate, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
 
 
 def compare(case: str, bf16: bool, compiled: bool, rounds: int) -> dict[str, tuple[float, float]]:

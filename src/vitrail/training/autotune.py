@@ -16,7 +16,6 @@ from vitrail.data.augmentation import Augment
 from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, Planned, batches, epoch_order
 from vitrail.errors import InputError
-from vitrail.inference.memory import keeping_memory
 from vitrail.network.vit import ViT
 from vitrail.training import plain_attention
 from vitrail.training.loop import Job, gradients, memory_named, validate
@@ -33,7 +32,6 @@ class Speed(NamedTuple):
     validation: float
 
 
-@keeping_memory()
 def measure_speed(job: Job) -> Speed:
     """The time of a step, data included, on a copy of the network: the run itself is not touched."""
     model = _copy(job)

@@ -27,7 +27,6 @@ from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, Planned, balanced_order, batches, epoch_order, turns
 from vitrail.errors import InputError, StoppedError
 from vitrail.evaluation.metrics import mean_average_precision, top_k
-from vitrail.inference.memory import keeping_memory
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.training import state as saving
@@ -104,7 +103,7 @@ class _DivergedError(Exception):
 
 def fit(job: Job) -> Progress:
     """Train until the plan is fulfilled, from the newest state if there is one."""
-    with randomness(job.plan.seed), keeping_memory(), plain_kernels(job.model):
+    with randomness(job.plan.seed), plain_kernels(job.model):
         return _Loop(job).run()
 
 
