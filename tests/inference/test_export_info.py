@@ -48,9 +48,9 @@ def test_what_a_precision_means(precision: str, in_int8: bool, in_bf16: bool) ->
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"format": True}, "expected an export of format 1, got True: export the checkpoint again"),
-        ({"format": 2}, "got 2: use a newer Vitrail"),
-        ({"format": 0}, "got 0: export the checkpoint again"),
+        ({"format": True}, "expected an export of format 2, got True: export the checkpoint again"),
+        ({"format": 3}, "got 3: use a newer Vitrail"),
+        ({"format": 1}, "got 1: export the checkpoint again"),
         ({"format": 1.5}, "got 1.5"),
         ({"size": [32, -8]}, "description inside is damaged"),
         ({"cell": [True, 8]}, "description inside is damaged"),

@@ -104,7 +104,7 @@ def read_contents(description: str, noted: str, name: str) -> Contents:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
     number = plain.get("format") if isinstance(plain, dict) else None
-    if number != FORMAT or isinstance(number, bool):
+    if number != FORMAT:
         newer = isinstance(number, int) and number > FORMAT
         hint = "use a newer Vitrail" if newer else "export the checkpoint again"
         raise CheckpointError(f"{name}: expected an export of format {FORMAT}, got {short_repr(number)}: {hint}")
