@@ -1,10 +1,12 @@
-"""Files on disk: Opened, a file read piece by piece into memory of our own; never mapped, never waited for."""
+"""Files on disk: ReadOnlyFile, read piece by piece into memory of our own, never mapped; and atomic writes."""
 
 from __future__ import annotations
 
 import os
 import stat
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitrail.errors import CheckpointError, InputError
@@ -20,26 +22,26 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return text
 
 
-class Opened:
+class ReadOnlyFile:
     """An open file that closes when nothing of it is wanted any more; any thread may read from it."""
 
     def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
-        place = path_text(path)
-        self.name = name or place  # as messages call it
+        text = path_text(path)
+        self.name = name or text  # as messages call it
         try:
-            self.number = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+            self.number = os.open(text, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
             weakref.finalize(self, os.close, self.number)
-            about = os.fstat(self.number)
+            status = os.fstat(self.number)
         except FileNotFoundError:
             raise CheckpointError(
                 f"no checkpoint {self.name}: expected a file or folder of weights, or vitrail:fashion"
             ) from None
         except OSError as error:
             raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
-        if not stat.S_ISREG(about.st_mode):
-            what = "a folder" if stat.S_ISDIR(about.st_mode) else "a pipe or device"
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or device"
             raise CheckpointError(f"{self.name} is {what}: expected a file of weights")
-        self.size, self.changed = about.st_size, about.st_mtime_ns
+        self.size, self.changed = status.st_size, status.st_mtime_ns
 
     def read(self, start: int, count: int) -> bytes:
         """The bytes there, fewer where the file ends: for headers and other small pieces."""
@@ -52,12 +54,12 @@ class Opened:
         try:
             while view and (count := os.preadv(self.number, [view], start)):
                 view, start = view[count:], start + count
-            about = os.fstat(self.number)
+            status = os.fstat(self.number)
         except OSError as error:
             raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
-        if view or about.st_size < self.size:
+        if view or status.st_size < self.size:
             raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
-        if (about.st_size, about.st_mtime_ns) != (self.size, self.changed):
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.changed):
             raise CheckpointError(f"{self.name} was changed while being read: load it again")
 
 
@@ -72,3 +74,22 @@ def sync_folder(folder: Path) -> None:
 
 def reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+@contextmanager
+def atomic_write(path: Path, prove: Callable[[Path], object] | None = None) -> Iterator[Path]:
+    """A temporary path beside this one, all or nothing: what the block writes there is synced to disk, `prove` reads it
+    back, and it takes the name. After an error in any of that nothing is left of it, and an older file stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        if prove is not None:
+            prove(temporary)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

@@ -187,6 +187,26 @@ def test_all_that_is_not_a_tensor_comes_back(saved: Path) -> None:
     assert loaded.describe()["format"] == 3
 
 
+def test_a_file_of_an_earlier_release_opens_in_the_words_of_this_one(tmp_path: Path) -> None:
+    """format2.safetensors was written by the release before, which called tasks "one" and "several"."""
+    earlier = Path(__file__).with_name("format2.safetensors")
+    assert rb"\"task\": \"several\"" in earlier.read_bytes()
+    loaded = load(earlier)
+    assert (loaded.task, loaded.classes, loaded.temperature) == ("multi-label", ("cat", "dog"), 1.5)
+    assert (loaded.thresholds, loaded.provenance.source) == ((0.25, 0.75), "photos/")
+    logits, embedding = loaded.run(np.linspace(-1, 1, 192, dtype=np.float32).reshape(1, 3, 8, 8))
+    np.testing.assert_allclose(logits, [[-3.8886638, -3.7168474]], rtol=1e-5)  # as that release answered
+    np.testing.assert_allclose(embedding, [[-2.822268, 4.320841, 2.356219, 0.6076059]], rtol=1e-5)
+    save(loaded, tmp_path / "new.safetensors")
+    assert load(tmp_path / "new.safetensors").describe() == loaded.describe()
+    assert loaded.describe()["format"] == 3
+    data = bytearray(earlier.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "damaged.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match="its content hash is"):
+        load(tmp_path / "damaged.safetensors")
+
+
 def test_decoder_and_extras_come_back_bit_for_bit(tmp_path: Path) -> None:
     made = full()
     save(made, tmp_path / "a.safetensors")
@@ -544,6 +564,8 @@ def test_a_config_that_asks_too_much_is_refused_before_it_is_built(
         ({"classes": ["a", "", "b"]}, "none may be empty"),
         ({"classes": [1, [], {}]}, "must be text"),
         ({"task": "many"}, "task 'many' is unknown"),
+        ({"task": "several"}, "task 'several' is unknown"),
+        ({"format": 2, "task": ["one"]}, "task \\['one'\\] is unknown"),
         ({"temperature": 0}, "temperature: expected a positive number, got 0"),
         ({"temperature": "1"}, "temperature: expected a positive number, got '1'"),
         ({"thresholds": [0.5]}, "thresholds: expected 3, got 1"),
@@ -803,7 +825,7 @@ def test_a_metric_that_json_cannot_carry_is_refused(tmp_path: Path, metric: Any)
 
 
 def test_a_network_without_memory_is_not_saved(tmp_path: Path) -> None:
-    made = Checkpoint(vitrail.network.vit.build_empty(TINY), PIXELS)
+    made = Checkpoint(vitrail.network.surgery.build_empty(TINY), PIXELS)
     with pytest.raises(CheckpointError, match="expected a tensor with its values in memory"):
         save(made, tmp_path / "a.safetensors")
     with pytest.raises(CheckpointError, match="expected numbers of kind .* got torch.float8_e5m2"):

@@ -20,8 +20,8 @@ from safetensors.torch import save as their_save
 
 from vitrail.checkpoint import safetensors_io as module
 from vitrail.checkpoint.safetensors_io import (
-    KINDS,
-    Stored,
+    DTYPES,
+    StoredTensor,
     check_storable,
     in_threads,
     lay_out,
@@ -37,7 +37,7 @@ SHAPES = ((3, 5), (7,), (), (2, 0, 4), (1, 1, 1, 2))
 def tensors_of_every_kind() -> dict[str, torch.Tensor]:
     return {
         f"{word}.{number}": (torch.randn(shape) * 9).to(kind)
-        for word, kind in KINDS.items()
+        for word, kind in DTYPES.items()
         for number, shape in enumerate(SHAPES)
     }
 
@@ -326,7 +326,7 @@ def test_what_is_no_path_is_refused() -> None:
 
 
 def test_a_file_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened to read and nothing else, without waiting, and not for programs that are started meanwhile."""
+    """ReadOnlyFile to read and nothing else, without waiting, and not for programs that are started meanwhile."""
     path.write_bytes(their_save({"a": torch.arange(3.0)}))
     flags, open_file = [], os.open
 
@@ -349,14 +349,14 @@ def test_a_pipe_does_not_hang(path: Path) -> None:
 
 
 @pytest.fixture
-def large(path: Path) -> dict[str, Stored]:
+def large(path: Path) -> dict[str, StoredTensor]:
     """A header read, with two tensors of 400,000 bytes still in the file."""
     path.write_bytes(their_save({"a": torch.arange(100_000.0), "b": torch.arange(100_000.0)}))
     return read_safetensors(path).tensors
 
 
 @pytest.mark.fault("W14")
-def test_a_file_cut_before_a_tensor_is_read(path: Path, large: dict[str, Stored]) -> None:
+def test_a_file_cut_before_a_tensor_is_read(path: Path, large: dict[str, StoredTensor]) -> None:
     os.truncate(path, 500_000)
     for name in large:
         with pytest.raises(CheckpointError, match=f"{path} was cut short while being read: get the file anew"):
@@ -367,7 +367,7 @@ def test_a_file_cut_before_a_tensor_is_read(path: Path, large: dict[str, Stored]
 
 @pytest.mark.fault("W14")
 def test_a_file_cut_by_another_thread_in_the_middle_of_a_tensor(
-    path: Path, large: dict[str, Stored], monkeypatch: pytest.MonkeyPatch
+    path: Path, large: dict[str, StoredTensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, counts = os.preadv, []
 
@@ -423,7 +423,7 @@ def test_a_file_cut_and_restored_between_any_two_reads_is_right_or_refused(
 
 
 @pytest.mark.fault("W14")
-def test_a_file_changed_since_its_header_was_read_is_refused(path: Path, large: dict[str, Stored]) -> None:
+def test_a_file_changed_since_its_header_was_read_is_refused(path: Path, large: dict[str, StoredTensor]) -> None:
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size - 4)
@@ -435,7 +435,7 @@ def test_a_file_changed_since_its_header_was_read_is_refused(path: Path, large: 
 
 
 @pytest.mark.fault("W14")
-def test_a_file_replaced_by_another_is_still_read_as_it_was(path: Path, large: dict[str, Stored]) -> None:
+def test_a_file_replaced_by_another_is_still_read_as_it_was(path: Path, large: dict[str, StoredTensor]) -> None:
     other = path.with_name("other")
     other.write_bytes(bytes(10))
     other.replace(path)
@@ -443,7 +443,7 @@ def test_a_file_replaced_by_another_is_still_read_as_it_was(path: Path, large: d
 
 
 def test_errors_of_disk_and_memory_are_ours(
-    path: Path, large: dict[str, Stored], monkeypatch: pytest.MonkeyPatch
+    path: Path, large: dict[str, StoredTensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

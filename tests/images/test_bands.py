@@ -187,10 +187,10 @@ def test_view_is_an_image_to_look_at() -> None:
     image = noise(8, 8, 5)
     image[0, 0] = (0, 5000, 10_000, 7, 7)
     image[0, 1] = 20_000
-    seen = plain(8, 5, 10_000).view(image)
+    seen = plain(8, 5, 10_000).visible_image(image)
     assert (seen.mode, seen.getpixel((0, 0)), seen.getpixel((1, 0))) == ("RGB", (0, 128, 255), (255, 255, 255))
     for channels in (1, 2):
-        seen = plain(8, channels, 10_000).view(image[:, :, 1 : 1 + channels])
+        seen = plain(8, channels, 10_000).visible_image(image[:, :, 1 : 1 + channels])
         assert (seen.mode, seen.getpixel((0, 0))) == ("L", 128)
 
 

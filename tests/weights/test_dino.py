@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import vitrail
 from network import renames
 from vitrail.checkpoint import Checkpoint
-from vitrail.checkpoint.safetensors_io import Stored
+from vitrail.checkpoint.safetensors_io import StoredTensor
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network import preset
@@ -443,7 +443,7 @@ def shapes_of(name: str, family: str) -> Contents:
     ours = dict(model.state_dict()) | {f"extras.{n}": torch.empty(s) for n, s in description.extras.items()}
     tensors, lost = to_theirs(FAMILIES[family].table(description), ours, config)
     assert not lost
-    stored = {n: Stored(tuple(t.shape), t.dtype, lambda: pytest.fail("read")) for n, t in tensors.items()}
+    stored = {n: StoredTensor(tuple(t.shape), t.dtype, lambda: pytest.fail("read")) for n, t in tensors.items()}
     return Contents("published.pth", "pickle", stored)
 
 

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 import vitrail
-from vitrail.checkpoint.safetensors_io import Stored
+from vitrail.checkpoint.safetensors_io import StoredTensor
 from vitrail.errors import CheckpointError
-from vitrail.files import Opened
+from vitrail.files import ReadOnlyFile
 from vitrail.weights.reading.pickles import read_pickle
 from vitrail.weights.reading.unpickler import StandIn
 from weights import evil
@@ -44,7 +44,7 @@ def write(path: Path, data: bytes) -> Path:
 def same(ours: Any, theirs: Any) -> bool:
     """Whether values are equal, tensors bit by bit; objects are compared with the plain values in their place."""
     if isinstance(theirs, torch.Tensor):
-        assert isinstance(ours, Stored)
+        assert isinstance(ours, StoredTensor)
         value = ours.read()
         kinds = (value.dtype, value.shape, ours.dtype, torch.Size(ours.shape)) == (theirs.dtype, theirs.shape) * 2
         theirs = theirs.detach().contiguous()
@@ -176,13 +176,13 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "x.pt"
     torch.save({"large": torch.zeros(2**22), "small": torch.ones(2)}, path)
     filled: list[int] = []  # bytes that were asked of the file, piece by piece
-    fill = Opened.fill
+    fill = ReadOnlyFile.fill
 
-    def counting(file: Opened, view: memoryview, start: int) -> None:
+    def counting(file: ReadOnlyFile, view: memoryview, start: int) -> None:
         filled.append(view.nbytes)
         fill(file, view, start)
 
-    monkeypatch.setattr(Opened, "fill", counting)
+    monkeypatch.setattr(ReadOnlyFile, "fill", counting)
     ours = read_pickle(path)
     assert ours["large"].shape == (2**22,)
     assert ours["small"].read().tolist() == [1.0, 1.0]
@@ -421,7 +421,7 @@ def _bypasses() -> dict[str, tuple[bytes, str]]:
         "escape codes in a name": (evil.torch_zip(evil.program(named("os", "\x1b[2Jx", 4), 4)), r"\x1b[2Jx"),
         "long name": (evil.torch_zip(evil.program(b"X\0\x01\0\0" + b"o" * 256 + text("x", 2) + b"\x93", 2)), "oooo..."),
         "call of a dict": (evil.torch_zip(evil.program(b"})R", 2)), "calls a dict"),
-        "call of a tensor": (evil.torch_zip(evil.program(_TENSOR + b")R", 2), data), "calls a Stored"),
+        "call of a tensor": (evil.torch_zip(evil.program(_TENSOR + b")R", 2), data), "calls a StoredTensor"),
         "call of a kind": (evil.torch_zip(evil.program(named("torch", "float32", 2) + b")R", 2)), "calls a dtype"),
         "call of a storage": (
             evil.torch_zip(evil.program(named("torch", "FloatStorage", 2) + b"I9\n\x85R", 2)),
@@ -432,7 +432,10 @@ def _bypasses() -> dict[str, tuple[bytes, str]]:
             evil.torch_zip(evil.program(named("torch._utils", "_rebuild_tensor_v2", 2) + b"}b", 2)),
             "attributes of a Symbol",
         ),
-        "attributes of a tensor": (evil.torch_zip(evil.program(_TENSOR + b"}b", 2), data), "attributes of a Stored"),
+        "attributes of a tensor": (
+            evil.torch_zip(evil.program(_TENSOR + b"}b", 2), data),
+            "attributes of a StoredTensor",
+        ),
         "entries of a name": (
             evil.torch_zip(evil.program(named("collections", "OrderedDict", 2) + text("a", 2) + b"Ns", 2)),
             "no dict",

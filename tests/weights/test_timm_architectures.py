@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.checkpoint.safetensors_io import Stored
+from vitrail.checkpoint.safetensors_io import StoredTensor
 from vitrail.errors import CheckpointError
 from vitrail.network import ViTConfig
 from vitrail.weights import FAMILIES
@@ -35,7 +35,7 @@ ALIKE = {
 def contents(model: nn.Module, sidecars: dict[str, Any]) -> Contents:
     """A file of the model's tensors, as far as names and shapes go."""
     tensors = {
-        name: Stored(tuple(value.shape), value.dtype, lambda: pytest.fail("nothing may be read"))
+        name: StoredTensor(tuple(value.shape), value.dtype, lambda: pytest.fail("nothing may be read"))
         for name, value in model.state_dict().items()
     }
     return Contents("a file", "safetensors", tensors, sidecars=sidecars)

@@ -13,7 +13,7 @@ from torch import nn
 
 import oracles
 from network import renames
-from vitrail.checkpoint.safetensors_io import Stored
+from vitrail.checkpoint.safetensors_io import StoredTensor
 from vitrail.errors import CheckpointError
 from vitrail.network import Resample
 from vitrail.weights import convert, load
@@ -108,7 +108,7 @@ def test_the_preprocessing_of_its_published_weights(torchvision: ModuleType) -> 
             transforms, size = entry.transforms(), entry.meta["min_size"]
             with torch.device("meta"):
                 model = getattr(module, name)(image_size=size[0])
-            tensors = {key: Stored(tuple(v.shape), v.dtype, v.clone) for key, v in model.state_dict().items()}
+            tensors = {key: StoredTensor(tuple(v.shape), v.dtype, v.clone) for key, v in model.state_dict().items()}
             made = describe(Contents(name, "pickle", tensors), {})
             assert made.config.heads == model.encoder.layers[0].num_heads
             assert made.config.image_size == size

@@ -501,10 +501,10 @@ def test_what_config_leaves_out_its_class_decides(transformers: ModuleType, vit:
     ],
 )
 def test_defaults_are_those_of_the_classes(transformers: ModuleType, name: str) -> None:
-    from vitrail.weights.families.transformers_configs import ACTIVATIONS, KINDS
+    from vitrail.weights.families.transformers_configs import ACTIVATIONS, MODEL_TYPES
 
     config = getattr(transformers, CASES[name].config)()
-    kind = KINDS[config.model_type]
+    kind = MODEL_TYPES[config.model_type]
     assert kind.norm_eps == config.layer_norm_eps
     assert kind.heads == config.num_attention_heads
     assert kind.activation == ACTIVATIONS[config.hidden_act]

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -21,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint.safetensors_io import (
-    WORDS,
-    Stored,
+    DTYPE_NAMES,
+    StoredTensor,
     all_finite,
     bytes_of,
     check_storable,
@@ -34,7 +33,7 @@ from vitrail.checkpoint.safetensors_io import (
 )
 from vitrail.checks import check_type, join_limited, short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError
-from vitrail.files import reason, sync_folder
+from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
 from vitrail.images.model_info import About
 from vitrail.network.config import ViTConfig
@@ -45,6 +44,8 @@ from vitrail.network.vit import ViT
 Array = np.ndarray[Any, Any]
 
 FORMAT: Final = 3
+EARLIER: Final = 2  # the same, but for the word of the task
+EARLIER_TASKS: Final = {"one": "single-label", "several": "multi-label"}
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
 DECODER: Final = "decoder."  # before the names of its tensors in the file
 EXTRAS: Final = "extras."
@@ -87,7 +88,7 @@ class Provenance:
         for name in ("source", "licence", "run", "notes", "family"):
             _expect(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
         _expect(isinstance(self.metrics, Mapping), "metrics", "numbers under names", self.metrics)
-        settings, mapping = (_listed(name, getattr(self, name)) for name in ("settings", "mapping"))
+        settings, mapping = (_as_tuple(name, getattr(self, name)) for name in ("settings", "mapping"))
         for each in settings:
             _expect(isinstance(each, Setting) and _texts(each), "settings", "Setting(name, value, why) of text", each)
         for each in mapping:
@@ -108,9 +109,9 @@ class Provenance:
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in plain.items() if name in known}
         values["settings"] = [
-            _row("settings", Setting, each) for each in _listed("settings", values.get("settings", ()))
+            _row("settings", Setting, each) for each in _as_tuple("settings", values.get("settings", ()))
         ]
-        values["mapping"] = [_row("mapping", Mapped, each) for each in _listed("mapping", values.get("mapping", ()))]
+        values["mapping"] = [_row("mapping", Mapped, each) for each in _as_tuple("mapping", values.get("mapping", ()))]
         return cls(**values)
 
 
@@ -257,34 +258,27 @@ def write_proven(
 ) -> None:
     """Write a .safetensors file, all or nothing: it takes its name once `prove` has read it back without an error."""
     layout = lay_out(tensors, metadata)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with atomic_write(path, prove) as temporary, open(temporary, "wb") as file:
             write_safetensors(file, layout, tensors)
-            file.flush()
-            os.fsync(file.fileno())
-        prove(temporary)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {reason(error)}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in."""
     stored, metadata = read_safetensors(path)
     description = _description(path, metadata)
-    empty = _described(path, description, len(stored))
+    empty = _described(path, _translated(description), len(stored))
     _compare(path, stored, empty.tensors())
     seen = dict(zip(stored, in_threads(lambda each: _examine(each.read()), stored.values()), strict=True))
     expected = description.pop("hash")
-    found = _signature(description, seen)
-    if found != expected:
-        raise CheckpointError(f"{path} is damaged: its content hash is {found}, expected {expected}: get the file anew")
+    signature = _signature(description, seen)
+    if signature != expected:
+        raise CheckpointError(
+            f"{path} is damaged: its content hash is {signature}, expected {expected}: get the file anew"
+        )
     _refuse_nan(seen, "refused")
     return _filled(empty, {name: each.tensor for name, each in seen.items()})
 
@@ -310,7 +304,7 @@ def _signature(description: Mapping[str, Any], seen: Mapping[str, _Examined]) ->
     lines = [json.dumps(description, sort_keys=True, allow_nan=False)]
     for name in sorted(seen):
         tensor, digest, _ = seen[name]
-        lines.append(json.dumps([name, WORDS[tensor.dtype], list(tensor.shape), digest]))
+        lines.append(json.dumps([name, DTYPE_NAMES[tensor.dtype], list(tensor.shape), digest]))
     return f"sha256:{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()}"
 
 
@@ -325,14 +319,22 @@ def _description(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> d
             raise ValueError("it is not as it was written")
     except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: the description is damaged: {error}") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") not in (EARLIER, FORMAT):
         got = description.get("format") if isinstance(description, dict) else description
-        hint = "it was made by an older one: make it anew" if got in (1, 2) else "it may need a newer Vitrail"
+        hint = "it was made by an older one: make it anew" if got == 1 else "it may need a newer Vitrail"
         raise CheckpointError(f"{path}: expected format {FORMAT}, got {short_repr(got)}: {hint}")
     for name in ("config", "decoder", "preprocess", *FITTED, "provenance", "hash"):
         if name not in description:
             raise CheckpointError(f"{path}: the description lacks {name!r}: the file is damaged")
     return description
+
+
+def _translated(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The description of an earlier release's file in the words of this one; its hash is over its own."""
+    if description["format"] != EARLIER:
+        return description
+    task = description["task"]
+    return {**description, "task": EARLIER_TASKS.get(task, task) if isinstance(task, str) else task}
 
 
 def _described(path: str | os.PathLike[str], description: Mapping[str, Any], count: int) -> Checkpoint:
@@ -368,7 +370,7 @@ def _filled(empty: Checkpoint, tensors: Mapping[str, Tensor]) -> Checkpoint:
     return replace(empty, extras=extras)
 
 
-def _compare(path: str | os.PathLike[str], stored: Mapping[str, Stored], expected: Mapping[str, Tensor]) -> None:
+def _compare(path: str | os.PathLike[str], stored: Mapping[str, StoredTensor], expected: Mapping[str, Tensor]) -> None:
     """Names, shapes and kinds in the file against those of the config, all differences in one message."""
     wrong = [f"missing {name}" for name in expected if name not in stored]
     wrong += [f"unexpected {name}" for name in stored if name not in expected and not name.startswith(EXTRAS)]
@@ -376,8 +378,8 @@ def _compare(path: str | os.PathLike[str], stored: Mapping[str, Stored], expecte
     wrong += [f"{n}: expected {list(a.shape)}, got {list(b.shape)}" for n, a, b in both if a.shape != b.shape]
     for name, ours, theirs in both:
         if theirs.dtype != ours.dtype and not (ours.is_floating_point() and theirs.dtype.is_floating_point):
-            kind = "floats" if ours.is_floating_point() else WORDS[ours.dtype]
-            wrong.append(f"{name}: expected {kind}, got {WORDS[theirs.dtype]}")
+            kind = "floats" if ours.is_floating_point() else DTYPE_NAMES[ours.dtype]
+            wrong.append(f"{name}: expected {kind}, got {DTYPE_NAMES[theirs.dtype]}")
     if wrong:
         raise CheckpointError(f"{path}: the tensors do not fit the config: {join_limited(wrong)}")
 
@@ -393,7 +395,7 @@ def _expect(right: bool, name: str, expected: str, got: Any) -> None:
         raise CheckpointError(f"{name}: expected {expected}, got {short_repr(got)}")
 
 
-def _listed(name: str, value: Any) -> tuple[Any, ...]:
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     _expect(isinstance(value, tuple | list), name, "a list", value)
     return tuple(value)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, nearest
-from vitrail.files import Opened, path_text
+from vitrail.files import ReadOnlyFile, path_text
 
 BUILT_IN: Final = ("fashion", "glass")
 LARGEST_HEADER: Final = 32 * 2**20  # bytes
@@ -29,7 +29,7 @@ MOST_DIMENSIONS: Final = 32
 LARGEST_DIMENSION: Final = 2**40
 LARGEST_VOLUME: Final = 2**60  # strides, and bytes, then stay below 2**63
 THREADS: Final = 4  # at work on the tensors of one file
-KINDS: Final = {  # kinds of number as the file calls them, in the order a writer lays them: wide ones first
+DTYPES: Final = {  # kinds of number as the file calls them, in the order a writer lays them: wide ones first
     "I64": torch.int64,
     "F64": torch.float64,
     "F32": torch.float32,
@@ -41,14 +41,14 @@ KINDS: Final = {  # kinds of number as the file calls them, in the order a write
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-WORDS: Final = {kind: word for word, kind in KINDS.items()}
+DTYPE_NAMES: Final = {kind: word for word, kind in DTYPES.items()}
 ENTRY: Final = {"dtype", "shape", "data_offsets"}  # what the header says of a tensor
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor that still lies in its file; `read` gives its values in fresh memory."""
 
     shape: tuple[int, ...]
@@ -59,43 +59,43 @@ class Stored(NamedTuple):
 class Safetensors(NamedTuple):
     """What a .safetensors file holds: tensors, in the order they lie there, and metadata."""
 
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
     metadata: dict[str, str]
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
     """Read and check the header of a file; no tensor is read yet. "vitrail:fashion" is built in."""
-    place = path_text(path)
+    name = path_text(path)
     try:
-        file = _open(place)
+        file = _open(name)
         header, body = _header(file)
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{place} is not a safetensors file: its header cannot be read ({error})") from None
+        raise CheckpointError(f"{name} is not a safetensors file: its header cannot be read ({error})") from None
     try:
         metadata = _metadata(header.pop("__metadata__", {}))
-        entries = [_entry(name, plain) for name, plain in header.items()]
+        entries = [_entry(tensor, plain) for tensor, plain in header.items()]
         entries.sort(key=lambda each: (each.start, each.end))
         _check_layout(entries, file.size - body)
     except ValueError as error:
-        raise CheckpointError(f"{place} is damaged: {error}") from None
-    tensors = {each.name: Stored(each.shape, each.dtype, partial(_read, file, body, each)) for each in entries}
+        raise CheckpointError(f"{name} is damaged: {error}") from None
+    tensors = {each.name: StoredTensor(each.shape, each.dtype, partial(_read, file, body, each)) for each in entries}
     return Safetensors(tensors, metadata)
 
 
-def read_all(stored: Mapping[str, Stored], threads: int = THREADS) -> dict[str, Tensor]:
+def read_all(stored: Mapping[str, StoredTensor], threads: int = THREADS) -> dict[str, Tensor]:
     """All these tensors in memory, several read at once."""
     return dict(zip(stored, in_threads(lambda each: each.read(), stored.values(), threads), strict=True))
 
 
-def in_threads(work: Callable[[Given], Made], given: Iterable[Given], threads: int = THREADS) -> list[Made]:
+def in_threads(work: Callable[[Item], Result], given: Iterable[Item], threads: int = THREADS) -> list[Result]:
     """The same work on each, several at once; results in order, or the first error."""
     with ThreadPoolExecutor(threads, "vitrail") as pool:
         return list(pool.map(work, given))
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """How a .safetensors file would be written: its first bytes, then these tensors in this order."""
 
     header: bytes  # its length included
@@ -103,19 +103,19 @@ class Layout(NamedTuple):
     size: int  # of the whole file
 
 
-def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Layout:
+def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> FileLayout:
     """Header and order of a file: a function of names, kinds and shapes, whatever their order."""
     check_storable(tensors)
-    order = sorted(tensors, key=lambda name: (list(WORDS).index(tensors[name].dtype), name.encode()))
+    order = sorted(tensors, key=lambda name: (list(DTYPE_NAMES).index(tensors[name].dtype), name.encode()))
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in order:
         start, end = end, end + tensors[name].nbytes
-        kind, shape = WORDS[tensors[name].dtype], list(tensors[name].shape)
+        kind, shape = DTYPE_NAMES[tensors[name].dtype], list(tensors[name].shape)
         entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that every tensor lies at a multiple of its numbers' size
-    return Layout(len(text).to_bytes(8, "little") + text, order, 8 + len(text) + end)
+    return FileLayout(len(text).to_bytes(8, "little") + text, order, 8 + len(text) + end)
 
 
 def check_storable(tensors: Mapping[str, Tensor]) -> None:
@@ -123,12 +123,12 @@ def check_storable(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
             raise CheckpointError(f"{name}: expected a tensor with its values in memory, got {short_repr(tensor)}")
-        if tensor.dtype not in WORDS:
-            kinds = ", ".join(str(kind).removeprefix("torch.") for kind in WORDS)
+        if tensor.dtype not in DTYPE_NAMES:
+            kinds = ", ".join(str(kind).removeprefix("torch.") for kind in DTYPE_NAMES)
             raise CheckpointError(f"{name}: expected numbers of kind {kinds}, got {tensor.dtype}: convert them")
 
 
-def write_safetensors(file: IO[bytes], layout: Layout, tensors: Mapping[str, Tensor]) -> None:
+def write_safetensors(file: IO[bytes], layout: FileLayout, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors that lie in the processor's memory, straight from there."""
     file.write(layout.header)
     for name in layout.order:
@@ -164,25 +164,25 @@ def all_finite(tensor: Tensor) -> bool:
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object with every name once; json alone would silently keep the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    names = dict(pairs)
+    if len(names) != len(pairs):
         raise ValueError("a name stands there twice")
-    return found
+    return names
 
 
-def _open(name: str) -> Opened:
+def _open(name: str) -> ReadOnlyFile:
     """The file of a name; "vitrail:fashion" lies in the package."""
     if not name.startswith("vitrail:"):
-        return Opened(name)
+        return ReadOnlyFile(name)
     built_in = [f"vitrail:{each}" for each in BUILT_IN]
     if name not in built_in:
         raise CheckpointError(f"no built-in checkpoint {name!r}: {nearest(name, built_in)}")
     resource = resources.files("vitrail") / "data" / f"{name.removeprefix('vitrail:')}.safetensors"
-    with resources.as_file(resource) as place:
-        return Opened(place, name)
+    with resources.as_file(resource) as file:
+        return ReadOnlyFile(file, name)
 
 
-def _header(file: Opened) -> tuple[dict[str, Any], int]:
+def _header(file: ReadOnlyFile) -> tuple[dict[str, Any], int]:
     """The JSON object at the start of a file, every name in it once, and where it ends; ValueError says why not."""
     length = int.from_bytes(file.read(0, 8), "little")
     if file.size < 8 or length > min(file.size - 8, LARGEST_HEADER):
@@ -220,7 +220,7 @@ def _metadata(plain: Any) -> dict[str, str]:
     return plain
 
 
-class _Entry(NamedTuple):
+class _TensorEntry(NamedTuple):
     """What the header says of one tensor."""
 
     name: str
@@ -230,25 +230,25 @@ class _Entry(NamedTuple):
     end: int
 
 
-def _entry(name: str, plain: Any) -> _Entry:
+def _entry(name: str, plain: Any) -> _TensorEntry:
     """One tensor's description, if it says all it must, no more, and agrees with itself."""
     name.encode()
     if not isinstance(plain, dict) or plain.keys() != ENTRY:
         raise ValueError(f"{name!r:.80}: expected dtype, shape and data_offsets, got {short_repr(plain)}")
     word, shape, span = plain["dtype"], plain["shape"], plain["data_offsets"]
-    if not isinstance(word, str) or word not in KINDS:
-        raise ValueError(f"{name!r:.80}: numbers of kind {short_repr(word)}, expected one of: {', '.join(KINDS)}")
-    if not _wholes(shape, LARGEST_DIMENSION) or len(shape) > MOST_DIMENSIONS or _volume(shape) > LARGEST_VOLUME:
+    if not isinstance(word, str) or word not in DTYPES:
+        raise ValueError(f"{name!r:.80}: numbers of kind {short_repr(word)}, expected one of: {', '.join(DTYPES)}")
+    if not _are_ints(shape, LARGEST_DIMENSION) or len(shape) > MOST_DIMENSIONS or _volume(shape) > LARGEST_VOLUME:
         raise ValueError(f"{name!r:.80}: expected a shape of whole numbers, none too large, got {short_repr(shape)}")
-    if not _wholes(span, LARGEST_VOLUME) or len(span) != 2 or span[0] > span[1]:
+    if not _are_ints(span, LARGEST_VOLUME) or len(span) != 2 or span[0] > span[1]:
         raise ValueError(f"{name!r:.80}: expected data_offsets [start, end], got {short_repr(span)}")
-    expected, got = math.prod(shape) * KINDS[word].itemsize, span[1] - span[0]
+    expected, got = math.prod(shape) * DTYPES[word].itemsize, span[1] - span[0]
     if expected != got:
         raise ValueError(f"{name!r:.80}: {word} of shape {short_repr(shape)} takes {expected:,} bytes, got {got:,}")
-    return _Entry(name, KINDS[word], tuple(shape), span[0], span[1])
+    return _TensorEntry(name, DTYPES[word], tuple(shape), span[0], span[1])
 
 
-def _wholes(values: Any, most: int) -> bool:
+def _are_ints(values: Any, most: int) -> bool:
     """A list of whole numbers from 0 on; True, 1.0 and "1" are none."""
     return isinstance(values, list) and all(type(each) is int and 0 <= each <= most for each in values)
 
@@ -258,7 +258,7 @@ def _volume(shape: list[int]) -> int:
     return math.prod(max(each, 1) for each in shape)
 
 
-def _check_layout(entries: Iterable[_Entry], size: int) -> None:
+def _check_layout(entries: Iterable[_TensorEntry], size: int) -> None:
     """Every byte after the header belongs to one tensor, and to one only."""
     end = 0
     for each in entries:
@@ -271,7 +271,7 @@ def _check_layout(entries: Iterable[_Entry], size: int) -> None:
         raise ValueError(f"expected {end:,} bytes of tensors, got {size:,}: {wrong}")
 
 
-def _read(file: Opened, body: int, entry: _Entry) -> Tensor:
+def _read(file: ReadOnlyFile, body: int, entry: _TensorEntry) -> Tensor:
     """The values of one tensor, from the file straight into memory of their own."""
     what = f"{file.name}: {entry.name!r:.80}"
     raw = fresh(entry.end - entry.start, what)

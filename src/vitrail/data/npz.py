@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.data.idx import check_size
 from vitrail.errors import CheckpointError, InputError
-from vitrail.files import Opened
+from vitrail.files import ReadOnlyFile
 from vitrail.images import describe
 from vitrail.weights.reading.archives import Member, read_directory, unpack
 
@@ -26,7 +26,7 @@ def read_npz(path: Path, wanted: Container[str]) -> dict[str, Array]:
     """The arrays with these names, as many of them as are there."""
     name = describe(path)
     try:
-        file = Opened(path, name)
+        file = ReadOnlyFile(path, name)
         members = {each.name.removesuffix(".npy"): each for each in read_directory(file).values()}
         found = {key: _described(file, each) for key, each in members.items() if key in wanted}
         check_size(name, file.size, sum(array.member.size for array in found.values()))
@@ -45,7 +45,7 @@ class _Described(NamedTuple):
     start: int  # of the numbers, in the member
 
 
-def _described(file: Opened, member: Member) -> _Described:
+def _described(file: ReadOnlyFile, member: Member) -> _Described:
     """The header of an array, checked against the bytes that are there."""
     where = f"{file.name}: {member.name!r}"
     head = io.BytesIO(unpack(file, member, HEADER))
@@ -67,7 +67,7 @@ def _described(file: Opened, member: Member) -> _Described:
     return _Described(member, shape, dtype, columns, head.tell())
 
 
-def _values(file: Opened, array: _Described) -> Array:
+def _values(file: ReadOnlyFile, array: _Described) -> Array:
     data = unpack(file, array.member)
     flat = np.frombuffer(data, array.dtype, offset=array.start) if math.prod(array.shape) else np.empty(0, array.dtype)
     return flat.reshape(array.shape, order="F" if array.columns else "C")

@@ -11,7 +11,6 @@ from vitrail.images.decoding import (
     DEFAULT_LIMITS,
     FORMATS,
     Limits,
-    Source,
     decode,
     decode_bands,
     describe,
@@ -25,6 +24,7 @@ from vitrail.images.preprocess import (
     resize_crop_only,
     resize_then_crop,
 )
+from vitrail.types import Source
 
 __all__ = [
     "BACKGROUND",

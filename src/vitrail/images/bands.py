@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from vitrail.errors import ImageError
+from vitrail.types import Array
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Kind: TypeAlias = Literal["uint8", "uint16", "float32"]
 
 MOST_BANDS: Final = 64
@@ -93,13 +93,13 @@ def of_array(array: Array, name: str) -> Raster:
         raise ImageError(f"{name}: expected (H, W) or (H, W, C)")
     if array.size == 0:
         raise ImageError(f"{name}: has no pixels")
-    whole = array[:, :, None] if array.ndim == 2 else array
-    height, width, channels = whole.shape
+    bands = array[:, :, None] if array.ndim == 2 else array
+    height, width, channels = bands.shape
     if channels > MOST_BANDS:
         first = array.shape[0] <= MOST_BANDS
         hint = ": channels come last, use array.transpose(1, 2, 0)" if first else ""
         raise ImageError(f"{name}: expected at most {MOST_BANDS} bands, got {channels}{hint}")
-    return Raster(Bands(height, width, channels, kind_of(array.dtype, name)), lambda: settled(whole, name))
+    return Raster(Bands(height, width, channels, kind_of(array.dtype, name)), lambda: convert_kind(bands, name))
 
 
 def kind_of(dtype: np.dtype[Any], name: str) -> Kind:
@@ -110,7 +110,7 @@ def kind_of(dtype: np.dtype[Any], name: str) -> Kind:
     return kind
 
 
-def settled(values: Array, name: str) -> Array:
+def convert_kind(values: Array, name: str) -> Array:
     """Numbers of any type as uint8, uint16 or float32; refused where one of them would change."""
     kind = kind_of(values.dtype, name)
     if values.dtype.kind == "i":
@@ -178,8 +178,8 @@ def of_image(
         values = np.asarray(image if image.mode == target else image.convert(target))
         if raw in _LOW_BYTES and again is not None:
             values = values.astype(np.uint16) << 8 | _low_bytes(again())
-        whole = values.reshape(*values.shape[:2], -1)  # (H, W, C)
-        return upright(settled(whole, name), turn())
+        bands = values.reshape(*values.shape[:2], -1)  # (H, W, C)
+        return upright(convert_kind(bands, name), turn())
 
     return Raster(Bands(image.height, image.width, channels, kind), read)
 

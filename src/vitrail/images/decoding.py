@@ -22,7 +22,6 @@ from PIL import Image, ImageFile, UnidentifiedImageError, features
 from vitrail.errors import ImageError, InputError
 from vitrail.images.bands import (
     NUMPY,
-    Array,
     Bands,
     Raster,
     check_channels,
@@ -34,8 +33,8 @@ from vitrail.images.bands import (
 )
 from vitrail.images.headers import check_metadata, check_pages, guess_format, orientation, webp_size
 from vitrail.images.tiff import of_tiff
+from vitrail.types import Array, Source
 
-Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | Array"
 Mode: TypeAlias = Literal["RGB", "L"]
 
 BACKGROUND = 255  # white, as a browser shows it: most transparent images were drawn for a white page
@@ -101,7 +100,7 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS, 
             image.load()
             # TIFF files carry no such block: Pillow turns them itself as they load.
             turn = orientation(image.info.get("exif", b""))
-            return _flatten(_turn(_settled(image), turn), mode)
+            return _flatten(_turn(_without_orientation(image), turn), mode)
 
 
 class Scaled(NamedTuple):
@@ -145,7 +144,7 @@ def _scaled_jpeg(data: bytes, name: str, needed: Needed, mode: Mode, limits: Lim
         right, bottom = image.size if drafted is None else drafted[1][2:]
         image.load()
         missing = image.width - right, image.height - bottom  # of the last column and row
-        upright = _flatten(_turn(_settled(image), turn), mode)
+        upright = _flatten(_turn(_without_orientation(image), turn), mode)
     across, down = (bottom, right) if lying else (right, bottom)
     left, top = missing[::-1] if lying else missing
     left, top = left * (turn in _FROM_RIGHT), top * (turn in _FROM_BELOW)
@@ -171,7 +170,9 @@ def decode_pages(
                 check_size(image.size, part, limits)
                 image.load()
                 # A copy: the next frame is drawn over this one.
-                page = _flatten(_turn(_settled(image.copy()), orientation(image.info.get("exif", b""))), "RGB")
+                page = _flatten(
+                    _turn(_without_orientation(image.copy()), orientation(image.info.get("exif", b""))), "RGB"
+                )
             yield page
 
 
@@ -209,17 +210,17 @@ def _raster(source: Source, name: str, limits: Limits) -> Raster:
     if isinstance(source, np.ndarray):
         return of_array(source, name)
     data = _read(source, name, limits)
-    found: Raster | None = None
+    raster: Raster | None = None
     if data.startswith(NUMPY):
-        found = of_array(read_npy(data, name), name)
+        raster = of_array(read_npy(data, name), name)
     elif data[:4] in _TIFF:
-        found = of_tiff(data, name)
-    if found is None:
+        raster = of_tiff(data, name)
+    if raster is None:
         image = _open(data, name, limits)
-        found = of_image(
+        raster = of_image(
             image, name, lambda: orientation(image.info.get("exif", b"")), lambda: _open(data, name, limits)
         )
-    height, width, channels, kind = found.bands
+    height, width, channels, kind = raster.bands
     check_size((width, height), name, limits)
     needed, allowed = height * width * channels * np.dtype(kind).itemsize, 4 * limits.pixels
     if needed > allowed:
@@ -227,7 +228,7 @@ def _raster(source: Source, name: str, limits: Limits) -> Raster:
             f"{name}: refused, {width}x{height} in {channels} bands takes {needed:,} bytes, over the limit of "
             f"{allowed:,}: cut it into tiles, or raise Limits.pixels"
         )
-    return found
+    return raster
 
 
 @contextmanager
@@ -363,10 +364,10 @@ def check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
 def _turn(image: Image.Image, orientation: int) -> Image.Image:
     """The image turned upright, as its EXIF orientation asks; what asked for it is gone, so that none turns twice."""
     turn = _UPRIGHT.get(orientation)
-    return image if turn is None else _settled(image.transpose(turn))
+    return image if turn is None else _without_orientation(image.transpose(turn))
 
 
-def _settled(image: Image.Image) -> Image.Image:
+def _without_orientation(image: Image.Image) -> Image.Image:
     """The same image, of which nothing says any more that it should be turned."""
     for key in _SAYS_TURN:
         image.info.pop(key, None)

@@ -85,15 +85,15 @@ def _weigh(sizes: Iterable[int], name: str, allowed_bytes: int) -> None:
 
 def _scans(data: bytes) -> int:
     """How many scans a JPEG has up to its end; phones append videos, which do not count."""
-    place = scans = 0
+    at = scans = 0
     for _ in range(PARTS):
-        found = _MARKER.search(data, place)
-        if found is None or found[0] == b"\xff\xd9" or scans > SCANS:
+        marker = _MARKER.search(data, at)
+        if marker is None or marker[0] == b"\xff\xd9" or scans > SCANS:
             return scans
-        scans += found[0] == b"\xff\xda"
-        place = found.end()
-        if found[0] not in (b"\xff\xd8", b"\xff\x01"):  # these two have no length
-            place += int.from_bytes(data[place : place + 2], "big")
+        scans += marker[0] == b"\xff\xda"
+        at = marker.end()
+        if marker[0] not in (b"\xff\xd8", b"\xff\x01"):  # these two have no length
+            at += int.from_bytes(data[at : at + 2], "big")
     return SCANS + 1
 
 
@@ -254,12 +254,12 @@ def _tags(data: bytes, start: int | None = None) -> Iterator[int]:
     queue: list[int | None] = [start]
     seen: set[int | None] = set()
     while queue:
-        place = queue.pop()
-        if place in seen:
+        at = queue.pop()
+        if at in seen:
             continue
-        seen.add(place)
+        seen.add(at)
         try:
-            for tag, _, size, value in _entries(data, place):
+            for tag, _, size, value in _entries(data, at):
                 yield min(size, len(data))
                 if tag in (0x8769, 0x8825, 0xA005):  # Exif, GPS and interoperability: Pillow follows them
                     queue.append(value)

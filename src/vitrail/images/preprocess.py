@@ -13,19 +13,19 @@ from PIL import Image
 
 from vitrail.checks import check_choice, check_fields, check_int, check_number, check_pair
 from vitrail.errors import ConfigError, InputError
-from vitrail.images.bands import MOST_BANDS, Array
+from vitrail.images.bands import MOST_BANDS
 from vitrail.images.decoding import (
     Mode,
     Scaled,
-    Source,
     decode,
     decode_bands,
     decode_scaled,
     describe,
 )
+from vitrail.types import Array, Source
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+Uint8: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Resize: TypeAlias = Literal["crop", "squash", "pad"]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
 Order: TypeAlias = Literal["RGB", "BGR"]
@@ -160,8 +160,8 @@ class Preprocess:
         """Several images as pixels, float32 (B, C, H, W); each as it would be alone."""
         check_image_list(sources)
         pixels = np.empty((len(sources), self.channels, *self.size), np.float32)
-        for source, place in zip(sources, pixels, strict=True):
-            self._write(source, place)
+        for source, target in zip(sources, pixels, strict=True):
+            self._write(source, target)
         return pixels  # (B, C, H, W)
 
     @property
@@ -169,7 +169,7 @@ class Preprocess:
         """Whether it is for 8-bit grey or colour, which `to_uint8` can hold."""
         return self.channels in (1, 3) and self.range == _BYTE
 
-    def to_uint8(self, source: Source, resample: Resample | None = None) -> Bytes:
+    def to_uint8(self, source: Source, resample: Resample | None = None) -> Uint8:
         """What the network sees of an ordinary image before normalisation: grey or RGB, uint8 (H, W, C).
 
         `normalise` makes pixels of it, the same bits as calling the Preprocess: a quarter of the memory on the way.
@@ -229,9 +229,9 @@ class Preprocess:
             return values if values.ndim == 3 else values[:, :, None]
         bands = decode_bands(source, self.channels, self.range)
         seen = np.empty((*self.size, self.channels), np.float32)
-        for place, colour in enumerate(self._bars()):
-            band = Image.fromarray(np.ascontiguousarray(bands[:, :, place], np.float32))
-            seen[:, :, place] = np.asarray(self._frame(band, (colour,)))
+        for band_number, colour in enumerate(self._bars()):
+            band = Image.fromarray(np.ascontiguousarray(bands[:, :, band_number], np.float32))
+            seen[:, :, band_number] = np.asarray(self._frame(band, (colour,)))
         if bands.dtype.kind == "u":  # no kernel leaves what such numbers can be
             np.clip(seen, 0, np.iinfo(bands.dtype).max, out=seen)
         return seen
@@ -329,17 +329,17 @@ class Preprocess:
             return _resample_sharp(image, size, box, self.interpolation)
         return resample(image, area, size, box, self.interpolation)
 
-    def _write(self, source: Source, place: Pixels) -> None:
-        """Normalise what the network sees into place (C, H, W)."""
+    def _write(self, source: Source, target: Pixels) -> None:
+        """Normalise what the network sees into the target (C, H, W)."""
         values = self._seen(source).transpose(2, 0, 1)  # (C, H, W)
-        self._normalise(values[::-1] if self.order == "BGR" else values, place)
+        self._normalise(values[::-1] if self.order == "BGR" else values, target)
 
-    def _normalise(self, values: Array, place: Pixels) -> None:
-        """Values (..., C, H, W) * scale + shift into place, in two passes."""
+    def _normalise(self, values: Array, target: Pixels) -> None:
+        """Values (..., C, H, W) * scale + shift into the target, in two passes."""
         std = np.array(self.std).reshape(-1, 1, 1)
         mean = np.array(self.mean).reshape(-1, 1, 1)
-        np.multiply(values, (1 / (self.range * std)).astype(np.float32), out=place)
-        np.subtract(place, (mean / std).astype(np.float32), out=place)
+        np.multiply(values, (1 / (self.range * std)).astype(np.float32), out=target)
+        np.subtract(target, (mean / std).astype(np.float32), out=target)
 
 
 def check_image_list(sources: object) -> None:

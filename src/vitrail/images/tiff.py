@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image
 
 from vitrail.errors import ImageError
-from vitrail.images.bands import MOST_BANDS, Array, Bands, Raster, kind_of, settled, upright
+from vitrail.images.bands import MOST_BANDS, Bands, Raster, convert_kind, kind_of, upright
+from vitrail.types import Array
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
 STRIPS, ORIENTATION, SAMPLES, STRIP_ROWS, STRIP_BYTES, PLANAR = 273, 274, 277, 278, 279, 284
@@ -50,8 +51,8 @@ class Page(NamedTuple):
 
 def of_tiff(data: bytes, name: str) -> Raster | None:
     """The bands of the first page, or of pages that are one band each; None where Pillow knows better."""
-    found = [tags for tags in _directories(data, name) if not _one(tags, SUBFILE) & 5]  # smaller copies, masks
-    pages = [_page(tags, data[:2] == b"MM") for tags in found]
+    directories = [tags for tags in _directories(data, name) if not _one(tags, SUBFILE) & 5]  # smaller copies, masks
+    pages = [_page(tags, data[:2] == b"MM") for tags in directories]
     first = pages[0] if pages else None
     if first is None or first.samples > MOST_BANDS:
         return None
@@ -62,8 +63,8 @@ def of_tiff(data: bytes, name: str) -> Raster | None:
 
     def read() -> Array:
         parts = [_values(data, page, name) for page in together]
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)  # (H, W, C)
-        return upright(settled(whole, name), first.one(ORIENTATION))
+        bands_together = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)  # (H, W, C)
+        return upright(convert_kind(bands_together, name), first.one(ORIENTATION))
 
     return Raster(bands, read)
 
@@ -88,13 +89,13 @@ def _directories(data: bytes, name: str) -> Iterator[dict[int, Array]]:
             tags: dict[int, Array] = {}
             for _ in range(count):
                 tag, kind, values = struct.unpack_from(order + head, data, start)
-                place = start + struct.calcsize(order + head)
-                start = place + inline
+                at = start + struct.calcsize(order + head)
+                start = at + inline
                 if tag in TAGS and kind in _WORDS and values:
                     word = np.dtype(order + _WORDS[kind])
                     if values * word.itemsize > inline:
-                        (place,) = struct.unpack_from(order + pointer, data, place)
-                    tags[tag] = np.frombuffer(data, word, values, place)
+                        (at,) = struct.unpack_from(order + pointer, data, at)
+                    tags[tag] = np.frombuffer(data, word, values, at)
             yield tags
             (start,) = struct.unpack_from(order + pointer, data, start)
     except struct.error:
@@ -144,14 +145,14 @@ def _values(data: bytes, page: Page, name: str) -> Array:
         rows = [down] * count if tiled else [min(down, page.height - top) for top in range(0, page.height, down)]
         if any(len(piece) < each * row for piece, each in zip(pieces, rows * planes, strict=True)):
             raise ImageError(f"{name}: cut short, a strip or tile is too small: copy or download it again")
-    found = []
+    planes_read = []
     for first in range(0, len(pieces), count):
         file = _grey(page, (columns * row, page.height), (row, down), pieces[first : first + count])
         with Image.open(io.BytesIO(file), formats=("TIFF",)) as image:
             raw = np.asarray(image).reshape(page.height, columns, row)
-        found.append(_numbers(raw, page, together))
-    whole = found[0] if planes == 1 else np.concatenate(found, axis=2)
-    return whole[:, : page.width]
+        planes_read.append(_numbers(raw, page, together))
+    bands = planes_read[0] if planes == 1 else np.concatenate(planes_read, axis=2)
+    return bands[:, : page.width]
 
 
 def _pieces(data: bytes, page: Page, expected: int, name: str) -> list[bytes]:
@@ -160,13 +161,13 @@ def _pieces(data: bytes, page: Page, expected: int, name: str) -> list[bytes]:
     got = [len(page.tags.get(tag, ())) for tag in tags]
     if got != [expected, expected]:
         raise ImageError(f"{name}: damaged, expected {expected} strips or tiles, got {got[0]} of {got[1]} lengths")
-    places, lengths = (page.tags[tag].tolist() for tag in tags)
+    starts, lengths = (page.tags[tag].tolist() for tag in tags)
     if sum(lengths) > len(data):
         raise ImageError(f"{name}: cut short, or its strips overlap: {sum(lengths):,} bytes in {len(data):,}")
-    found = [data[place : place + length] for place, length in zip(places, lengths, strict=True)]
-    if min(lengths) < 1 or [*map(len, found)] != lengths:
+    pieces = [data[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    if min(lengths) < 1 or [*map(len, pieces)] != lengths:
         raise ImageError(f"{name}: cut short, a strip or tile is not all there: copy or download it again")
-    return found
+    return pieces
 
 
 def _grey(page: Page, size: tuple[int, int], piece: tuple[int, int], pieces: list[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from vitrail.network.config import Positions, ViTConfig
 from vitrail.weights.families.transformers_configs import (
     FILE,
     GRANTED,
-    KINDS,
+    MODEL_TYPES,
     Told,
     activation_of,
     agree,
@@ -78,7 +78,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         raise CheckpointError(f"{contents.source}: a DINOv2 backbone without its final norm is no network known here")
     layout = find_layout(contents, told.kind)
     file = _File(contents, layout, told, override)
-    kind, said = KINDS[layout.kind], told.said
+    kind, said = MODEL_TYPES[layout.kind], told.said
     settings = _sizes(file)
     settings["heads"], heads_why = _heads(file)
     settings["head_width"] = _head_width(file, layout.blocks, settings["heads"], settings["width"])
@@ -144,7 +144,7 @@ def _sizes(file: _File) -> dict[str, Any]:
         "qkv_bias": _qkv_bias(layout, biases),
         "patch_bias": layout.kind != "clip_vision_model",
         "embedding_norm": layout.kind == "clip_vision_model",
-        "cls_token": KINDS[layout.kind].cls_token,
+        "cls_token": MODEL_TYPES[layout.kind].cls_token,
         "layer_scale": ask(file.told.said, "layerscale_value", 1.0) if layout.kind.startswith("dino") else None,
         "initialisation": "hf",
     }
@@ -152,7 +152,7 @@ def _sizes(file: _File) -> dict[str, Any]:
 
 def _patches(file: _File) -> tuple[int, int, tuple[int, int]]:
     """Width, channels and size of a patch; SigLIP 2 has linear patches, whose channels no shape says."""
-    weight = f"{file.layout.tower}{STYLES[KINDS[file.layout.kind].style].patches}.weight"
+    weight = f"{file.layout.tower}{STYLES[MODEL_TYPES[file.layout.kind].style].patches}.weight"
     if file.layout.kind != "siglip2_vision_model":
         width, channels, *patch = shape_of(file.contents, weight, axes=4)
         return width, channels, check_pair("patch_size", patch)
@@ -181,14 +181,14 @@ def _heads(file: _File) -> tuple[int, str]:
         return heads_for(_inner(file, file.layout.blocks), file.override)
     said = file.told.said.get("num_attention_heads")
     if said is None:
-        return KINDS[file.layout.kind].heads, GRANTED
+        return MODEL_TYPES[file.layout.kind].heads, GRANTED
     return check_int("num_attention_heads", said), FILE
 
 
 def _head_width(file: _File, blocks: str, heads: int, width: int) -> int:
     """The width of a head where it is not its share of the width, which not every model type can have."""
     inner = _inner(file, blocks)
-    if inner % heads or (inner != width and not KINDS[file.layout.kind].free_heads):
+    if inner % heads or (inner != width and not MODEL_TYPES[file.layout.kind].free_heads):
         raise ConfigError(f"{heads} heads cannot share queries of {inner} values in a network {width} wide")
     return inner // heads if inner != width else 0
 
@@ -202,7 +202,7 @@ def _activation(file: _File, gated: bool) -> tuple[str, str]:
             "quick_gelu (OpenAI, DFN, MetaCLIP) or gelu (LAION, DataComp): give override={'activation': ...}, or load "
             "the folder"
         )
-    return activation_of(file.told, KINDS[file.layout.kind], gated)
+    return activation_of(file.told, MODEL_TYPES[file.layout.kind], gated)
 
 
 def _ends(file: _File) -> dict[str, Any]:
@@ -213,8 +213,11 @@ def _ends(file: _File) -> dict[str, Any]:
         if classes:  # the mean of patches that have not passed the last norm
             return {"pool": "mean", "classes": classes, "final_norm": "none"}
         return {"pool": "cls", "classes": file.rows("visual_projection"), "head_bias": False}
-    if not KINDS[name].cls_token:
-        return {"pool": _pool(file) if KINDS[name].style == "clip" and not classes else "mean", "classes": classes}
+    if not MODEL_TYPES[name].cls_token:
+        return {
+            "pool": _pool(file) if MODEL_TYPES[name].style == "clip" and not classes else "mean",
+            "classes": classes,
+        }
     if name.startswith("dino"):
         shape = names[tower + REGISTERS].shape if tower + REGISTERS in names else (1, 0, 0)
         if len(shape) != 3:  # (1, 0, D) where there are none
@@ -245,7 +248,7 @@ def _pool(file: _File) -> str:
 
 def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
     """Positions and image size: from the table of places, or rotary with the size of config.json."""
-    said, layout, kind = file.told.said, file.layout, KINDS[file.layout.kind]
+    said, layout, kind = file.told.said, file.layout, MODEL_TYPES[file.layout.kind]
     flat = layout.kind == "siglip2_vision_model"  # whose config has no such entry
     given = (
         {} if flat or said.get("image_size") is None else {"image_size": check_pair("image_size", said["image_size"])}
@@ -290,7 +293,7 @@ def _compare(file: _File, config: ViTConfig) -> None:
     if name == "dinov3_vit":
         found |= {"key_bias": config.qkv_bias == "all"}
         found |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
-    elif KINDS[name].style == "vit":
+    elif MODEL_TYPES[name].style == "vit":
         found["qkv_bias"] = config.qkv_bias == "all"
     if config.representation_width:
         found["pooler_output_size"] = config.representation_width
@@ -347,7 +350,7 @@ def outline(checkpoint: Checkpoint) -> Description:
     config, decoder = checkpoint.model.config, checkpoint.decoder
     name = _model_type(checkpoint)
     _refuse(name, config)
-    kind = KINDS[name]
+    kind = MODEL_TYPES[name]
     beside = bool(config.classes) or decoder is not None or kind.style == "clip"
     tower = kind.tower if beside else ""
     stem = SPELLINGS[kind.spellings[0]].stems[0]
@@ -371,7 +374,7 @@ def sidecars(description: Description) -> dict[str, Any]:
         plain["use_mask_token"] = bool(description.extras)
     files = {"config.json": plain}
     with suppress(CheckpointError):  # what no image processor can do stays behind, and the report says so
-        files["preprocessor_config.json"] = to_transformers(description.preprocess, KINDS[name].processor)
+        files["preprocessor_config.json"] = to_transformers(description.preprocess, MODEL_TYPES[name].processor)
     return files
 
 
@@ -387,7 +390,7 @@ def _model_type(checkpoint: Checkpoint) -> str:
         return "dinov2_with_registers" if config.registers else "dinov2"
     if config.cls_token:
         return "deit" if config.distillation_token or config.registers == 1 else "vit"
-    if config.positions.resample == KINDS["siglip2_vision_model"].resample:
+    if config.positions.resample == MODEL_TYPES["siglip2_vision_model"].resample:
         return "siglip2_vision_model"
     return "siglip_vision_model" if config.pool == "map" or _was_siglip(checkpoint) else "ijepa"
 
@@ -401,7 +404,7 @@ def _was_siglip(checkpoint: Checkpoint) -> bool:
 
 def _refuse(name: str, config: ViTConfig) -> None:
     """What our reading of the file would bring back, and transformers' would not; or what both would stumble over."""
-    headed, clip = config.classes > 0, KINDS[name].style == "clip"
+    headed, clip = config.classes > 0, MODEL_TYPES[name].style == "clip"
     sides = len({*config.image_size}) + len({*config.patch_size})
     reasons = {
         "a layer between pool and classifier": headed and config.representation_width > 0,

@@ -16,7 +16,7 @@ GRANTED: Final = "what its model type takes for granted"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelType:
     """A model type: how it spells its tensors, and what its config class takes for granted."""
 
     style: str  # of the names outside the blocks
@@ -37,16 +37,16 @@ _VIT: Final = ("vit", ("vit-4", "vit-5"))
 _DINOV2: Final = ("vit", ("dinov2-4", "dinov2-5"))
 _CLIP: Final = ("clip", ("clip",))
 _TANH: Final[dict[str, Any]] = {"activation": "gelu_tanh", "cls_token": False, "free_heads": False}
-KINDS: Final[Mapping[str, Kind]] = {  # eps and heads as in transformers/models/*/configuration_*
-    "vit": Kind(*_VIT, "vit.", "ViTModel", "ViTForImageClassification", 1e-12),
-    "deit": Kind(*_VIT, "deit.", "DeiTModel", "DeiTForImageClassification", 1e-12, processor="DeiTImageProcessor"),
-    "vit_msn": Kind(*_VIT, "vit.", "ViTMSNModel", "ViTMSNForImageClassification", 1e-6),
-    "vit_mae": Kind(*_VIT, "vit.", "ViTMAEModel", "", 1e-12),
-    "ijepa": Kind(*_VIT, "ijepa.", "IJepaModel", "IJepaForImageClassification", 1e-12, cls_token=False),
-    "dinov2": Kind(
+MODEL_TYPES: Final[Mapping[str, ModelType]] = {  # eps and heads as in transformers/models/*/configuration_*
+    "vit": ModelType(*_VIT, "vit.", "ViTModel", "ViTForImageClassification", 1e-12),
+    "deit": ModelType(*_VIT, "deit.", "DeiTModel", "DeiTForImageClassification", 1e-12, processor="DeiTImageProcessor"),
+    "vit_msn": ModelType(*_VIT, "vit.", "ViTMSNModel", "ViTMSNForImageClassification", 1e-6),
+    "vit_mae": ModelType(*_VIT, "vit.", "ViTMAEModel", "", 1e-12),
+    "ijepa": ModelType(*_VIT, "ijepa.", "IJepaModel", "IJepaForImageClassification", 1e-12, cls_token=False),
+    "dinov2": ModelType(
         *_DINOV2, "dinov2.", "Dinov2Model", "Dinov2ForImageClassification", 1e-6, processor="BitImageProcessor"
     ),
-    "dinov2_with_registers": Kind(
+    "dinov2_with_registers": ModelType(
         *_DINOV2,
         "dinov2_with_registers.",
         "Dinov2WithRegistersModel",
@@ -55,7 +55,7 @@ KINDS: Final[Mapping[str, Kind]] = {  # eps and heads as in transformers/models/
         resample=Resample(),
         processor="BitImageProcessor",
     ),
-    "dinov3_vit": Kind(
+    "dinov3_vit": ModelType(
         "dinov3",
         ("dinov3",),
         "",
@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, Kind]] = {  # eps and heads as in transformers/models/
         free_heads=False,
         processor="DINOv3ViTImageProcessor",
     ),
-    "clip_vision_model": Kind(
+    "clip_vision_model": ModelType(
         *_CLIP,
         "vision_model.",
         "CLIPVisionModel",
@@ -76,10 +76,10 @@ KINDS: Final[Mapping[str, Kind]] = {  # eps and heads as in transformers/models/
         free_heads=False,
         processor="CLIPImageProcessor",
     ),
-    "siglip_vision_model": Kind(
+    "siglip_vision_model": ModelType(
         *_CLIP, "vision_model.", "SiglipVisionModel", "", 1e-6, processor="SiglipImageProcessor", **_TANH
     ),
-    "siglip2_vision_model": Kind(
+    "siglip2_vision_model": ModelType(
         *_CLIP, "vision_model.", "Siglip2VisionModel", "", 1e-6, resample=Resample("bilinear"), **_TANH
     ),
 }
@@ -112,7 +112,7 @@ def read_config(sidecars: Mapping[str, Any]) -> Told:
     if not isinstance(plain, Mapping) or plain.get("model_type") is None:
         return Told("", {}, None, False)
     named = plain["model_type"]
-    known = [*KINDS, *WHOLE]
+    known = [*MODEL_TYPES, *WHOLE]
     if named not in known:
         raise CheckpointError(
             f"config.json has model_type {short_repr(named)}, which is not known here; known are {', '.join(known)}"
@@ -150,7 +150,7 @@ def labels_agree(labels: Any, classes: int) -> None:
         raise ConfigError(f"config.json names {len(labels)} classes in id2label, and the head has {classes} outputs")
 
 
-def activation_of(told: Told, kind: Kind, gated: bool) -> tuple[str, str]:
+def activation_of(told: Told, kind: ModelType, gated: bool) -> tuple[str, str]:
     """Our name of the activation, and why it is that one."""
     if gated and (kind.style == "vit" or not told.there):  # DINOv2's gated MLP does not ask for hidden_act
         return "silu", "gated MLPs have no other"
@@ -202,7 +202,7 @@ def ratio_agrees(said: Mapping[str, Any], config: ViTConfig) -> None:
 
 def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels: tuple[str, ...]) -> dict[str, Any]:
     """A config.json of a model type, with which transformers builds the same network."""
-    kind = KINDS[name]
+    kind = MODEL_TYPES[name]
     plain: dict[str, Any] = {
         "architectures": [architecture(name, config, decoder)],
         "model_type": name,
@@ -240,7 +240,7 @@ def architecture(name: str, config: ViTConfig, decoder: ViTConfig | None) -> str
         return "ViTMAEForPreTraining"
     if config.pool == "cls+distillation" and config.classes:
         return "DeiTForImageClassificationWithTeacher"
-    return KINDS[name].headed if config.classes else KINDS[name].bare
+    return MODEL_TYPES[name].headed if config.classes else MODEL_TYPES[name].bare
 
 
 def _of_vit(name: str, config: ViTConfig) -> dict[str, Any]:

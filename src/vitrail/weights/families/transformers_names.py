@@ -14,7 +14,7 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.network.config import ViTConfig
-from vitrail.weights.families.transformers_configs import KINDS
+from vitrail.weights.families.transformers_configs import MODEL_TYPES
 from vitrail.weights.family import Description
 from vitrail.weights.name_tables import (
     CHANNELS_LAST,
@@ -116,7 +116,7 @@ def find_layout(contents: Contents, named: str) -> Layout:
     names = contents.tensors
     style, tower = _find_tower(contents)
     name = named or _told_by(names, style, tower)
-    kind = KINDS[name]
+    kind = MODEL_TYPES[name]
     if kind.style != style:
         raise CheckpointError(
             f"{contents.source}: config.json says {name}, and {tower}{STYLES[style].patches} is not of its names"
@@ -171,7 +171,7 @@ def _told_by(names: Mapping[str, Any], style: str, tower: str) -> str:
 def table(description: Description) -> Table:
     """The rows of a layout."""
     layout, config = Layout.of(description), description.config
-    kind, tower = KINDS[layout.kind], layout.tower
+    kind, tower = MODEL_TYPES[layout.kind], layout.tower
     style = STYLES[kind.style]
     rows: list[Row | Derived] = [
         Row(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from vitrail.errors import CheckpointError
-from vitrail.files import Opened
+from vitrail.files import ReadOnlyFile
 
 MOST_MEMBERS: Final = 20_100  # the tensors that a file may hold, and a few words about them
 LARGEST_DIRECTORY: Final = 16 * 2**20
@@ -41,7 +41,7 @@ class Member(NamedTuple):
     start: int  # of the bytes, in the file
 
 
-def read_directory(file: Opened) -> dict[str, Member]:
+def read_directory(file: ReadOnlyFile) -> dict[str, Member]:
     """The members by name, in the order they lie there."""
     try:
         directory = _find_directory(file)
@@ -57,7 +57,7 @@ def read_directory(file: Opened) -> dict[str, Member]:
     return found
 
 
-def check_sizes(file: Opened, members: Mapping[str, Member], deflated: bool = False, room: int = 0) -> None:
+def check_sizes(file: ReadOnlyFile, members: Mapping[str, Member], deflated: bool = False, room: int = 0) -> None:
     """Refuse members that unpack to much more than the file weighs (room: how much more may be); or any packed ones."""
     total = sum(each.size for each in members.values())
     if total > EXPANSION * file.size + room:
@@ -70,7 +70,7 @@ def check_sizes(file: Opened, members: Mapping[str, Member], deflated: bool = Fa
         raise CheckpointError(f"{file.name}: {packed!r:.80} is compressed, which torch.save never does: refused")
 
 
-def unpack(file: Opened, member: Member, most: int = -1) -> bytes:
+def unpack(file: ReadOnlyFile, member: Member, most: int = -1) -> bytes:
     """The bytes of a member, checked against its checksum; with `most`, only so many from its start, unchecked."""
     if 0 <= most < member.size:
         if member.method == STORED:
@@ -81,13 +81,13 @@ def unpack(file: Opened, member: Member, most: int = -1) -> bytes:
     return data
 
 
-def check(file: Opened, member: Member, checksum: int) -> None:
+def check(file: ReadOnlyFile, member: Member, checksum: int) -> None:
     """The checksum of what was read against the one of the directory."""
     if member.checksum and checksum != member.checksum:  # torch may be told not to compute any: they are then 0
         raise CheckpointError(f"{file.name} is damaged: {member.name!r} does not match its checksum: get the file anew")
 
 
-def _inflate(file: Opened, member: Member, count: int) -> bytes:
+def _inflate(file: ReadOnlyFile, member: Member, count: int) -> bytes:
     """The first bytes of a compressed member: never more than asked for, whatever it would unpack to."""
     whole = count == member.size
     packed = file.read(member.start, member.packed if whole else min(member.packed, 2 * count + 1024))
@@ -121,7 +121,7 @@ class _Entry(NamedTuple):
     offset: int
 
 
-def _find_directory(file: Opened) -> _Directory:
+def _find_directory(file: ReadOnlyFile) -> _Directory:
     """The directory, which must end where the end record begins, which must end where the file does."""
     if file.size < _END.size:
         raise ValueError("it is cut short")
@@ -186,7 +186,7 @@ def _widened(extra: bytes, *values: int) -> list[int]:
     return found
 
 
-def _member(file: Opened, entry: _Entry) -> Member:
+def _member(file: ReadOnlyFile, entry: _Entry) -> Member:
     """An entry of the directory, if the member's own header says the same."""
     if len(entry.name) > LONGEST_NAME:
         raise ValueError(f"a name of {len(entry.name):,} bytes")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitrail.checkpoint.safetensors_io import Stored
+from vitrail.checkpoint.safetensors_io import StoredTensor
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Contents:
 
     source: str  # as the user named it
     kind: str  # safetensors, pickle or npz
-    tensors: Mapping[str, Stored]  # under their own names, wrappers and prefixes taken off
+    tensors: Mapping[str, StoredTensor]  # under their own names, wrappers and prefixes taken off
     wrapper: str = ""  # what was taken off, outermost first: "teacher", "model", "module."
     others: tuple[str, ...] = ()  # what else the file holds: "optimizer", "epoch", "student"
     left: tuple[str, ...] = ()  # names of tensors that the user wants to do without

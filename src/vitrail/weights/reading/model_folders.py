@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError
-from vitrail.files import Opened, reason
+from vitrail.files import ReadOnlyFile, reason
 
 SIDECARS: Final = ("config.json", "preprocessor_config.json", "processor_config.json", "open_clip_config.json")
 LARGEST_JSON: Final = 4 * 2**20
@@ -70,7 +70,7 @@ def read_sidecars(folder: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a small file: every name once, every number finite, not nested too deep."""
-    file = Opened(path)
+    file = ReadOnlyFile(path)
     if file.size > LARGEST_JSON:
         raise CheckpointError(f"{path}: {file.size:,} bytes of JSON, at most {LARGEST_JSON:,} are read")
     data = file.read(0, file.size)

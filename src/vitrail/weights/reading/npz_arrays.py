@@ -9,7 +9,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,13 +20,13 @@ from vitrail.checkpoint.safetensors_io import (
     LARGEST_VOLUME,
     MOST_DIMENSIONS,
     MOST_TENSORS,
-    Stored,
+    StoredTensor,
     as_numbers,
     bytes_of,
     fresh,
 )
 from vitrail.errors import CheckpointError, InputError
-from vitrail.files import Opened, path_text, reason, sync_folder
+from vitrail.files import ReadOnlyFile, atomic_write, path_text, reason
 from vitrail.weights.reading.archives import STORED, Member, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.sniff import name_archive, name_suspect
 
@@ -37,7 +36,7 @@ ROOM: Final = 64 * 2**10  # what small files may unpack to beyond their size
 MAGIC: Final = b"\x93NUMPY"
 
 # How numpy names kinds of number. It has no bfloat16: files hold its bytes as two-byte blanks.
-KINDS: Final = {
+DTYPES: Final = {
     "<f8": torch.float64,
     "<f4": torch.float32,
     "<f2": torch.float16,
@@ -55,15 +54,15 @@ KINDS: Final = {
     "<c8": torch.complex64,
     "<c16": torch.complex128,
 }
-WORDS: Final = {kind: word for word, kind in reversed(KINDS.items())}
+DTYPE_NAMES: Final = {kind: word for word, kind in reversed(DTYPES.items())}
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Stored]:
+def read_npz(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
     """The arrays of an .npz file by name, with "/" between the parts of a name."""
-    return read_opened(Opened(path))
+    return read_opened(ReadOnlyFile(path))
 
 
-def read_opened(file: Opened) -> dict[str, Stored]:
+def read_opened(file: ReadOnlyFile) -> dict[str, StoredTensor]:
     """The same from a file that is open already."""
     head = file.read(0, 4096)
     if not head.startswith(b"PK\3\4"):
@@ -72,7 +71,7 @@ def read_opened(file: Opened) -> dict[str, Stored]:
     if len(members) > MOST_TENSORS or not all(name.endswith(".npy") for name in members):
         raise CheckpointError(f"{file.name} {name_archive(members)}")
     check_sizes(file, members, deflated=True, room=ROOM)
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     room = LARGEST_HEADERS + 256 * len(members)
     for member in members.values():
         name = member.name.removesuffix(".npy").replace("\\", "/")
@@ -82,7 +81,7 @@ def read_opened(file: Opened) -> dict[str, Stored]:
             raise CheckpointError(f"{file.name}: the headers of its arrays are too long: refused")
         if name in found:
             raise CheckpointError(f"{file.name}: two arrays have the name {name!r}: refused")
-        found[name] = Stored(array.shape, array.dtype, partial(_read, file, member, array))
+        found[name] = StoredTensor(array.shape, array.dtype, partial(_read, file, member, array))
     return found
 
 
@@ -95,7 +94,7 @@ class _Array(NamedTuple):
     start: int  # of the numbers, in the member
 
 
-def _describe(file: Opened, member: Member) -> _Array:
+def _describe(file: ReadOnlyFile, member: Member) -> _Array:
     """The header of an array, checked against the bytes that are there."""
     where = f"{file.name}: {member.name!r}"
     head = unpack(file, member, 256)  # nearly all headers are shorter
@@ -131,19 +130,19 @@ def _checked(plain: Any, start: int) -> _Array:
         raise ValueError("a structured array, expected plain numbers")
     if word[1:2] == "O":
         raise ValueError("an array of Python objects, which is a pickle and never opened")
-    if word not in KINDS:
+    if word not in DTYPES:
         what = "big-endian numbers" if word[:1] == ">" else "numbers"
-        raise ValueError(f"{what} of kind {word!r:.40}, expected one of: {', '.join(KINDS)}")
+        raise ValueError(f"{what} of kind {word!r:.40}, expected one of: {', '.join(DTYPES)}")
     if not isinstance(columns, bool):
         raise ValueError("fortran_order is neither True nor False")
     if not isinstance(shape, tuple) or not all(type(each) is int and 0 <= each <= LARGEST_VOLUME for each in shape):
         raise ValueError("its shape is no list of whole numbers")
     if len(shape) > MOST_DIMENSIONS or math.prod(max(each, 1) for each in shape) > LARGEST_VOLUME:
         raise ValueError("its shape is too large")
-    return _Array(shape, KINDS[word], columns, start)
+    return _Array(shape, DTYPES[word], columns, start)
 
 
-def _read(file: Opened, member: Member, array: _Array) -> Tensor:
+def _read(file: ReadOnlyFile, member: Member, array: _Array) -> Tensor:
     """The values of an array in fresh memory, the last axis running fastest."""
     raw = fresh(member.size - array.start, file.name)
     view = raw.numpy().data
@@ -161,26 +160,17 @@ def _read(file: Opened, member: Member, array: _Array) -> Tensor:
 
 def write_npz(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as an .npz, all or nothing; the same tensors always give the same bytes."""
-    place = Path(path_text(path))
+    target = Path(path_text(path))
     for name, tensor in tensors.items():
         _check_name(name)
-        if tensor.dtype not in WORDS:
+        if tensor.dtype not in DTYPE_NAMES:
             raise CheckpointError(f"{name}: numbers of kind {tensor.dtype} cannot be stored in an .npz: convert them")
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, tensor in tensors.items():
-                    _write(archive, name, tensor.detach().cpu().contiguous())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, place)
-        sync_folder(place.parent)
+        with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            for name, tensor in tensors.items():
+                _write(archive, name, tensor.detach().cpu().contiguous())
     except OSError as error:
-        raise CheckpointError(f"could not write {place}: {reason(error)}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+        raise CheckpointError(f"could not write {target}: {reason(error)}") from error
 
 
 def _check_name(name: str) -> None:
@@ -190,7 +180,7 @@ def _check_name(name: str) -> None:
 
 
 def _write(archive: zipfile.ZipFile, name: str, tensor: Tensor) -> None:
-    text = f"{{'descr': {WORDS[tensor.dtype]!r}, 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}"
+    text = f"{{'descr': {DTYPE_NAMES[tensor.dtype]!r}, 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}"
     text += " " * (-(len(text) + 11) % 64) + "\n"  # so that the numbers begin at a multiple of 64, as numpy has it
     member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the same bytes whenever it is written
     member.external_attr = 0o600 << 16

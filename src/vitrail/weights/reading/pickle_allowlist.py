@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from vitrail.checkpoint.safetensors_io import MOST_DIMENSIONS, Stored
+from vitrail.checkpoint.safetensors_io import MOST_DIMENSIONS, StoredTensor
 from vitrail.weights.reading.unpickler import Bag, RefusedPickle, StandIn, Symbol, plain_key
 
 STORAGES: Final = {
@@ -25,7 +25,7 @@ STORAGES: Final = {
     "ComplexFloat": torch.complex64,
     "ComplexDouble": torch.complex128,
 }
-KINDS: Final = (
+DTYPES: Final = (
     *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
     *("uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"),
 )
@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     dtype: torch.dtype | None
 
 
-def parameter(tensor: Any, *_: Any) -> Stored:
-    if not isinstance(tensor, Stored):
+def parameter(tensor: Any, *_: Any) -> StoredTensor:
+    if not isinstance(tensor, StoredTensor):
         raise ValueError("a parameter that is no tensor")
     return tensor
 
@@ -185,7 +185,7 @@ def _symbols() -> dict[str, Any]:
         makers[f"{module}.multiarray._reconstruct"] = _stand_in("numpy.ndarray")
     makers |= {"numpy.dtype": _number_kind, "numpy.ndarray": None}
     found: dict[str, Any] = {name: Symbol(name, make) for name, make in makers.items()}
-    found |= {f"torch.{name}": getattr(torch, name) for name in KINDS}
+    found |= {f"torch.{name}": getattr(torch, name) for name in DTYPES}
     for name, dtype in STORAGES.items():
         found |= {f"torch.{name}Storage": Kind(dtype), f"torch.cuda.{name}Storage": Kind(dtype)}
     for name in ("torch.storage.UntypedStorage", "torch.UntypedStorage"):

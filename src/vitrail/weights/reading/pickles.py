@@ -1,4 +1,4 @@
-"""A torch file (.pt, .pth, .bin) -> the tree of plain values in it, its tensors as Stored leaves.
+"""A torch file (.pt, .pth, .bin) -> the tree of plain values in it, its tensors as StoredTensor leaves.
 
 No unpickler is used, torch's neither: `opcodes` runs the pickle over the inert names of `standins`. Sizes, strides
 and places of tensors are held against the bytes that are really there before memory is taken for any.
@@ -17,9 +17,16 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.safetensors_io import LARGEST_VOLUME, MOST_DIMENSIONS, MOST_TENSORS, Stored, as_numbers, fresh
+from vitrail.checkpoint.safetensors_io import (
+    LARGEST_VOLUME,
+    MOST_DIMENSIONS,
+    MOST_TENSORS,
+    StoredTensor,
+    as_numbers,
+    fresh,
+)
 from vitrail.errors import CheckpointError
-from vitrail.files import Opened
+from vitrail.files import ReadOnlyFile
 from vitrail.weights.reading.archives import Member, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.pickle_allowlist import SYMBOLS, Kind, parameter, typed
 from vitrail.weights.reading.sniff import name_archive, name_suspect
@@ -32,11 +39,11 @@ PIECE: Final = 2**20  # how much of such a file is looked at first, and how much
 
 
 def read_pickle(path: str | os.PathLike[str]) -> Any:
-    """The values of a torch file of either format; a tensor is a Stored and is read when asked for."""
-    return read_opened(Opened(path))
+    """The values of a torch file of either format; a tensor is a StoredTensor and is read when asked for."""
+    return read_opened(ReadOnlyFile(path))
 
 
-def read_opened(file: Opened) -> Any:
+def read_opened(file: ReadOnlyFile) -> Any:
     """The same from a file that is open already."""
     head = file.read(0, 4096)
     try:
@@ -55,7 +62,7 @@ def read_opened(file: Opened) -> Any:
         raise CheckpointError(f"{file.name}: its pickle is damaged: {error}") from None
 
 
-def _read_zip(file: Opened) -> Any:
+def _read_zip(file: ReadOnlyFile) -> Any:
     """The format since torch 1.6: NAME/data.pkl, and a member NAME/data/KEY for every storage."""
     members = read_directory(file)
     tops = {name.partition("/")[0] for name in members}
@@ -86,7 +93,7 @@ def _is_script(members: dict[str, Member], top: str) -> bool:
     return f"{top}/constants.pkl" in members or any(name.startswith(f"{top}/code/") for name in members)
 
 
-def _refuse_names(file: Opened) -> None:
+def _refuse_names(file: ReadOnlyFile) -> None:
     """Refuse a pickle of the oldest protocols by the name it asks for; torch never wrote any."""
     try:
         run(file.read(0, PIECE), *_Tensors(file, None).tools)
@@ -96,7 +103,7 @@ def _refuse_names(file: Opened) -> None:
         return  # perhaps no pickle at all
 
 
-def _read_legacy(file: Opened, head: bytes) -> Any:
+def _read_legacy(file: ReadOnlyFile, head: bytes) -> Any:
     """The format before: five pickles (magic, version, machine, values, keys), then the storages' bytes."""
     length = PIECE
     while True:
@@ -115,7 +122,7 @@ def _read_legacy(file: Opened, head: bytes) -> Any:
     return parts[3].value
 
 
-def _five(file: Opened, data: bytes, head: bytes, tensors: _Tensors) -> list[Run]:
+def _five(file: ReadOnlyFile, data: bytes, head: bytes, tensors: _Tensors) -> list[Run]:
     first = run(data, *tensors.tools)
     if first.value != MAGIC or type(first.value) is not int:
         raise CheckpointError(f"{file.name} {name_suspect(head, file.name, first.value)}")
@@ -132,7 +139,7 @@ def _five(file: Opened, data: bytes, head: bytes, tensors: _Tensors) -> list[Run
     return parts
 
 
-def _place_storages(file: Opened, tensors: _Tensors, parts: Sequence[Run]) -> None:
+def _place_storages(file: ReadOnlyFile, tensors: _Tensors, parts: Sequence[Run]) -> None:
     """Find the bytes of every storage; together they must reach exactly to the end of the file."""
     keys, at = parts[4].value, parts[4].end
     if type(keys) is not list or not all(type(key) is str for key in keys):
@@ -155,7 +162,7 @@ class _Storage:
 
     __slots__ = ("count", "dtype", "file", "member", "size", "sound", "start")
 
-    def __init__(self, file: Opened, dtype: torch.dtype | None, count: int, member: Member | None) -> None:
+    def __init__(self, file: ReadOnlyFile, dtype: torch.dtype | None, count: int, member: Member | None) -> None:
         self.file, self.dtype, self.count, self.member = file, dtype, count, member
         self.size = count * (1 if dtype is None else dtype.itemsize)  # in bytes; without a dtype they are counted so
         self.start = 0 if member is None else member.start  # in the file
@@ -187,7 +194,7 @@ class _Storage:
 class _Tensors:
     """The storages that a pickle names, and the makers of tensors that look at them."""
 
-    def __init__(self, file: Opened, place: Callable[[str], Member] | None) -> None:
+    def __init__(self, file: ReadOnlyFile, place: Callable[[str], Member] | None) -> None:
         self.file, self.place = file, place
         self.storages: dict[str, _Storage] = {}
         self.count = 0
@@ -224,7 +231,7 @@ class _Tensors:
         self.storages[key] = found
         return found
 
-    def tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Stored:
+    def tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> StoredTensor:
         """_rebuild_tensor: a look at a storage of numbers."""
         if not isinstance(storage, _Storage) or storage.dtype is None:
             raise ValueError("a tensor without a storage of numbers")
@@ -232,19 +239,19 @@ class _Tensors:
 
     def tensor_of_kind(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *_: Any
-    ) -> Stored:
+    ) -> StoredTensor:
         """_rebuild_tensor_v3: a look at a storage of bytes as numbers of a kind."""
         if not isinstance(storage, _Storage) or not isinstance(kind, torch.dtype):
             raise ValueError("a tensor without a storage")
         return self.look(storage, kind, offset, shape, stride)
 
-    def look(self, storage: _Storage, dtype: torch.dtype, offset: Any, shape: Any, stride: Any) -> Stored:
+    def look(self, storage: _Storage, dtype: torch.dtype, offset: Any, shape: Any, stride: Any) -> StoredTensor:
         """A tensor, if its shape, stride and offset stay within its storage."""
         self.count += 1
         if self.count > MOST_TENSORS:
             raise RefusedPickle(f"holds more than {MOST_TENSORS:,} tensors: refused")
         view = _view(storage.size // dtype.itemsize, offset, shape, stride)
-        return Stored(view.shape, dtype, partial(_read, storage, dtype, view))
+        return StoredTensor(view.shape, dtype, partial(_read, storage, dtype, view))
 
 
 class _View(NamedTuple):

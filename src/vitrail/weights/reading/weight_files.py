@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vitrail.checkpoint.safetensors_io import Stored, read_safetensors
+from vitrail.checkpoint.safetensors_io import StoredTensor, read_safetensors
 from vitrail.checks import check_type, join_limited
 from vitrail.errors import CheckpointError, InputError
-from vitrail.files import Opened, path_text
+from vitrail.files import ReadOnlyFile, path_text
 from vitrail.weights.reading import npz_arrays, pickles
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.model_folders import UNITS, Found, find_weights, read_sidecars
@@ -67,14 +67,14 @@ class _Raw(NamedTuple):
 class _Taken(NamedTuple):
     """Tensors by name, what was taken off around them, and what else was there."""
 
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
     wrapper: list[str]
     others: list[str]
 
 
 def _open(path: Path) -> _Raw:
     """One file, by its first bytes."""
-    file = Opened(path)
+    file = ReadOnlyFile(path)
     head = file.read(0, 4096)
     length = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and length < 2**32:
@@ -99,7 +99,7 @@ def _joined(source: str, found: Found, raws: list[_Raw]) -> _Raw:
         if not isinstance(raw.tree, dict) or raw.kind != raws[0].kind:
             raise CheckpointError(f"{source}: {name} holds no tensors by name, or is of another kind than {names[0]}")
         for tensor, value in raw.tree.items():
-            if not isinstance(value, Stored):
+            if not isinstance(value, StoredTensor):
                 continue
             shown = printable(str(tensor))
             if tensor in where:
@@ -122,7 +122,7 @@ def _unwrap(source: str, tree: Any, take: str) -> _Taken:
     asked = take
     for _ in range(DEEPEST):
         if not isinstance(tree, dict):
-            what = "a single tensor without a name" if isinstance(tree, Stored) else f"a {type(tree).__name__}"
+            what = "a single tensor without a name" if isinstance(tree, StoredTensor) else f"a {type(tree).__name__}"
             raise CheckpointError(f"{source} holds {what}: expected tensors by name, as model.state_dict() gives them")
         named = name_tree(tree)
         if named:
@@ -134,7 +134,7 @@ def _unwrap(source: str, tree: Any, take: str) -> _Taken:
             break
         wrapper.append(inner)
         tree, asked = tree[inner], ""
-    tensors = {name: value for name, value in tree.items() if isinstance(value, Stored) and isinstance(name, str)}
+    tensors = {name: value for name, value in tree.items() if isinstance(value, StoredTensor) and isinstance(name, str)}
     if not tensors:
         held = _listed([printable(str(key)) for key in list(tree)[:20]]) or "nothing"
         raise CheckpointError(f"{source} holds no tensors by name; it holds {held}")
@@ -157,7 +157,7 @@ def _choose(source: str, tree: Mapping[Any, Any], asked: str) -> str:
     for name in COPIES:
         if name in copies:
             return name
-    if not copies or any(isinstance(value, Stored) for value in tree.values()):
+    if not copies or any(isinstance(value, StoredTensor) for value in tree.values()):
         return ""
     nets = [key for key in copies if not name_tree(tree[key])]
     if len(nets) > 1:
@@ -172,7 +172,7 @@ def _holders(tree: Mapping[Any, Any]) -> set[int]:
     while todo:
         each = todo.pop()
         for inner in each.values():
-            if isinstance(inner, Stored):
+            if isinstance(inner, StoredTensor):
                 holding.append(id(each))
             elif isinstance(inner, dict):
                 parents.setdefault(id(inner), []).append(id(each))
@@ -192,16 +192,16 @@ def _rest(tree: Mapping[Any, Any], inner: str) -> Iterable[tuple[Any, Any]]:
     """What a dict holds beside what is taken from it."""
     if inner:
         return [(key, value) for key, value in tree.items() if key != inner][:MOST_OTHERS]
-    rest = [(k, v) for k, v in tree.items() if not (isinstance(v, Stored) and isinstance(k, str))]
+    rest = [(k, v) for k, v in tree.items() if not (isinstance(v, StoredTensor) and isinstance(k, str))]
     return rest[:MOST_OTHERS]
 
 
 class _Bare(NamedTuple):
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
     wrapper: list[str]
 
 
-def _without_prefixes(tensors: dict[str, Stored], kept: tuple[str, ...]) -> _Bare:
+def _without_prefixes(tensors: dict[str, StoredTensor], kept: tuple[str, ...]) -> _Bare:
     """Names without what stands before all of them; the order of the tensors stays."""
     wrapper: list[str] = []
     prefixes = [each for each in PREFIXES if each not in kept]
