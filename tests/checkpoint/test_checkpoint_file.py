@@ -24,7 +24,7 @@ from vitrail.checkpoint import KEY, Checkpoint, Mapped, Provenance, Setting, con
 from vitrail.checkpoint import checkpoint_file as module
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import RuntimeBase
 from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
 from vitrail.network.masked import MaskedDecoder
@@ -899,17 +899,17 @@ def test_thresholds_and_reject_are_obeyed() -> None:
 
 def test_a_runtime_says_of_itself_what_its_about_says() -> None:
     class Runtime(RuntimeBase):
-        def __init__(self, about: About) -> None:
+        def __init__(self, about: ModelInfo) -> None:
             self.about = about
 
-    about = About(Preprocess(size=8), ("a", "b"), "multi-label", 1.5, (0.25, 0.75), 0.125)
+    about = ModelInfo(Preprocess(size=8), ("a", "b"), "multi-label", 1.5, (0.25, 0.75), 0.125)
     runtime = Runtime(about)
-    for field in dataclasses.fields(About):
+    for field in dataclasses.fields(ModelInfo):
         assert getattr(runtime, field.name) == getattr(about, field.name), field.name
-    assert About.from_dict(json.loads(json.dumps(about.to_dict()))) == about
+    assert ModelInfo.from_dict(json.loads(json.dumps(about.to_dict()))) == about
     for name in about.to_dict():
         with pytest.raises(CheckpointError, match=f"the description lacks {name}"):
-            About.from_dict({key: value for key, value in about.to_dict().items() if key != name})
+            ModelInfo.from_dict({key: value for key, value in about.to_dict().items() if key != name})
 
 
 def test_a_name_far_from_all_is_answered_with_all_of_them() -> None:

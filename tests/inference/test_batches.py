@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitrail.errors import CheckpointError, ImageError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import Named, RuntimeBase, Takes, batches, embed, predict, predictions
 from vitrail.inference.batches import run_batches
 from vitrail.inference.runtime import MEMBERS
@@ -27,7 +27,7 @@ class Colours(RuntimeBase):
     """A stand-in network: the mean of each channel is its logit, and its embedding."""
 
     def __init__(self, **changes: Any) -> None:
-        self.about = About(Preprocess(**{"size": 16, "crop": 1.0} | changes), ("red", "green", "blue"))
+        self.about = ModelInfo(Preprocess(**{"size": 16, "crop": 1.0} | changes), ("red", "green", "blue"))
         self.given: list[Array] = []
 
     def run(self, pixels: Array) -> tuple[Array, Array]:

@@ -9,14 +9,14 @@ import pytest
 
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import export_info as contents_module
 from vitrail.inference.export_info import Check, Contents, read_contents
 
 
 def made(**changes: Any) -> Contents:
     settings = {
-        "about": About(Preprocess(size=(32, 48), order="BGR"), ("a", "b"), temperature=1.5),
+        "about": ModelInfo(Preprocess(size=(32, 48), order="BGR"), ("a", "b"), temperature=1.5),
         "target": "onnx",
         "size": (32, 48),
         "cell": (8, 16),

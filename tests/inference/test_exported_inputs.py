@@ -13,7 +13,7 @@ import pytest
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import exported
 from vitrail.inference.export_info import Contents
 from vitrail.inference.exported import Exported
@@ -23,7 +23,7 @@ MOMENT = 0.2  # seconds: what must not happen is given so long to happen
 
 
 def contents(preprocess: Preprocess | None = None, **changes: Any) -> Contents:
-    about = About(preprocess or Preprocess(size=(8, 16), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)), ("a", "b"))
+    about = ModelInfo(preprocess or Preprocess(size=(8, 16), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)), ("a", "b"))
     settings = {"about": about, "target": "onnx", "size": (8, 16), "cell": (4, 8), "embedding": 3}
     return Contents(**settings | changes)  # type: ignore[arg-type]
 

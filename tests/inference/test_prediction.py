@@ -20,7 +20,7 @@ from network import renames
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import RuntimeBase, probabilities
 from vitrail.network import ViT, ViTConfig
 
@@ -214,7 +214,7 @@ def test_classes_below_their_threshold_are_not_named() -> None:
 
     class Fixed(RuntimeBase):
         def __init__(self, **more: Any) -> None:
-            self.about = About(Preprocess(size=16, crop=1.0), ("x", "y", "z"), **more)
+            self.about = ModelInfo(Preprocess(size=16, crop=1.0), ("x", "y", "z"), **more)
 
         def run(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             logits = np.log(shares)  # in float64, so that their softmax is exact enough

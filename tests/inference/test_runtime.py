@@ -13,7 +13,7 @@ import torch
 
 from vitrail.checkpoint import Checkpoint, Provenance
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import Runtime, RuntimeBase
 from vitrail.inference.runtime import MEMBERS
 from vitrail.network import ViT, ViTConfig
@@ -27,7 +27,7 @@ class Mean(RuntimeBase):
     """A stand-in network: the mean of each channel."""
 
     def __init__(self) -> None:
-        self.about = About(Preprocess(size=8, mean=(0.1, 0.2, 0.3)), ("a", "b", "c"), reject=0.4)
+        self.about = ModelInfo(Preprocess(size=8, mean=(0.1, 0.2, 0.3)), ("a", "b", "c"), reject=0.4)
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         return pixels.mean(axis=(2, 3)), pixels.mean(axis=(2, 3))

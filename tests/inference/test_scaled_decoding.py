@@ -15,7 +15,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.data.readers import read_data
 from vitrail.evaluation import Evaluation
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import RuntimeBase, predict
 
 CLASSES = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "rocket.jpg": "missile"}
@@ -65,7 +65,7 @@ class Sharp(RuntimeBase):
     """A stand-in network that is sure of what it sees in full, and wrong about what it does not."""
 
     def __init__(self, full: np.ndarray, preprocess: Preprocess) -> None:
-        self.about = About(preprocess, ("smooth", "sharp"))
+        self.about = ModelInfo(preprocess, ("smooth", "sharp"))
         self.full = full
 
     def run(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

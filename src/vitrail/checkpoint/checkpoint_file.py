@@ -35,7 +35,7 @@ from vitrail.checks import check_type, join_limited, short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import build_empty, eval_mode
@@ -148,9 +148,9 @@ class Checkpoint:
         self._validate_extras()
 
     @property
-    def about(self) -> About:
+    def about(self) -> ModelInfo:
         """All but the network: how images become pixels, and logits answers."""
-        return About(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
+        return ModelInfo(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
 
     def _validate_pixels(self) -> None:
         config, size = self.model.config, self.preprocess.size

@@ -15,7 +15,7 @@ from vitrail.errors import InputError
 from vitrail.exporters.free_positions import free_the_size
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
 from vitrail.quantisation.pooled_block import pool_only
@@ -26,7 +26,7 @@ INPUT = "img"
 class Graph(nn.Module):
     """What is exported; the names of its outputs depend on whether the network has a head."""
 
-    def __init__(self, model: ViT, about: About, entrance: Entrance | None) -> None:
+    def __init__(self, model: ViT, about: ModelInfo, entrance: Entrance | None) -> None:
         super().__init__()
         self.model, self.entrance = model, entrance
         self.several, self.temperature = about.task == "multi-label", about.temperature or 1.0

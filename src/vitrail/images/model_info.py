@@ -1,4 +1,4 @@
-"""About: all that turns logits into answers, without the network; what every runtime and exported file carries."""
+"""ModelInfo: all that turns logits into answers, without the network; what every runtime and exported file carries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASKS: Final = ("single-label", "multi-label")  # labels an image may have
 
 
 @dataclass(frozen=True)
-class About:
+class ModelInfo:
     """Preprocessing, class names, and how logits become answers."""
 
     preprocess: Preprocess
@@ -69,7 +69,7 @@ class About:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> About:
+    def from_dict(cls, plain: Mapping[str, Any]) -> ModelInfo:
         """What `to_dict` wrote; a part that is missing is an error, for nothing may be guessed."""
         missing = [each.name for each in fields(cls) if each.name not in plain]
         if missing:

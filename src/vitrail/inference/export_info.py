@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.checks import check_bools, check_choice, check_int, check_pair, check_type, short_repr
 from vitrail.errors import CheckpointError
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 
 FORMAT: Final = 2  # of what is written inside; a file of a higher one needs a newer Vitrail
 TARGETS: Final = ("onnx", "openvino", "torch")
@@ -31,7 +31,7 @@ class Check(NamedTuple):
 class Contents:
     """What turns the outputs into answers, and which inputs the graph takes."""
 
-    about: About
+    about: ModelInfo
     target: str
     size: tuple[int, int]  # (H, W) in pixels of what the network sees
     cell: tuple[int, int]  # pixels of one patch: other sizes, where free, are multiples of it
@@ -45,7 +45,7 @@ class Contents:
     measurements: Mapping[str, Any] = field(default_factory=dict)  # what the file itself is worth, in its own runtime
 
     def __post_init__(self) -> None:
-        check_type("about", self.about, About)
+        check_type("about", self.about, ModelInfo)
         check_choice("target", self.target, TARGETS)
         check_choice("pixels", self.pixels, PIXELS)
         check_bools(self, "dynamic_size", "resize_inside")
@@ -114,7 +114,7 @@ def read_contents(description: str, noted: str, name: str) -> Contents:
     try:
         return Contents(
             **{each: plain[each] for each in (*_PLAIN, "config")},
-            about=About.from_dict(_mapping("about", plain["about"])),
+            about=ModelInfo.from_dict(_mapping("about", plain["about"])),
             checks=tuple(map(_check, _list(_mapping("notes", later).get("checks", [])))),
             measurements=later.get("measurements", {}),
         )

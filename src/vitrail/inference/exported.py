@@ -21,7 +21,7 @@ import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference import onnx_file, openvino_file, torch_file, torch_program
 from vitrail.inference.export_info import Contents, read_contents
 from vitrail.inference.runtime import RuntimeBase, Takes
@@ -39,7 +39,7 @@ class Exported(RuntimeBase):
 
     def __init__(self, path: Path, contents: Contents, compute: Compute) -> None:
         self.path, self.contents = path, contents
-        self.about: About = contents.about
+        self.about: ModelInfo = contents.about
         self._compute = compute
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.errors import InputError
 from vitrail.images import Preprocess, Resample
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Provenance
@@ -73,7 +73,7 @@ MEMBERS: Final = tuple(name for name in vars(Runtime) if not name.startswith("_"
 class RuntimeBase:
     """A runtime that says of itself what its `about` says, and is given pixels; `run` is missing."""
 
-    about: About
+    about: ModelInfo
 
     @property
     def preprocess(self) -> Preprocess:

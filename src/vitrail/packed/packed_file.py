@@ -17,7 +17,7 @@ from vitrail.checkpoint import Checkpoint, Provenance, content_hash, write_prove
 from vitrail.checkpoint.safetensors_io import read_all, read_safetensors
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import path_text
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.network.config import ViTConfig
 from vitrail.network.surgery import build_empty
 from vitrail.network.vit import ViT
@@ -154,7 +154,7 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     if plan.clear > 1 and number != _format(plan, plan.clear) and not (number == 2 and not plan.again):
         raise CheckpointError(f"its plan is one of format {_format(plan, plan.clear)}, got {number}: make it again")
     usable, notes = possible(plan)
-    config, about = ViTConfig.from_dict(description["config"]), About.from_dict(description["about"])
+    config, about = ViTConfig.from_dict(description["config"]), ModelInfo.from_dict(description["about"])
     model = build_empty(config)
     bytes_of = {name: Bytes(tensors[name + ".weight"], tensors[name + STEPS]) for name in plan.int8}
     exact = {name.removeprefix(EXACT): value for name, value in tensors.items() if name.startswith(EXACT)}

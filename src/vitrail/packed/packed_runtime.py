@@ -15,7 +15,7 @@ from vitrail.checkpoint import Checkpoint, Provenance, answers
 from vitrail.checks import check_type
 from vitrail.errors import InputError, VitrailError
 from vitrail.images import Resample
-from vitrail.images.model_info import About
+from vitrail.images.model_info import ModelInfo
 from vitrail.inference.runtime import RuntimeBase, Takes
 from vitrail.inference.settling import near_ties
 from vitrail.network.surgery import eval_mode, with_merging
@@ -77,7 +77,7 @@ class Packed(RuntimeBase):
     def of(
         cls,
         model: ViT,
-        about: About,
+        about: ModelInfo,
         plan: Plan | None,
         notes: tuple[str, ...],
         provenance: Provenance,
