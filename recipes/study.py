@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from vitrail.data import Dataset, read_data
 from vitrail.network.config import ViTConfig
+from vitrail.reporting.axes import Axis
+from vitrail.reporting.charts import Point, Series, curves
+from vitrail.reporting.svg import Chart, Colour, Key, Mark, save_chart
 from vitrail.training import Recipe, train
+
+LOOKS: list[tuple[Mark, Colour]] = [
+    *(("dot", "blue"), ("square", "ruby"), ("triangle", "green")),
+    *(("dot", "amber"), ("square", "violet"), ("triangle", "teal")),
+]
 
 
 class Scored(NamedTuple):
@@ -94,52 +102,36 @@ def show(title: str, found: Iterable[Scored], out: Path | None, across: str = ""
 
 def plot(title: str, rows: Sequence[Scored], across: str, path: Path) -> None:
     """A dot a seed; the means as lines."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.5 if across else 0.45 * len(rows) + 1.4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title)
-    if across:
-        draw_lines(axes, rows)
-        axes.set(xlabel=across, ylabel="test accuracy, %")
-    else:
-        draw_rows(axes, rows)
-        axes.set(xlabel="test accuracy, %")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=140)
+    save_chart(line_chart(title, rows, across) if across else row_chart(title, rows), path)
 
 
-def draw_rows(axes: Any, rows: Sequence[Scored]) -> None:
+def row_chart(title: str, rows: Sequence[Scored]) -> Chart:
     """A row a variant, with a dash at its mean."""
-    for place, each in enumerate(reversed(rows)):
-        axes.plot([100 * score for score in each.scores], [place] * len(each.scores), "o", color="#2b6f9e", alpha=0.7)
-        axes.plot([100 * each.mean] * 2, [place - 0.3, place + 0.3], color="#c8553d")
-    axes.set(yticks=range(len(rows)), yticklabels=[each.name for each in reversed(rows)])
+    points, means = [], []
+    for row, each in enumerate(reversed(rows)):
+        points += [Point(100 * score, row) for score in each.scores]
+        means.append(Series("mean", [(100 * each.mean, row - 0.3), (100 * each.mean, row + 0.3)], "ruby"))
+    names = tuple(each.name for each in reversed(rows))
+    keys = [Key("a seed", "blue", "dot"), Key("the mean", "ruby", "line")]
+    size = (600.0, 30.0 * len(rows) + 80)
+    return curves(means, Axis("test accuracy, %"), Axis("", names=names), title, points, legend=keys, size=size)
 
 
-def draw_lines(axes: Any, rows: Sequence[Scored]) -> None:
+def line_chart(title: str, rows: Sequence[Scored], across: str) -> Chart:
     """A line of several points each, named in a legend; a point alone carries its name."""
     lines: dict[str, list[Scored]] = {}
     for each in rows:
         lines.setdefault(each.line, []).append(each)
-    for (name, points), marker in zip(lines.items(), itertools.cycle("os^Dv"), strict=False):
-        mean = [100 * each.mean for each in points]
-        [drawn] = axes.plot([each.at for each in points], mean, marker=marker, label=name, alpha=0.85)
-        for each in points:
-            axes.plot(
-                [each.at] * len(each.scores), [100 * score for score in each.scores], ".", color=drawn.get_color()
-            )
-        if len(points) == 1:
-            axes.annotate(name, (points[0].at, mean[0]), (6, 4), textcoords="offset points", fontsize=9)
-    if len(rows) > len(lines) > 1:
-        axes.legend()
-    if max(each.at for each in rows) > 10 * min(each.at for each in rows):
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("{x:g}")
-    if len(lines) == len(rows):
-        axes.margins(x=0.14, y=0.1)  # room for the names
+    points, series = [], []
+    for (name, variants), (mark, colour) in zip(lines.items(), itertools.cycle(LOOKS), strict=False):
+        for each in variants:
+            label = name if len(variants) == 1 else ""
+            points += [Point(each.at, 100 * score, colour, radius=2.0) for score in each.scores]
+            points.append(Point(each.at, 100 * each.mean, colour, mark, name=label, radius=4.5))
+        if len(variants) > 1:
+            series.append(Series(name, [(each.at, 100 * each.mean) for each in variants], colour))
     at = sorted({each.at for each in rows})
-    if len(at) < 8:
-        axes.set_xticks(at, [f"{each:,.0f}" for each in at], minor=False)
-        axes.minorticks_off()
+    log = at[-1] > 10 * at[0]
+    room = at[-1] * (1.6 if log else 1.2) if len(lines) == len(rows) else at[-1]  # for the names
+    axis = Axis(across, log=log, ticks=tuple(at) if len(at) < 8 else (), high=room)
+    return curves(series, axis, Axis("test accuracy, %"), title, points, size=(640.0, 380.0))

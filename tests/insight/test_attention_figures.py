@@ -19,10 +19,10 @@ from vitrail.insight.attention_figures import (
     reader,
     sincos_heat_map,
 )
-from vitrail.insight.image_sheets import PAPER, coloured, overlay
 from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
 from vitrail.network import ConvStem, ViT, ViTConfig
 from vitrail.network.positions import sincos_2d
+from vitrail.reporting.image_sheets import PAPER, coloured, overlay
 
 CONFIG = ViTConfig(image_size=(32, 48), patch_size=8, width=16, depth=2, heads=4, mlp_width=32, classes=3, registers=2)
 GRID = (4, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
+from evaluation.markup import read
 from insight.small import build
 from vitrail.insight import model_figures as portraits
 from vitrail.insight.cards import card, film, heads_sheet, save_film
 from vitrail.insight.explainer import explain
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.image_sheets import heat_over, smoothed
 from vitrail.insight.measures import (
     attention_distance,
     attention_distances,
@@ -27,11 +28,11 @@ from vitrail.insight.measures import (
     principal_colours,
     token_norms,
 )
-from vitrail.insight.model_figures import portrait
-from vitrail.insight.pages import Figure, write_page
-from vitrail.insight.plots import cells, dots, histogram, ticks
+from vitrail.insight.model_figures import distance_chart, norm_chart, portrait
 from vitrail.insight.pruning_run import batches_of
 from vitrail.insight.tracing import trace
+from vitrail.reporting.charts import Line
+from vitrail.reporting.image_sheets import heat_over, smoothed
 
 
 @pytest.fixture
@@ -118,50 +119,27 @@ def test_colours_are_of_what_differs_and_their_sign_is_no_chance() -> None:
         np.testing.assert_allclose(colour, np.clip((values - low) / (high - low), 0, 1), atol=1e-9)
 
 
-def test_ticks_are_round_numbers() -> None:
-    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert ticks(3, 3) == [3]
-
-
-def test_plots_show_their_numbers() -> None:
-    rows = np.array([[1.0, 9.0], [5.0, np.nan]])
-    drawn = dots(rows, "Title", "across", "up")
-    ink = np.asarray(drawn).astype(int)
-    blue = np.argwhere((np.abs(ink - (43, 111, 158)).sum(axis=-1)) < 30)
-    assert len(blue) > 30
-    left = blue[blue[:, 1] < drawn.width / 2]
-    assert left[:, 0].max() - left[:, 0].min() > 200  # 1 and 9 stand far apart
-    drawn = histogram(np.array([1.0] * 90 + [50.0]), "Title", "norm", [(1.0, "median")])
-    assert (np.abs(np.asarray(drawn).astype(int) - (200, 85, 61)).sum(axis=-1) < 30).sum() > 200
-    drawn = cells(np.array([[0.0, 1.0], [np.nan, 0.5]]), "Title", "block", "head", side=40)
-    colours = np.asarray(drawn)
-    assert colours[84 + 20, 96 + 60].tolist() == [253, 240, 170]
-    assert colours[84 + 60, 96 + 20].tolist() == [252, 251, 248]
-
-
-def columns_of(image: Image.Image, colour: tuple[int, int, int], top: int = 82) -> np.ndarray:
-    """Columns of a plot, below its title, in which a colour stands."""
-    ink = np.asarray(image).astype(int)[top:]
-    return np.unique(np.argwhere(np.abs(ink - colour).sum(axis=-1) < 3)[:, 1])
+def test_a_ring_for_every_head_stands_higher_the_farther_it_looks() -> None:
+    """A ring for each of 2 and 8, a line through their mean in the middle; nothing where there is no number."""
+    chart = read(distance_chart(np.array([[2.0, 8.0], [5.0, np.nan]])).html)
+    rings = [tuple(float(each.attributes[name]) for name in ("cx", "cy")) for each in chart.all("circle")][:3]
+    assert rings[0][0] == rings[1][0] < rings[2][0]
+    assert rings[0][1] - rings[2][1] == pytest.approx(rings[2][1] - rings[1][1], abs=0.2)  # 5 is between 2 and 8
+    assert rings[0][1] > rings[1][1]
+    line = next(each for each in chart.all("path") if "ruby" in each.attributes.get("style", ""))
+    heights = [float(each) for each in re.findall(r"[ML][\d.]+ ([\d.]+)", line.attributes["d"])]
+    assert heights == pytest.approx([rings[2][1]] * 2, abs=0.2)
 
 
 @pytest.mark.parametrize("value", [10.0, 25.0, 40.0])
 def test_a_mark_stands_at_its_value(value: float) -> None:
-    """The axis goes from 0 to 51, over pixels 84 to 736."""
-    drawn = histogram(np.array([1.0] * 9 + [50.0]), "Title", "norm", [(value, "")])
-    assert columns_of(drawn, (200, 85, 61)).mean() == pytest.approx(84 + 652 * value / 51, abs=1)
-
-
-def test_dots_stand_higher_the_larger_they_are() -> None:
-    """A ring for each of 2 and 8, a line through their mean in the middle; nothing where there is no number."""
-    drawn = np.asarray(dots(np.array([[2.0, 8.0], [5.0, np.nan]]), "Title", "across", "up")).astype(int)
-    blue = np.argwhere(np.abs(drawn - (43, 111, 158)).sum(axis=-1) < 3)
-    first, second = blue[blue[:, 1] < 410], blue[blue[:, 1] > 410]
-    low, high = first[first[:, 0] > first[:, 0].mean()], first[first[:, 0] < first[:, 0].mean()]
-    rows = [378 - 296 * value / (8 * 1.06) for value in (2, 8, 5)]
-    found = [(each[:, 0].min() + each[:, 0].max()) / 2 for each in (low, high, second)]
-    assert found == pytest.approx(rows, abs=1.5)
+    """The axis goes from 0 to 51: a line at the value, a bar from where 1 lies."""
+    chart = read(norm_chart(np.array([1.0] * 9 + [50.0]), [Line(value, "a name")]).html)
+    dashed = next(each for each in chart.all("path") if "dasharray" in each.attributes.get("style", ""))
+    ticks = {each.text: float(each.attributes["x"]) for each in chart.all("text", "tick")}
+    at = float(re.match(r"M([\d.]+)", dashed.attributes["d"])[1])  # type: ignore[index]
+    assert at == pytest.approx(ticks["0"] + (ticks["40"] - ticks["0"]) * value / 40, abs=0.2)
+    assert "a name" in [each.text for each in chart.all("text", "name")]
 
 
 def test_a_patch_without_a_say_looks_like_those_around_it() -> None:
@@ -242,17 +220,6 @@ def test_a_card_tells_what_is_not_to_be_relied_on() -> None:
     assert card([doubted]).height - card([first]).height == 20 * (1 + 3)  # a line, and three of a long one
 
 
-def test_captions_are_only_text(tmp_path: Path) -> None:
-    image = Image.new("RGB", (4, 4))
-    write_page(tmp_path, "<b>", "<i>", [Figure("a", '<script>"', image)], "<hr>")
-    page = (tmp_path / "index.html").read_text()
-    assert page.count("&lt;script&gt;&quot;") == 2  # on the page, and for those who cannot see it
-    assert "<script" not in page
-    assert "<b>" not in page
-    assert "<i>" not in page
-    assert "<hr>" in page
-
-
 @pytest.mark.row("VE.3")
 def test_card_heads_and_film(tmp_path: Path) -> None:
     dice = np.random.default_rng(0)
@@ -288,14 +255,14 @@ def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
 
         return kept
 
-    monkeypatch.setattr(portraits, "dots", keep("dots", dots))
-    monkeypatch.setattr(portraits, "histogram", keep("norms", histogram))
+    monkeypatch.setattr(portraits, "distance_chart", keep("distances", distance_chart))
+    monkeypatch.setattr(portraits, "norm_chart", keep("norms", norm_chart))
     sizes = iter([np.r_[[2.9] * 3, [3.1] * 5, [1.0] * 16]] * 4)
     monkeypatch.setattr(portraits, "token_norms", lambda model, pixels: (np.array([7.0] * len(pixels)), next(sizes)))
     figures = {each.name: each for each in portraits.figures_of_images(loaded, images[:14], "14 images")}
     expected = attention_distances(loaded.model, torch.from_numpy(loaded.preprocess.batch(images[:14])))
-    np.testing.assert_allclose(drawn["dots"][0], expected, rtol=1e-5)
-    assert drawn["norms"][1][2] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
+    np.testing.assert_allclose(drawn["distances"][0], expected, rtol=1e-5)
+    assert drawn["norms"][1][0] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
     assert f"{5 / 24:.1%} are larger than 3 times the median" in figures["norms"].caption
     monkeypatch.undo()
     page = portrait(loaded, tmp_path, images).page.read_text()
@@ -321,8 +288,9 @@ def test_a_portrait_is_a_page_with_every_figure(tmp_path: Path, merging: bool) -
     page = found.page.read_text()
     assert "a &lt;network&gt;" in page
     for each in found.files:
-        assert f'src="{each.name}"' in page
-        with Image.open(each) as figure:
-            assert min(figure.size) > 100
+        if each.suffix == ".png":
+            with Image.open(each) as figure:
+                assert min(figure.size) > 100
+    assert page.count('class="plate"') == 5
     assert {each.stem for each in found.files} == {"positions", "distance", "norms", "colours", "importance"}
     assert any("stem" in each for each in found.left_out)

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 
-from evaluation.markup import Element, Page, read
+from evaluation.markup import read
+from reporting.shapes import numbers, opacity, titled
 from vitrail.errors import InputError
 from vitrail.evaluation.results import Bin
-from vitrail.reporting.axes import Scale, cut, inside, plain, room, short, ticks
-from vitrail.reporting.charts import Bar, Series, bars, confusion, curves, histogram, reliability, strip
+from vitrail.reporting.axes import Axis, AxisScale, log_ticks, ticks, ticks_inside
+from vitrail.reporting.axis_labels import cut_text, short_count, text_width, tick_label
+from vitrail.reporting.charts import Bar, Line, Point, Series, bars, curves, histogram, reliability, strip
+from vitrail.reporting.matrix_charts import confusion
 
+X, Y, UNIT = Axis("x"), Axis("y"), Axis("x", low=0.0, high=1.0)
 HOSTILE = "<script>alert('1')</script>"
-
-
-def numbers(element: Element, *names: str) -> tuple[float, ...]:
-    return tuple(float(element.attributes[name]) for name in names)
-
-
-def opacity(element: Element) -> float:
-    return float(re.search(r"fill-opacity:([\d.]+)", element.attributes["style"]).group(1))  # type: ignore[union-attr]
-
-
-def titled(page: Page) -> dict[str, list[Element]]:
-    """The shapes of each group by the group's title."""
-    found: dict[str, list[Element]] = {}
-    waiting: list[Element] = []
-    for element in page.elements:
-        if element.tag == "title":
-            waiting = found.setdefault(element.text, [])
-        elif element.tag in ("rect", "path", "text"):
-            waiting.append(element)
-        elif element.tag == "g":
-            waiting = []
-    return found
 
 
 @pytest.mark.parametrize(
@@ -63,29 +44,35 @@ def test_ticks_refuse_what_has_no_span(values: tuple[float, float]) -> None:
 
 
 def test_ticks_inside_a_range_leave_its_ends_in() -> None:
-    assert inside(0.05, 1.0) == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert inside(1, 12, 6) == [2, 4, 6, 8, 10, 12]
+    assert ticks_inside(0.05, 1.0) == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert ticks_inside(1, 12, 6) == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_scale_is_a_straight_line() -> None:
-    down = Scale(0, 10, 200, 20)
+    down = AxisScale(0, 10, 200, 20)
     assert [down(value) for value in (0, 5, 10)] == [200, 110, 20]
-    assert Scale(3, 3, 0, 10)(3) == 5
+    assert AxisScale(3, 3, 0, 10)(3) == 5
 
 
 def test_words_on_axes_are_short() -> None:
-    assert [plain(value) for value in (0.0, 0.0002, 2.5e-6, 12000, 3e9)] == ["0", "0.0002", "2.5e-6", "12,000", "3e9"]
-    assert [short(value) for value in (7, 9999, 12345, 3_400_000)] == ["7", "9999", "12k", "3M"]
-    assert cut("a class with a long name", 10) == "a class w…"
-    assert cut(" two\nlines ", 20) == "two lines"
-    assert cut("日本語日本語", 7) == "日本語…"
-    assert cut("", 9) == "(no name)"
-    assert room("日本") == room("abcd")
+    assert [tick_label(value) for value in (0.0, 0.0002, 2.5e-6, 12000, 3e9)] == [
+        "0",
+        "0.0002",
+        "2.5e-6",
+        "12,000",
+        "3e9",
+    ]
+    assert [short_count(value) for value in (7, 9999, 12345, 3_400_000)] == ["7", "9999", "12k", "3M"]
+    assert cut_text("a class with a long name", 10) == "a class w…"
+    assert cut_text(" two\nlines ", 20) == "two lines"
+    assert cut_text("日本語日本語", 7) == "日本語…"
+    assert cut_text("", 9) == "(no name)"
+    assert text_width("日本") == text_width("abcd")
 
 
 def test_points_of_a_curve_stand_where_their_values_say() -> None:
     values = [2.0, 1.0, 0.5, 1.5]
-    found = read(curves([Series("val", list(enumerate(values)), dots=True)], "epoch", "loss"))
+    found = read(curves([Series("val", list(enumerate(values)), dots=True)], Axis("epoch"), Axis("loss")).html)
     x, y = zip(*(numbers(each, "cx", "cy") for each in found.all("circle")), strict=True)
     assert np.diff(x) == pytest.approx([x[1] - x[0]] * 3, abs=0.15)
     assert np.argsort(y).tolist() == np.argsort([-each for each in values]).tolist()  # higher is nearer the top
@@ -98,7 +85,7 @@ def test_points_of_a_curve_stand_where_their_values_say() -> None:
 
 def test_curves_of_shares_say_per_cent_and_have_a_legend() -> None:
     series = [Series("a", [(0, 0.5), (1, 0.75)], dots=True), Series("b", [(0, 0.1)])]
-    found = read(curves(series, "x", "y", in_percent=True))
+    found = read(curves(series, Axis("x"), Axis("y", percent=True)).html)
     assert [each.text for each in found.all("li")] == ["a", "b"]
     assert "75.0 %" in found.all("title")[1].text
     assert "40 %" in [each.text for each in found.all("text", "tick")]
@@ -106,22 +93,24 @@ def test_curves_of_shares_say_per_cent_and_have_a_legend() -> None:
 
 def test_a_curve_is_lifted_where_there_is_no_number() -> None:
     points = [(0, 1.0), (1, math.nan), (2, 2.0), (3, math.inf), (4, 1.0), (5, 3.0)]
-    found = read(curves([Series("a", points, dots=True)], "x", "y"))
+    found = read(curves([Series("a", points, dots=True)], X, Y).html)
     line = next(each for each in found.all("path") if "stroke:var(--blue)" in each.attributes.get("style", ""))
     assert re.findall("[ML]", line.attributes["d"]) == ["M", "M", "M", "L"]
     assert len(found.all("circle")) == 4
 
 
 def test_curves_without_numbers_are_nothing() -> None:
-    assert curves([], "x", "y") == curves([Series("a", [(0, math.nan)])], "x", "y") == ""
-    kept = read(curves([Series("a", [(0, math.nan)]), Series("b", [(0, 1.0)], dots=True)], "x", "y"))
+    for empty in (curves([], X, Y), curves([Series("a", [(0, math.nan)])], X, Y)):
+        assert not empty
+        assert empty.html == ""
+    kept = read(curves([Series("a", [(0, math.nan)]), Series("b", [(0, 1.0)], dots=True)], X, Y).html)
     assert not kept.all("li")
     assert len(kept.all("circle")) == 1
 
 
 def test_long_curves_keep_their_shape_in_few_points() -> None:
     long = [(place, 5.0 if place < 5000 else 1.0) for place in range(10_000)]
-    found = curves([Series("a", long)], "step", "loss", from_zero=True)
+    found = curves([Series("a", long)], Axis("step"), Axis("loss", from_zero=True)).html
     assert len(found) < 8_000
     path = next(each for each in read(found).all("path") if "blue" in each.attributes.get("style", ""))
     heights = [float(each) for each in re.findall(r"[ML][\d.]+ ([\d.]+)", path.attributes["d"])]
@@ -138,7 +127,7 @@ BINS = [
 
 
 def test_reliability_bars_are_as_high_as_the_share_that_is_right() -> None:
-    found = read(reliability(BINS))
+    found = read(reliability(BINS).html)
     shapes = [[each for each in part if each.tag == "rect"] for part in titled(found).values()]
     assert len(shapes) == 3  # a bin without answers has no bar
     heights = [numbers(part[0], "height")[0] for part in shapes]
@@ -155,7 +144,9 @@ def test_reliability_bars_are_as_high_as_the_share_that_is_right() -> None:
 
 
 def test_bins_of_fewer_than_ten_answers_are_faint() -> None:
-    found = read(reliability([Bin(0.1 * n, 0.1 * (n + 1), count, 0.5, 0.5) for n, count in enumerate((6, 9, 10, 15))]))
+    found = read(
+        reliability([Bin(0.1 * n, 0.1 * (n + 1), count, 0.5, 0.5) for n, count in enumerate((6, 9, 10, 15))]).html
+    )
     bars = [next(each for each in part if each.tag == "rect") for part in titled(found).values()]
     faint, solid = opacity(bars[0]), opacity(bars[3])
     assert faint < solid
@@ -163,72 +154,13 @@ def test_bins_of_fewer_than_ten_answers_are_faint() -> None:
 
 
 def test_reliability_says_its_numbers() -> None:
-    words = list(titled(read(reliability(BINS))))
+    words = list(titled(read(reliability(BINS).html)))
     assert words[1] == "40 answers between 50 % and 75 %: stated 60.0 % on average, right 75.0 %"
-    assert reliability(BINS[:1]) == ""
-
-
-def matrix() -> tuple[Any, list[str]]:
-    return np.array([[8, 2, 0], [1, 0, 0], [0, 30, 10]]), ["ant", "bee", HOSTILE]
-
-
-def cells(normalised: bool) -> dict[str, tuple[float, float, float, str]]:
-    """Left, top, strength and number of every cell by what it says."""
-    page = read(confusion(*matrix(), normalised))
-    found = {}
-    for words, shapes in titled(page).items():
-        square, label = shapes[:2]
-        found[words] = (*numbers(square, "x", "y"), opacity(square), label.text)
-    return found
-
-
-def test_cells_of_a_confusion_stand_in_the_row_of_the_truth() -> None:
-    found = cells(normalised=False)
-    right = found["ant, right: 8 of 10 (80.0 %)"]
-    taken = found["ant, taken for bee: 2 of 10 (20.0 %)"]
-    below = found["bee, taken for ant: 1 of 1 (100.0 %)"]
-    assert taken[0] > right[0]
-    assert taken[1] == right[1] < below[1]
-    assert below[0] == right[0]
-    assert [right[3], taken[3], below[3]] == ["8", "2", "1"]
-    assert len(found) == 5  # zeros stay empty
-    brightest = max(found, key=lambda words: found[words][2])
-    assert brightest == f"{HOSTILE}, taken for bee: 30 of 40 (75.0 %)"
-
-
-def test_a_normalised_confusion_is_strong_where_a_class_is_lost() -> None:
-    found = cells(normalised=True)
-    assert max(found, key=lambda words: found[words][2]) == "bee, taken for ant: 1 of 1 (100.0 %)"
-    assert found[f"{HOSTILE}, right: 10 of 40 (25.0 %)"][3] == "25"
-
-
-def test_a_class_without_images_has_an_empty_row() -> None:
-    found = read(confusion(np.array([[3, 0], [0, 0]]), ["a", "b"], normalised=True))
-    assert list(titled(found)) == ["a, right: 3 of 3 (100.0 %)"]
-
-
-@pytest.mark.parametrize(("count", "numbered"), [(30, True), (31, False), (200, False)])
-def test_many_classes_are_drawn_without_numbers(count: int, numbered: bool) -> None:
-    table = np.random.default_rng(0).integers(1, 50, (count, count))
-    found = confusion(table, [f"class {place}" for place in range(count)])
-    page = read(found)
-    assert bool(page.all("title")) == numbered
-    if not numbered:
-        squares = sum(each.attributes["d"].count("z") for each in page.all("path"))
-        assert squares == count * count
-    assert len(found) < 1_500_000
-    labels = [each.text for each in page.all("text") if each.text.startswith("class ")]
-    assert "class 0" in labels
-    assert len(labels) <= 2 * 66
-
-
-def test_a_confusion_of_other_classes_is_refused() -> None:
-    with pytest.raises(InputError, match="expected a matrix of 2 x 2 for 2 classes, got \\(3, 3\\)"):
-        confusion(np.zeros((3, 3)), ["a", "b"])
+    assert not reliability(BINS[:1])
 
 
 def test_bars_are_as_long_as_their_values_and_show_their_intervals() -> None:
-    found = read(bars([Bar("a", 0.4, 0.3, 0.6), Bar(HOSTILE, 0.8), Bar("none", math.nan)], "F1"))
+    found = read(bars([Bar("a", 0.4, 0.3, 0.6), Bar(HOSTILE, 0.8), Bar("none", math.nan)], "F1").html)
     shapes = titled(found)
     assert list(shapes) == ["a: 40.0 %, 30.0 % to 60.0 %", f"{HOSTILE}: 80.0 %"]
     first, second = shapes.values()
@@ -240,11 +172,11 @@ def test_bars_are_as_long_as_their_values_and_show_their_intervals() -> None:
     assert (low - left) / widths[0] == pytest.approx(0.75, abs=0.01)
     assert (high - left) / widths[0] == pytest.approx(1.5, abs=0.01)
     assert not [each for each in second if each.tag == "path"]
-    assert bars([], "F1") == ""
+    assert not bars([], "F1")
 
 
 def test_a_histogram_stacks_its_groups_and_leaves_out_what_is_no_number() -> None:
-    found = read(histogram([("right", [0.1, 0.2, 0.9, 0.9, 0.9]), ("wrong", [0.9, math.nan])], 0, 1, "x", bins=2))
+    found = read(histogram([("right", [0.1, 0.2, 0.9, 0.9, 0.9]), ("wrong", [0.9, math.nan])], UNIT, bins=2).html)
     shapes = found.all("rect")
     words = [each.text for each in found.all("title")]
     assert words == ["right: 2 from 0 to 0.5", "right: 3 from 0.5 to 1", "wrong: 1 from 0.5 to 1"]
@@ -252,28 +184,77 @@ def test_a_histogram_stacks_its_groups_and_leaves_out_what_is_no_number() -> Non
     assert heights[0] / heights[2] == pytest.approx(2, abs=0.02)
     assert heights[1] / heights[2] == pytest.approx(3, abs=0.02)
     assert tops[2] + heights[2] == pytest.approx(tops[1], abs=0.15)  # wrong stands on right
-    assert histogram([("a", [])], 0, 1, "x") == histogram([], 0, 1, "x") == ""
+    assert not histogram([("a", [])], UNIT)
+    assert not histogram([], UNIT)
 
 
 def test_a_strip_shares_its_length() -> None:
-    found = read(strip([("reading", 1.0, "amber"), ("computing", 3.0, "blue")], "time"))
+    found = read(strip([("reading", 1.0, "amber"), ("computing", 3.0, "blue")], "time").html)
     widths = [numbers(each, "width")[0] for each in found.all("rect")]
     assert (widths[1] + 2) / (widths[0] + 2) == pytest.approx(3, abs=0.01)
     assert [each.text for each in found.all("li")] == ["reading: 25 %", "computing: 75 %"]
-    assert strip([("a", 0.0, "blue")], "time") == ""
+    assert not strip([("a", 0.0, "blue")], "time")
 
 
 def test_every_chart_says_what_it_is_to_those_who_cannot_see_it() -> None:
     drawn = [
-        curves([Series("a", [(0, 1)])], "x", "loss"),
+        curves([Series("a", [(0, 1)])], X, Axis("loss")),
         reliability(BINS),
-        confusion(*matrix()),
+        confusion(np.array([[3, 1], [0, 2]]), ["a", "b"]),
         bars([Bar("a", 1)], "F1"),
-        histogram([("a", [0.5])], 0, 1, "x"),
+        histogram([("a", [0.5])], UNIT),
     ]
     for each in drawn:
-        plot = read(each).all("svg", "plot")[0].attributes
+        plot = read(each.html).all("svg", "plot")[0].attributes
         assert plot["role"] == "img"
         assert len(plot["aria-label"]) > 5
-        assert "var(--" in each
-        assert not re.search(r"(fill|stroke):#", each)  # colours follow the light
+        assert "var(--" in each.html
+        assert not re.search(r"(fill|stroke):#", each.html)  # colours follow the light
+
+
+def test_points_stand_where_their_values_say_and_away_from_the_axis() -> None:
+    points = [Point(10.0, 1.0, name="low"), Point(20.0, 2.0, mark="square"), Point(30.0, 3.0, filled=False)]
+    found = read(curves([], X, Y, points=points).html)
+    (x0, y0), (x2, y2) = (numbers(each, "cx", "cy") for each in found.all("circle"))
+    [square] = found.all("rect")
+    x1, y1 = (
+        numbers(square, side)[0] + numbers(square, length)[0] / 2 for side, length in (("x", "width"), ("y", "height"))
+    )
+    assert (x1 - x0, y0 - y1) == pytest.approx((x2 - x1, y1 - y2), abs=0.2)
+    axis = min(
+        float(each.attributes["x"]) for each in found.all("text", "tick") if each.attributes.get("text-anchor") == "end"
+    )
+    assert x0 - axis > 12
+    assert [each.text for each in found.all("text", "name")] == ["low"]
+    assert [("fill:none" in each.attributes["style"]) for each in found.all("circle")] == [False, True]
+
+
+def test_a_logarithmic_axis_gives_every_power_of_ten_the_same_room() -> None:
+    series = [Series("a", [(10.0**power, 1.0) for power in range(-4, 1)], dots=True)]
+    found = read(curves(series, Axis("rate", log=True), Y, lines=[Line(1e-2, "here"), Line(0.9, "at the end")]).html)
+    x = [numbers(each, "cx")[0] for each in found.all("circle")]
+    assert np.diff(x) == pytest.approx([x[1] - x[0]] * 4, abs=0.15)
+    names = {each.text: each.attributes for each in found.all("text", "name")}
+    assert float(names["here"]["x"]) == pytest.approx(x[2] + 6, abs=0.15)
+    assert [names[each]["text-anchor"] for each in ("here", "at the end")] == ["start", "end"]  # both inside
+    assert log_ticks(1e-4, 1.0) == [1e-4, 1e-3, 1e-2, 0.1, 1.0]
+    assert log_ticks(3, 60) == [5, 10, 20, 50]
+    with pytest.raises(InputError, match="expected positive numbers, the lower first, got 0 and 1"):
+        log_ticks(0, 1)
+
+
+def test_an_axis_of_names_has_a_row_for_each() -> None:
+    points = [Point(1.0, 0), Point(2.0, 1), Point(3.0, 2)]
+    found = read(curves([], X, Axis("", names=("a", "<b>", "c")), points=points).html)
+    labels = {
+        each.text: numbers(each, "y")[0] - 4 for each in found.all("text", "tick") if each.text in ("a", "<b>", "c")
+    }
+    assert list(labels.values()) == pytest.approx([numbers(each, "cy")[0] for each in found.all("circle")], abs=0.15)
+
+
+def test_counts_by_powers_of_ten_show_one_beside_many() -> None:
+    values = [0.1] * 1000 + [0.9]
+    found = read(histogram([("patches", values)], UNIT, bins=4, of="patches", log_counts=True).html)
+    heights = [numbers(each, "height")[0] for each in found.all("rect")]
+    assert heights[0] / heights[1] == pytest.approx(math.log10(1000 / 0.8) / math.log10(1 / 0.8), rel=0.05)
+    assert {"1", "10", "100", "1,000", "patches, by powers of ten"} <= {each.text for each in found.all("text", "tick")}

@@ -18,8 +18,10 @@ from vitrail.exporters import exporter as exporting
 from vitrail.packed.packed_file import open_packed
 from vitrail.packed.packed_runtime import Packed
 from vitrail.quantisation.accuracy_budget import Judged
+from vitrail.reporting.charts import curves
 from vitrail.shipping import benchmark as benching
 from vitrail.shipping import optimizer as optimising
+from vitrail.shipping import search_plot
 from vitrail.shipping.benchmark import KINDS, Alone, bench
 from vitrail.shipping.optimizer import Way, optimize
 from vitrail.shipping.peak_flops import limits
@@ -143,20 +145,22 @@ def test_eager_is_timed_as_the_winner_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_plot_shows_what_was_lost_below_and_rings_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
+    found = Contest(monkeypatch)(1.0, batches=(4,))
+    drawn: dict[str, Any] = {}
 
-    drawn: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, place, dpi: drawn.append((self, place)))
-    save_plot(Contest(monkeypatch)(1.0, batches=(4,)), tmp_path / "new" / "plot.svg")
-    [(figure, place)] = drawn
-    assert place == tmp_path / "new" / "plot.svg"
-    assert place.parent.is_dir()
-    [axes] = figure.axes
-    points = [tuple(each.get_offsets()[0]) for each in axes.collections]
+    def keep(series: Any, x: Any, y: Any, title: str, points: Any, **more: Any) -> Any:
+        drawn.update(title=title, points=points)
+        return curves(series, x, y, title, points, **more)
+
+    monkeypatch.setattr(search_plot, "curves", keep)
+    save_plot(found, tmp_path / "new" / "plot.svg")
+    points = [(each.x, each.y) for each in drawn["points"]]
     assert points == [(80.0, -3.0), (40.0, -0.5), (20.0, 0.0), (40.0, -0.5)]  # the last rings the best
-    assert axes.collections[-1].get_sizes()[0] > axes.collections[0].get_sizes()[0]
-    assert axes.get_title() == "packed fp32: 2.00 times the checkpoint as it is"
-    assert [each.get_text() for each in axes.texts] == ["packed int8", "packed fp32", "eager fp32"]
+    assert drawn["points"][-1].radius > drawn["points"][0].radius
+    assert drawn["title"] == "packed fp32: 2.00 times the checkpoint as it is"
+    assert [each.name for each in drawn["points"]] == ["packed int8", "packed fp32", "eager fp32", ""]
+    markup = (tmp_path / "new" / "plot.svg").read_text()
+    assert all(f">{name}</text>" in markup for name in ("packed int8", "eager fp32", "fp32", "int8", "packed"))
 
 
 def test_only_the_fastest_within_the_budget_are_timed_further(monkeypatch: pytest.MonkeyPatch) -> None:

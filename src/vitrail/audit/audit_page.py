@@ -21,6 +21,7 @@ from vitrail.errors import ImageError, InputError
 from vitrail.files import reason
 from vitrail.images import Preprocess
 from vitrail.images.preprocess import Resize
+from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import histogram
 from vitrail.reporting.html_page import (
     Cell,
@@ -295,19 +296,14 @@ def _spread(values: Array, label: str) -> Html:
     low = float(whole.min())
     low = 0.0 if low < high / 4 else low * 0.95
     title = "Sizes" if whole.max() <= high else "Sizes (the largest in the last bar)"
-    return histogram([("images", np.minimum(whole, high))], low, max(high, low + 1), label, title)
+    axis = Axis(label, low=low, high=max(high, low + 1))
+    return histogram([("images", np.minimum(whole, high))], axis, title).html
 
 
 def _aspects(sizes: Sizes) -> Html:
     """Shapes from 1:3 to 3:1, longer ones at the ends."""
-    return histogram(
-        [("images", np.clip(np.log2(sizes.aspects), -1.6, 1.6))],
-        -1.6,
-        1.6,
-        "shape: -1 twice as high as wide, 0 square, 1 twice as wide",
-        "Shapes",
-        bins=32,
-    )
+    axis = Axis("shape: -1 twice as high as wide, 0 square, 1 twice as wide", low=-1.6, high=1.6)
+    return histogram([("images", np.clip(np.log2(sizes.aspects), -1.6, 1.6))], axis, "Shapes", bins=32).html
 
 
 def _views(audit: Audit, images: Dataset) -> Html:

@@ -15,7 +15,7 @@ from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.evaluation.comparison import Comparison
 from vitrail.evaluation.evaluator import chosen
-from vitrail.evaluation.figures import write_figures
+from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build, comparison_page
 from vitrail.evaluation.results import Evaluation
 from vitrail.files import reason

@@ -14,6 +14,7 @@ from vitrail.evaluation.intervals import wilson
 from vitrail.evaluation.results import ClassScores, Evaluation, Score
 from vitrail.evaluation.scoring import rights, said_of
 from vitrail.reporting import charts
+from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import (
     Cell,
@@ -34,6 +35,8 @@ from vitrail.reporting.html_page import (
     tabs,
     tiles,
 )
+from vitrail.reporting.matrix_charts import confusion
+from vitrail.reporting.svg import Chart
 
 Array = np.ndarray[Any, Any]
 Images = Callable[[int], Image.Image | None]  # the image of a row of an evaluation
@@ -114,9 +117,21 @@ def all_scores(evaluations: Sequence[tuple[str, Evaluation]]) -> Html:
     return table(headers, rows)
 
 
+def weakest_first(evaluation: Evaluation) -> list[ClassScores]:
+    """The classes of which there were images."""
+    return sorted((each for each in evaluation.per_class if each.count), key=lambda each: each.f1)
+
+
+def class_bars(evaluation: Evaluation) -> Chart:
+    """F1 of each class with its interval, the weakest first."""
+    known = weakest_first(evaluation)
+    bars = [Bar(each.name, each.f1, *f1_interval(each)) for each in known[:BARS]]
+    return charts.bars(bars, "F1", "F1 of each class" if len(known) <= BARS else "The weakest classes")
+
+
 def classes(evaluation: Evaluation) -> Section | None:
     """Every class, the weakest first."""
-    known = sorted((each for each in evaluation.per_class if each.count), key=lambda each: each.f1)
+    known = weakest_first(evaluation)
     if not known:
         return None
     several = any(each.threshold is not None for each in known)
@@ -136,8 +151,7 @@ def classes(evaluation: Evaluation) -> Section | None:
         rows.append(row + ([number(each.threshold)] if several else []))
     headers = ["class", "images", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
     headers += ["average precision"] + (["said from"] if several else [])
-    shown = [Bar(each.name, each.f1, *f1_interval(each)) for each in known[:BARS]]
-    body = beside(charts.bars(shown, "F1", "F1 of each class" if len(known) <= BARS else "The weakest classes"), "")
+    body = beside(class_bars(evaluation).html, "")
     absent = evaluation.absent
     if absent:
         body = Html(body + callout(f"No image of these classes was there to test: {', '.join(absent)}.", "warn"))
@@ -161,8 +175,8 @@ def confusions(evaluation: Evaluation, images: Images | None) -> Section | None:
     if evaluation.confusion is None:
         return None
     views = [
-        ("Counts", charts.confusion(evaluation.confusion, evaluation.classes)),
-        ("Per cent of each true class", charts.confusion(evaluation.confusion, evaluation.classes, normalised=True)),
+        ("Counts", confusion(evaluation.confusion, evaluation.classes).html),
+        ("Per cent of each true class", confusion(evaluation.confusion, evaluation.classes, normalised=True).html),
     ]
     matrix = tabs("confusion", views)
     pairs = evaluation.most_confused[:PAIRS]
@@ -195,11 +209,12 @@ def calibration(evaluation: Evaluation) -> Section | None:
     chart = charts.reliability(evaluation.bins, "Stated confidence against truth")
     if not chart:
         return None
-    parts: list[str] = [chart]
+    parts: list[str] = [chart.html]
     if evaluation.task == "single-label":
         right, sure = right_and_sure(evaluation)
         groups = [("right", sure[right]), ("wrong", sure[~right])]
-        parts.append(charts.histogram(groups, 0.0, 1.0, "stated confidence", "How sure it is", in_percent=True))
+        axis = Axis("stated confidence", percent=True, low=0.0, high=1.0)
+        parts.append(charts.histogram(groups, axis, "How sure it is").html)
     said = "".join(paragraph(each) for each in trust(evaluation))
     note = "A calibrated model that says 80 % is right 80 % of the time: the bars reach the dashed line."
     return Section("Can its confidence be trusted?", Html(said + beside(*parts)), note)
@@ -259,11 +274,9 @@ def rejection(evaluation: Evaluation) -> Section | None:
     points = list(zip(shares[places].tolist(), accuracy[places].tolist(), strict=True))
     chart = charts.curves(
         [Series("right among the answered", points, "green")],
-        "images answered, the surest first",
-        "right among the answered",
+        Axis("images answered, the surest first", percent=True),
+        Axis("right among the answered", percent=True),
         "If it answers only when sure",
-        in_percent=True,
-        x_in_percent=True,
     )
     rows: list[list[Cell]] = []
     for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.5):
@@ -272,7 +285,7 @@ def rejection(evaluation: Evaluation) -> Section | None:
     listed = table(["images answered", "right among them", "least confidence"], rows)
     if evaluation.reject is None:
         note = "No threshold is set, so it answers every image. This is what one would bring on these images."
-        return Section("When it may decline", beside(chart, listed), note)
+        return Section("When it may decline", beside(chart.html, listed), note)
     tried = tiles(
         [
             Tile(percent(evaluation.answered), "of images answered", "The rest it leaves to a person."),
@@ -280,7 +293,9 @@ def rejection(evaluation: Evaluation) -> Section | None:
             Tile(percent(evaluation.reject), "is the least confidence", "Below, it declines to answer."),
         ]
     )
-    return Section("When it may decline", tried + beside(chart, listed), "It answers only where it is sure enough.")
+    return Section(
+        "When it may decline", tried + beside(chart.html, listed), "It answers only where it is sure enough."
+    )
 
 
 def worst(evaluation: Evaluation, images: Images | None) -> Section | None:

@@ -14,7 +14,7 @@ from vitrail.data.samples import SPLITS, Dataset
 from vitrail.evaluation.results import Score
 from vitrail.evaluation.sections import SCORES
 from vitrail.reporting import charts
-from vitrail.reporting.axes import Colour
+from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import (
     Cell,
@@ -32,6 +32,7 @@ from vitrail.reporting.html_page import (
     percent,
     table,
 )
+from vitrail.reporting.svg import Chart, Colour
 
 Row = Mapping[str, Any]
 
@@ -70,16 +71,24 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
         bars.append(Bar(name, value, low, high))
         rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
     chart = charts.bars(bars, "share right")
-    body = beside(chart, table(["method", "right", "95 % interval", "note"], rows))
+    body = beside(chart.html, table(["method", "right", "95 % interval", "note"], rows))
     return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
 
 
-def learning(history: Sequence[Row]) -> Section | None:
-    """Loss, scores and learning rate over the run, and what they say."""
+class LearningCharts(NamedTuple):
+    """How a run went, over its epochs, or over its steps where the length of an epoch is unknown."""
+
+    loss: Chart
+    scores: Chart
+    rate: Chart
+
+
+def learning_charts(history: Sequence[Row]) -> LearningCharts:
+    """Loss, scores and learning rate over the run; empty charts where there is no number."""
     epochs = [row for row in history if row.get("event") == "epoch"]
     steps = [row for row in history if row.get("event") == "step"]
     per_epoch = steps_per_epoch(epochs)
-    x_label = "epoch" if per_epoch else "step"
+    across = Axis("epoch" if per_epoch else "step")
 
     def line(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
         return points(rows, key, per_epoch)
@@ -91,23 +100,27 @@ def learning(history: Sequence[Row]) -> Section | None:
             Series("training", line(epochs, "loss"), "blue", dots=True),
             Series("validation", line(epochs, "val_loss"), "ruby", dots=True),
         ],
-        x_label,
-        "loss",
+        across,
+        Axis("loss", from_zero=True),
         "Loss: lower is better",
-        from_zero=True,
     )
     colours: tuple[Colour, ...] = ("ruby", "green", "violet", "amber", "teal")
     measured = [
         Series(name, line(epochs, key), "blue" if key == "top1" else colours[place % 5], dots=True)
         for place, (key, name) in enumerate(score_keys(epochs).items())
     ]
-    score = charts.curves(measured, x_label, "share", "Scores: higher is better", in_percent=True)
-    rate = charts.curves([Series("learning rate", line(steps, "lr"), "amber")], x_label, "", "Learning rate")
-    body = beside(*(each for each in (loss, score, rate) if each))
+    scores = charts.curves(measured, across, Axis("share", percent=True), "Scores: higher is better")
+    rate = charts.curves([Series("learning rate", line(steps, "lr"), "amber")], across, Axis(""), "Learning rate")
+    return LearningCharts(loss, scores, rate)
+
+
+def learning(history: Sequence[Row]) -> Section | None:
+    """The charts of a run, and what they say."""
+    body = beside(*(chart.html for chart in learning_charts(history) if chart))
     if not body:
         return None
-    said = "".join(paragraph(each) for each in course(history))
-    return Section("How it learned", said + body, "Hover over a point to read its value.")
+    sentences = "".join(paragraph(each) for each in course(history))
+    return Section("How it learned", sentences + body, "Hover over a point to read its value.")
 
 
 def course(history: Sequence[Row]) -> list[str]:
@@ -229,7 +242,7 @@ def times(rows: Sequence[Row]) -> Section | None:
             "--size, a smaller network or a faster machine would."
         )
         advice = callout(words, "good")
-    return Section("Time", Html(facts(known) + beside(parts, "") + advice))
+    return Section("Time", Html(facts(known) + beside(parts.html, "") + advice))
 
 
 def duration(seconds: float) -> str:

@@ -8,13 +8,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.insight.image_sheets import PAPER, coloured, normalised, overlay, sheet
 from vitrail.insight.rollout import rows_of
 from vitrail.insight.token_rows import spread
 from vitrail.insight.tracing import LaidOutTrace
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
+from vitrail.reporting.image_sheets import PAPER, coloured, normalised, overlay, sheet
 
 
 def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:

@@ -15,8 +15,8 @@ from vitrail.images import Source
 from vitrail.insight.activations import traced
 from vitrail.insight.attention_figures import attention_sheet, looks, reader
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.image_sheets import heat_over, marked, sheet
 from vitrail.insight.tracing import LaidOutTrace
+from vitrail.reporting.image_sheets import fitted, heat_over, marked, sheet
 
 TILE = 300  # the longer side of a tile of a card
 FRAME = 480  # of a film
@@ -90,13 +90,6 @@ def save_film(frames: Sequence[Image.Image], path: str) -> None:
     """An animated GIF that begins anew when it ends."""
     first, *rest = [each.quantize(256, dither=Image.Dither.NONE) for each in frames]
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * SECONDS), loop=0)
-
-
-def fitted(image: Image.Image, side: int) -> Image.Image:
-    """An image whose longer side has so many pixels."""
-    ratio = side / max(image.size)
-    size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
-    return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
 
 
 def _looked(checkpoint: Checkpoint, image: Source) -> tuple[LaidOutTrace, Image.Image]:

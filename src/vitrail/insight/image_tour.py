@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +21,14 @@ from vitrail.insight.attention_figures import (
     sincos_heat_map,
 )
 from vitrail.insight.cost import Step, shape_walk
-from vitrail.insight.image_sheets import PAPER, Array, bars, marked, overlay, panes, sheet
-from vitrail.insight.pages import Figure, write_page
+from vitrail.insight.occlusion import Array
 from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
 from vitrail.network.surgery import eval_mode
+from vitrail.reporting.charts import Bar, bars
+from vitrail.reporting.figure_page import Figure, write_figure_page
+from vitrail.reporting.html_page import Cell, Section, table
+from vitrail.reporting.image_sheets import marked, overlay, panes, sheet
+from vitrail.reporting.svg import Chart, chart_row, image_chart
 
 
 class Tour(NamedTuple):
@@ -58,7 +61,7 @@ def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
     answer = "The answer is left open: nothing is sure enough."
     if prediction.labels:
         answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
-    files += write_page(out, "An image through a vision transformer", answer, figures, _walk(walk))
+    files += write_figure_page(out, "An image through a vision transformer", answer, figures, [_walk(walk)])
     return Tour(prediction, walk, files, out / "index.html")
 
 
@@ -90,10 +93,7 @@ def draw_figures(
         Figure(
             "2-answer",
             f"Where {who} in the last block, averaged over heads; and the answer.",
-            _beside(
-                sheet([[large, overlay(large, last)]], "The image, and where the last block looks"),
-                bars(prediction.labels, prediction.probabilities, "What it says"),
-            ),
+            answer_chart(large, overlay(large, last), prediction),
         ),
         Figure(
             "3-attention",
@@ -111,12 +111,12 @@ def draw_figures(
         ),
     ]
     if config.positions.kind == "learned" and config.positions.at == "stem":
-        table = model.tokens.tables[0](grid)[config.slots :]
+        positions = model.tokens.tables[0](grid)[config.slots :]
         figures.append(
             Figure(
                 "5-positions",
                 "The learned positions: a tile for each patch, bright where another patch's is like its own.",
-                position_similarity(table, grid),
+                position_similarity(positions, grid),
             )
         )
     figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
@@ -131,24 +131,23 @@ def draw_figures(
     return figures
 
 
+def answer_chart(image: Image.Image, heat: Image.Image, prediction: Prediction) -> Chart:
+    """An image, where the last block looks, and the answer as bars."""
+    shares = list(map(Bar, prediction.labels, prediction.probabilities))
+    return chart_row(
+        [
+            image_chart(image, "The image", 300),
+            image_chart(heat, "Where the last block looks", 300),
+            bars(shares, "probability", "What it says"),
+        ]
+    )
+
+
 def _over(image: Image.Image, maps: list[Array]) -> list[Image.Image]:
     return [overlay(image, each) for each in maps]
 
 
-def _beside(*images: Image.Image) -> Image.Image:
-    page = Image.new("RGB", (sum(each.width for each in images), max(each.height for each in images)), PAPER)
-    left = 0
-    for each in images:
-        page.paste(each, (left, 0))
-        left += each.width
-    return page
-
-
-def _walk(walk: list[Step]) -> str:
+def _walk(walk: list[Step]) -> Section:
     """The shape walk as a table of the page."""
-    steps = "".join(
-        f"<tr><td>{html.escape(step.name)}</td><td>{' x '.join(map(str, step.shape))}</td>"
-        f"<td>{step.parameters:,}</td></tr>"
-        for step in walk
-    )
-    return f"<h2>The shape walk</h2><table><tr><th>station</th><th>shape</th><th>parameters</th></tr>{steps}</table>"
+    rows: list[list[Cell]] = [[step.name, " x ".join(map(str, step.shape)), step.parameters] for step in walk]
+    return Section("The shape walk", table(["station", "shape", "parameters"], rows))

@@ -13,17 +13,19 @@ from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.glass import window
-from vitrail.errors import InputError
-from vitrail.files import reason
 from vitrail.images import Source
 from vitrail.insight.activations import frozen
 from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
 from vitrail.insight.head_importance import Batches, importance
-from vitrail.insight.image_sheets import sheet
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
-from vitrail.insight.pages import Figure, write_page
-from vitrail.insight.plots import cells, dots, histogram
+from vitrail.insight.occlusion import Array
 from vitrail.insight.sanity import OUTLYING
+from vitrail.reporting.axes import Axis
+from vitrail.reporting.charts import Line, Point, Series, curves, histogram
+from vitrail.reporting.figure_page import Figure, write_figure_page
+from vitrail.reporting.image_sheets import sheet
+from vitrail.reporting.matrix_charts import heat_map
+from vitrail.reporting.svg import Chart, Key
 
 IMAGES = 16  # looked at, at most
 COLOURED = 6  # of them drawn as colours
@@ -62,18 +64,15 @@ def portrait(
     else:
         figures += figures_of_images(checkpoint, sources, whose)
     if labelled:
-        found = importance(checkpoint.model, labelled)
+        scores = importance(checkpoint.model, labelled)
         caption = (
-            f"How much the loss of {found.images} images would change without each head, to first order. "
+            f"How much the loss of {scores.images} images would change without each head, to first order. "
             "The darkest can go: `vitrail prune`."
         )
-        figures.append(Figure("importance", caption, cells(found.heads, "Importance of heads", "block", "head")))
+        figures.append(Figure("importance", caption, heat_map(scores.heads, "Importance of heads", "block", "head")))
     else:
         left_out.append("importance of heads: name labelled images with --data")
-    try:
-        files = write_page(out, f"Inside {name}", f"Measured on {whose}.", figures)
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {reason(error)}") from error
+    files = write_figure_page(out, f"Inside {name}", f"Measured on {whose}.", figures)
     return Portrait(out / "index.html", files, left_out)
 
 
@@ -117,21 +116,21 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
     prefix, patches = (np.concatenate([each[place] for each in norms]) for place in (0, 1))
     middle = float(np.median(patches))
     beyond = float((patches > OUTLYING * middle).mean())
-    marks = [(middle, "median"), (OUTLYING * middle, f"{OUTLYING:g} x median")]
+    lines = [Line(middle, "median"), Line(OUTLYING * middle, f"{OUTLYING:g} x median")]
     if len(prefix):
-        marks.append((float(np.median(prefix)), "prefix tokens"))
+        lines.append(Line(float(np.median(prefix)), "prefix tokens"))
     return [
         Figure(
             "distance",
             f"How far each head looks on average, in pixels, over {whose}: a ring a head, the line their mean. "
             "Heads of the first blocks look near and far; later ones look far.",
-            dots(np.asarray(distances), "Mean attention distance", "block", "pixels"),
+            distance_chart(np.asarray(distances)),
         ),
         Figure(
             "norms",
             f"Sizes of the patch tokens after the last block: {beyond:.1%} are larger than {OUTLYING:g} times the "
             "median. Where there are any, maps of attention show where the network keeps things, not what it looks at.",
-            histogram(patches, "Norms of patch tokens", "norm", marks),
+            norm_chart(patches, lines),
         ),
         Figure(
             "colours",
@@ -140,6 +139,35 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
             colour_sheet(checkpoint, sources[:COLOURED], pixels[:COLOURED]),
         ),
     ]
+
+
+def distance_chart(distances: Array) -> Chart:
+    """A ring for every head of every block (L, A), and a line through the means; heads cut away are NaN."""
+    rings = [
+        Point(float(block), float(value), filled=False)
+        for block, row in enumerate(distances)
+        for value in row[np.isfinite(row)]
+    ]
+    means = [(float(block), float(np.nanmean(row))) for block, row in enumerate(distances)]
+    return curves(
+        [Series("mean of the heads", means, "ruby")],
+        Axis("block"),
+        Axis("pixels", from_zero=True),
+        "Mean attention distance",
+        rings,
+        legend=[Key("a head", "blue", "dot", filled=False), Key("their mean", "ruby", "line")],
+        size=(560.0, 300.0),
+    )
+
+
+def norm_chart(norms: Array, lines: Sequence[Line]) -> Chart:
+    """How large the tokens of patches are, with named lines among them."""
+    high = max(float(norms.max()), *(each.x for each in lines), 1e-9) * 1.02
+    axis = Axis("norm", low=0.0, high=high)
+    title = "Norms of patch tokens"
+    return histogram(
+        [("patches", norms)], axis, title, 60, of="patches", log_counts=True, lines=lines, size=(560.0, 300.0)
+    )
 
 
 def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> Image.Image:

@@ -23,6 +23,8 @@ TINY: Final = 96  # images up to this many pixels are kept as they are and shown
 LARGEST: Final = 24_000  # letters that an image may take on a page
 _THUMBS: Final = ((224, 80), (176, 72), (128, 66))  # side in pixels and quality: the first that is small enough
 
+_FULL_QUALITY: Final = 90  # of an image that keeps its size
+
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _NUMERIC: Final = re.compile(r"[-+−]?\d[\d,.]*(\s?%)?( to [-+−]?\d[\d,.]*(\s?%)?)?|–")
 _SHARE: Final = re.compile(r"\d[\d.,]* %")
@@ -182,11 +184,18 @@ def gallery(items: Iterable[Shown], small: bool = False) -> Html:
     return Html(f'<div class="gallery{" small" * small}">{"".join(figures)}</div>') if figures else Html()
 
 
-def data_uri(image: Image.Image) -> str:
+def plate(content: Html, caption: str) -> Html:
+    """A figure as wide as the page, with what one sees on it below."""
+    return Html(f'<figure class="plate">{content}<figcaption>{words(caption)}</figcaption></figure>')
+
+
+def data_uri(image: Image.Image, reduced: bool = True) -> str:
     """An image as part of the page: as it is when tiny, else reduced until the file is small."""
     decoded = decode(image)
     if max(decoded.size) <= TINY:
         return _embedded(decoded, "png")
+    if not reduced:
+        return _embedded(decoded, "jpeg", _FULL_QUALITY)
     for side, quality in _THUMBS:
         small = decoded.copy()
         small.thumbnail((side, side), Image.Resampling.LANCZOS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 # Glass colours, each with at least 4.5 : 1 against the paper behind it, in both lights.
@@ -9,6 +10,15 @@ _LIGHT: Final = """--paper:#fbfaf7;--card:#fff;--ink:#23202c;--soft:#5d5969;--li
 --lead:#2b2833;--blue:#1f4fa3;--ruby:#a8243c;--amber:#8f5a00;--green:#1b6e4c;--violet:#6a3d98;--teal:#0f6c78"""
 _DARK: Final = """--paper:#15141b;--card:#1d1c25;--ink:#ece9f2;--soft:#aca7b8;--line:#373441;--faint:#272530;
 --lead:#08070b;--blue:#86aef7;--ruby:#f28496;--amber:#e6b04e;--green:#69cb9f;--violet:#bd9cea;--teal:#6cc5cf"""
+
+LIGHT: Final[Mapping[str, str]] = {
+    name.removeprefix("--"): value for name, value in (each.split(":") for each in _LIGHT.replace("\n", "").split(";"))
+}
+
+CHART_STYLE: Final = """svg.plot .tick{fill:var(--soft)}
+svg.plot .grid{stroke:var(--line);stroke-width:1;fill:none}
+svg.plot .axis{stroke:var(--soft);stroke-width:1;fill:none}
+svg.plot .name{paint-order:stroke;stroke:var(--paper);stroke-width:3;stroke-linejoin:round}"""
 
 STYLE: Final = f"""
 :root{{color-scheme:light dark;{_LIGHT}}}
@@ -86,12 +96,13 @@ figure.chart>figcaption{{font-weight:600;margin-bottom:4px}}
 figure.chart>.scroll{{margin:0}}
 svg.plot{{display:block;width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",
 sans-serif;fill:var(--ink)}}
-svg.plot .tick{{fill:var(--soft)}}
-svg.plot .grid{{stroke:var(--line);stroke-width:1;fill:none}}
-svg.plot .axis{{stroke:var(--soft);stroke-width:1;fill:none}}
+{CHART_STYLE}
 .legend{{display:flex;flex-wrap:wrap;gap:2px 16px;list-style:none;margin:2px 0 0;padding:0;font-size:14px;
 color:var(--soft)}}
 .legend svg{{width:22px;height:10px;margin-right:6px;vertical-align:middle}}
+figure.plate{{margin:0 0 34px}}
+figure.plate>img{{display:block;max-width:100%;height:auto;border-radius:4px}}
+figure.plate>figcaption{{color:var(--soft);max-width:72ch;margin-top:8px}}
 .tabs{{margin:14px 0}}
 .tabs>input{{position:absolute;opacity:0;width:1px;height:1px}}
 .tabs>label{{display:inline-block;padding:4px 14px;border:1px solid var(--line);border-radius:99px;margin:0 6px 10px 0;

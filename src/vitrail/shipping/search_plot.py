@@ -1,93 +1,74 @@
-"""Everything that was tried, accuracy against speed, as an image."""
+"""Everything that was tried, accuracy against speed, as a chart."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from vitrail.errors import InputError, MissingExtraError
+from vitrail.errors import InputError
+from vitrail.reporting.axes import Axis
+from vitrail.reporting.charts import Point, curves
+from vitrail.reporting.svg import Chart, Colour, Key, Mark, check_chart_path, save_chart
 from vitrail.shipping.optimizer import Optimised, Way
 
-COLOURS = {"eager": "#6b7280", "packed": "#1d6fb8", "onnx": "#b45309", "openvino": "#15803d"}
-MARKS = {"fp32": "o", "bf16": "s", "int8": "^"}
+COLOURS: Final[dict[str, Colour]] = {"eager": "soft", "packed": "blue", "onnx": "amber", "openvino": "green"}
+MARKS: Final[dict[str, Mark]] = {"fp32": "dot", "bf16": "square", "int8": "triangle"}
 
 
 def check_plot(path: str | os.PathLike[str]) -> Path:
     """Refuse at once what could not be drawn later."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("plots need matplotlib: pip install 'vitrail[figures]'") from error
-    place = Path(path)
-    if place.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"--plot: expected FILE.png, .svg or .pdf, got {place.name!r}")
-    return place
+    return check_chart_path(Path(path))
 
 
 def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
+    """The chart as FILE.png, .svg or .pdf."""
+    file = check_plot(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_chart(search_chart(found), file)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from error
+
+
+def search_chart(found: Optimised) -> Chart:
     """Points lost against images a second, the fastest setting of each way; the budget's best is ringed.
 
     Named are those alone that nothing beats in both; colour, shape and filling say what the others are.
     """
-    place = check_plot(path)
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    best = {}
-    for each in sorted(found.tried, key=lambda each: each.rate):
-        best[each.way] = each
-    widest = max(each.rate for each in best.values())
-    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    fastest = {each.way: each for each in sorted(found.tried, key=lambda each: each.rate)}
+    widest = max(each.rate for each in fastest.values())
+    points = []
     least_lost = float("inf")
-    for way, each in sorted(best.items(), key=lambda pair: -pair[1].rate):
-        lost = each.judged.drop.value
-        filling = "none" if way.merging.count else COLOURS[way.runtime]
-        look: dict[str, Any] = {
-            "marker": MARKS[way.precision],
-            "facecolors": filling,
-            "edgecolors": COLOURS[way.runtime],
-        }
-        axes.scatter(each.rate, -lost, s=60, linewidths=1.6, zorder=3, **look)
-        if lost >= least_lost and way != found.eager.way:
-            continue
+    for way, tried in sorted(fastest.items(), key=lambda pair: -pair[1].rate):
+        lost = tried.judged.drop.value
+        point = Point(tried.rate, -lost, COLOURS[way.runtime], MARKS[way.precision], not way.merging.count)
+        if way == found.eager.way:  # its name stands below, apart from the others
+            point = point._replace(name=str(way), name_at=(0.0, 20.0), anchor="middle")
+        elif lost < least_lost:
+            right = tried.rate > widest / 2  # names stay inside
+            point = point._replace(
+                name=str(way), name_at=(-9.0 if right else 9.0, -9.0), anchor="end" if right else "start"
+            )
         least_lost = min(lost, least_lost)
-        side = "right" if each.rate > widest / 2 else "left"  # names stay inside
-        side = "center" if way == found.eager.way else side
-        axes.annotate(
-            str(way),
-            (each.rate, -lost),
-            {"right": (-8, 9), "left": (8, 9), "center": (0, -16)}[side],  # eager's below, apart from the others
-            textcoords="offset points",
-            ha=side,
-            fontsize=8,
-        )
-    axes.legend(
-        handles=_keys(Line2D, list(best)), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8
+        points.append(point)
+    ring = Point(found.best.rate, -found.best.judged.drop.value, "ruby", filled=False, radius=9.0)
+    lowest = min(each.y for each in points)
+    return curves(
+        [],
+        Axis("images a second, from file to answer", from_zero=True, high=1.08 * widest),
+        Axis("accuracy against the checkpoint, points", low=lowest - 0.5, high=0.5),
+        f"{found.best.way}: {found.speed:.2f} times the checkpoint as it is",
+        [*points, ring],
+        legend=_legend(list(fastest)),
+        size=(640.0, 360.0),
     )
-    top = found.best
-    axes.scatter(top.rate, -top.judged.drop.value, s=220, facecolors="none", edgecolors="#b91c1c", zorder=2)
-    axes.set_xlabel("images a second, from file to answer")
-    axes.set_ylabel("accuracy against the checkpoint, points")
-    axes.set_title(f"{top.way}: {found.speed:.2f} times the checkpoint as it is", fontsize=11)
-    axes.set_xlim(0, 1.08 * widest)
-    axes.margins(y=0.15)
-    axes.grid(alpha=0.3)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(place, dpi=150)
-    except OSError as error:
-        raise InputError(f"cannot write {place}: {error.strerror}") from error
 
 
-def _keys(line: Any, ways: list[Way]) -> list[Any]:
+def _legend(ways: list[Way]) -> list[Key]:
     """What colours, shapes and fillings mean, of those that are there."""
-    plain = {"linestyle": "", "markersize": 7, "markeredgewidth": 1.6}
-    runtimes = [each for each in COLOURS if any(way.runtime == each for way in ways)]
-    precisions = [each for each in MARKS if any(way.precision == each for way in ways)]
-    keys = [line([], [], color=COLOURS[each], marker="o", label=each, **plain) for each in runtimes]
-    keys += [line([], [], color="#111827", marker=MARKS[each], label=each, **plain) for each in precisions]
+    keys = [Key(name, colour, "dot") for name, colour in COLOURS.items() if any(way.runtime == name for way in ways)]
+    keys += [Key(name, "ink", mark) for name, mark in MARKS.items() if any(way.precision == name for way in ways)]
     if any(way.merging.count for way in ways):
-        keys.append(line([], [], color="#111827", marker="o", markerfacecolor="none", label="tokens merged", **plain))
+        keys.append(Key("tokens merged", "ink", "dot", filled=False))
     return keys

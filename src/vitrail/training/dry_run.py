@@ -11,6 +11,9 @@ from typing import Any
 from vitrail.data.manifest import record
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
+from vitrail.reporting.axes import Axis
+from vitrail.reporting.charts import Line, Series, curves
+from vitrail.reporting.svg import check_png, save_chart
 from vitrail.training.autotune import Tried, find_rate
 from vitrail.training.loop import Job
 from vitrail.training.optimisers import Rate, show_rates
@@ -67,16 +70,14 @@ def trial(
 
 def draw_rates(path: Path, tried: list[Tried], best: float) -> Path:
     """The loss over the learning rate, with the suggestion marked."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError('a plot needs matplotlib: pip install "vitrail[figures]"') from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([each.lr for each in tried], [each.loss for each in tried], color="#2b6f9e")
-    axes.axvline(best, color="#c8553d", linestyle="--", label=f"suggested: {best:.2g}")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="loss, smoothed", title="Where the loss falls fastest")
-    axes.legend(frameon=False)
+    chart = curves(
+        [Series("loss, smoothed", [(each.lr, each.loss) for each in tried])],
+        Axis("learning rate", log=True),
+        Axis("loss, smoothed"),
+        "Where the loss falls fastest",
+        lines=[Line(best, f"suggested: {best:.2g}")],
+        size=(560.0, 320.0),
+    )
+    check_png()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    return save_chart(chart, path)

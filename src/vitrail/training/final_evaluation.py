@@ -17,7 +17,7 @@ from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
 from vitrail.evaluation.calibration import fit_reject, fit_temperature
-from vitrail.evaluation.figures import write_figures
+from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
 from vitrail.evaluation.results import Evaluation

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from vitrail.insight.image_sheets import (
+from vitrail.reporting.image_sheets import (
     INK,
     PAPER,
-    bars,
+    captioned_sheet,
     coloured,
     enlarged,
+    fitted,
     font,
     marked,
     normalised,
@@ -134,11 +135,22 @@ def test_names_and_title_take_their_room() -> None:
     assert title.min() <= max(INK)
 
 
-def test_bars_are_as_long_as_their_values() -> None:
-    page = np.asarray(bars(["one", "two", "three"], [1.0, 0.5, 0.0], "Bars", width=400)).astype(int)
-    filled = (page == (142, 36, 108)).all(axis=-1)
-    lengths = [int(filled[66 + 32 * number].sum()) for number in range(3)]
-    assert lengths[1] == pytest.approx(lengths[0] / 2, abs=2)
-    assert lengths[2] <= 2
-    assert page.shape == (60 + 32 * 3, 400, 3)
-    assert page[:, -1].min() == min(PAPER)
+def test_captioned_images_stand_in_rows_each_above_its_words() -> None:
+    colours = [(250, 20 * number, 90) for number in range(5)]
+    page = np.asarray(captioned_sheet([(plain(each, (30, 20)), "one\ntwo") for each in colours], "Title", 3)).astype(
+        int
+    )
+    spots = [np.argwhere((page == each).all(axis=-1)) for each in colours]
+    assert [len(each) for each in spots] == [168 * 112] * 5  # as wide as a tile, in their own shape
+    centres = np.array([each.mean(axis=0) for each in spots])
+    assert (np.diff(centres[:3, 1]) == 168 + 14).all()
+    assert np.ptp(centres[:3, 0]) == 0
+    assert centres[3, 0] - centres[0, 0] == 168 + 2 * 17 + 14
+    below = page[spots[0][:, 0].max() + 28 + 1 : spots[3][:, 0].min() - 28, : 168 + 14]
+    assert (below < 128).all(axis=-1).sum() > 50  # words
+
+
+def test_fitted_images_keep_their_shape_and_tiny_ones_their_pixels() -> None:
+    assert fitted(plain((1, 2, 3), (400, 200)), 100).size == (100, 50)
+    grey = Image.fromarray(np.array([[0, 255]], np.uint8))
+    assert np.asarray(fitted(grey, 8)).tolist() == [[[0] * 3] * 4 + [[255] * 3] * 4] * 4

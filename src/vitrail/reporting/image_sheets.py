@@ -28,11 +28,16 @@ def normalised(values: Array) -> Array:
     return np.zeros(values.shape) if high <= low else (values - low) / (high - low)
 
 
+def colours_of(values: Array) -> Array:
+    """Values 0..1 (…) as colours (…, 3) of 8 bits."""
+    steps = np.clip(values, 0, 1) * (len(_COLOURS) - 1)
+    channels = [np.interp(steps, np.arange(len(_COLOURS)), _COLOURS[:, channel]) for channel in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
 def coloured(values: Array) -> Image.Image:
-    """Values 0..1 (h, w) as colours."""
-    place = np.clip(values, 0, 1) * (len(_COLOURS) - 1)
-    channels = [np.interp(place, np.arange(len(_COLOURS)), _COLOURS[:, channel]) for channel in range(3)]
-    return Image.fromarray(np.stack(channels, axis=-1).round().astype(np.uint8))
+    """Values 0..1 (h, w) as an image."""
+    return Image.fromarray(colours_of(values))
 
 
 def enlarged(values: Array, size: tuple[int, int], smooth: bool = True) -> Array:
@@ -168,17 +173,26 @@ def sheet(
     return page
 
 
-def bars(names: Sequence[str], values: Sequence[float], title: str, width: int = 460) -> Image.Image:
-    """A bar for every name, values 0..1."""
-    large, small = font(20), font(15)
-    left = 24 + round(max((small.getlength(name) for name in names), default=0))
-    page = Image.new("RGB", (width, 60 + 32 * len(names)), PAPER)
+def captioned_sheet(tiles: Sequence[tuple[Image.Image, str]], title: str, columns: int, side: int = 168) -> Image.Image:
+    """Images in rows under a title, each in a square above its own words, which may take two lines."""
+    small, gap, line = font(13), 14, 17
+    words = max(len(caption.split("\n")) for _, caption in tiles) * line
+    rows = -(-len(tiles) // columns)
+    page = Image.new("RGB", (columns * (side + gap) + gap, 48 + rows * (side + words + gap)), PAPER)
     draw = ImageDraw.Draw(page)
-    draw.text((16, 16), title, INK, large)
-    room = width - left - 90
-    for number, (name, value) in enumerate(zip(names, values, strict=True)):
-        y = 56 + 32 * number
-        draw.text((left - 8, y + 10), name, INK, small, anchor="rm")
-        draw.rectangle((left, y, left + max(1, room * value), y + 20), fill=(142, 36, 108))
-        draw.text((left + room * value + 8, y + 10), f"{100 * value:.1f} %", FAINT, small, anchor="lm")
+    draw.text((gap, 14), title, INK, font(20))
+    for number, (image, caption) in enumerate(tiles):
+        left, top = gap + number % columns * (side + gap), 48 + number // columns * (side + words + gap)
+        drawn = fitted(image, side)
+        page.paste(drawn, (left + (side - drawn.width) // 2, top + (side - drawn.height) // 2))
+        for row, part in enumerate(caption.split("\n")):
+            draw.text((left + side / 2, top + side + 6 + line * row), part, INK, small, anchor="mt")
     return page
+
+
+def fitted(image: Image.Image, side: int) -> Image.Image:
+    """An image whose longer side has so many pixels; those of a tiny one stay square."""
+    ratio = side / max(image.size)
+    size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
+    how = Image.Resampling.NEAREST if max(image.size) <= 96 else Image.Resampling.LANCZOS
+    return image.convert("RGB").resize(size, how)

@@ -1,0 +1,58 @@
+"""Figures -> a folder with each as a file, and one page that shows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from vitrail.errors import InputError, MissingExtraError
+from vitrail.files import reason
+from vitrail.reporting.html_page import Html, Section, data_uri, page, plate, text
+from vitrail.reporting.svg import Chart, save_chart
+
+
+class Figure(NamedTuple):
+    """An image or a chart, and what one sees on it."""
+
+    name: str
+    caption: str
+    content: Image.Image | Chart
+
+
+def write_figure_page(
+    folder: Path, title: str, subtitle: str, figures: Sequence[Figure], more: Sequence[Section] = ()
+) -> list[Path]:
+    """Images as NAME.png, charts as NAME.svg and, with the extra `figures`, NAME.png; all of them in index.html."""
+    files = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in figures:
+            files += _write_figure(each, folder)
+        sections = [Section("Figures", "".join(map(_plate, figures))), *more]
+        (folder / "index.html").write_text(page(title, subtitle, sections), encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+    return files
+
+
+def _write_figure(figure: Figure, folder: Path) -> list[Path]:
+    file = folder / f"{figure.name}.png"
+    if isinstance(figure.content, Image.Image):
+        figure.content.save(file, optimize=True)
+        return [file]
+    files = [save_chart(figure.content, file.with_suffix(".svg"))]
+    with suppress(MissingExtraError):  # the page and the SVG file show the same
+        files.append(save_chart(figure.content, file))
+    return files
+
+
+def _plate(figure: Figure) -> Html:
+    if isinstance(figure.content, Chart):
+        return plate(figure.content.html, figure.caption)
+    return plate(
+        Html(f'<img src="{data_uri(figure.content, reduced=False)}" alt="{text(figure.caption)}">'), figure.caption
+    )

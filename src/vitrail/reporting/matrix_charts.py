@@ -1,0 +1,146 @@
+"""Tables of numbers -> charts of cells: which class is taken for which, and heat maps such as heads by blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from vitrail.errors import InputError
+from vitrail.reporting.axis_labels import cut_text, short_count, text_width
+from vitrail.reporting.html_page import percent, text
+from vitrail.reporting.image_sheets import colours_of
+from vitrail.reporting.svg import Chart
+
+Array = np.ndarray[Any, Any]
+
+_NUMBERS_UP_TO: Final = 30  # classes: beyond, a cell is too small for its number
+_HEAT_CELL: Final = 24.0
+
+
+def confusion(matrix: Array, classes: Sequence[str], normalised: bool = False, title: str = "") -> Chart:
+    """Rows are the truth, columns the answers: counts, or shares of each row in per cent. The diagonal is right."""
+    counts = np.asarray(matrix, np.float64)
+    count = len(classes)
+    if counts.shape != (count, count):
+        raise InputError(f"confusion: expected a matrix of {count} x {count} for {count} classes, got {counts.shape}")
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+    strength = shares if normalised else counts / max(float(counts.max(initial=0.0)), 1.0)
+    cell = 34.0 if count <= 12 else 27.0 if count <= _NUMBERS_UP_TO else max(3.2, 720 / count)
+    names = [cut_text(name, 18) for name in classes]
+    left = 22 + max(text_width(name) for name in names)
+    top = 30 + 0.8 * max(text_width(name) for name in names)
+    elements = [
+        f'<text class="tick" x="{left:.1f}" y="13">the model said</text>',
+        f'<text class="tick" x="0" y="{top - 8:.1f}">truth</text>',
+    ]
+    for number in range(0, count, math.ceil(12 / cell)):  # the labels that fit
+        middle = (number + 0.5) * cell
+        elements.append(
+            f'<text text-anchor="end" x="{left - 7:.1f}" y="{top + middle + 4:.1f}">{text(names[number])}</text>'
+            f'<text transform="translate({left + middle:.1f} {top - 7:.1f}) rotate(-50)">{text(names[number])}</text>'
+        )
+    if count <= _NUMBERS_UP_TO:
+        elements += _numbered_cells(counts, shares, strength, classes, normalised, cell, left, top)
+    else:
+        elements += _small_cells(strength, cell, left, top)
+    side = count * cell
+    elements.append(f'<rect class="axis" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
+    kind = "shares of each true class" if normalised else "numbers of images"
+    right = 0.64 * text_width(names[-1])  # the last slanted label leans over
+    width = left + side + max(right - cell / 2, 0) + 6
+    words = f"Confusion of {count} classes, {kind}"
+    return Chart(title, words, width, top + side + 4, tuple(elements), wide=True)
+
+
+def heat_map(values: Array, title: str, row_name: str, column_name: str) -> Chart:
+    """A coloured cell for every number (rows, columns) from 0 on, with a scale beside it; NaN stays empty."""
+    high = max(float(np.nanmax(values)), 1e-30)
+    rows, columns = values.shape
+    left, top = 14 + text_width(f"{row_name} {rows - 1}"), 40.0
+    elements = [f'<text class="tick" x="{left:.1f}" y="12">{text(column_name)}</text>']
+    elements += [
+        f'<text class="tick" text-anchor="end" x="{left - 8:.1f}" y="{top + (row + 0.5) * _HEAT_CELL + 4:.1f}">'
+        f"{text(row_name)} {row}</text>"
+        for row in range(rows)
+    ]
+    elements += [
+        f'<text class="tick" text-anchor="middle" x="{left + (column + 0.5) * _HEAT_CELL:.1f}" y="{top - 8:.1f}">'
+        f"{column}</text>"
+        for column in range(columns)
+    ]
+    colours = colours_of(np.nan_to_num(values) / high)
+    for row, column in np.argwhere(np.isfinite(values)).tolist():
+        words = f"{row_name} {row}, {column_name} {column}: {values[row, column]:.3g}"
+        x, y = left + column * _HEAT_CELL, top + row * _HEAT_CELL
+        elements.append(_square(x, y, _HEAT_CELL, _HEAT_CELL, colours[row, column], f"<title>{text(words)}</title>"))
+    x = left + columns * _HEAT_CELL + 18
+    for step, colour in enumerate(colours_of(np.linspace(1, 0, 25))):
+        elements.append(_square(x, top + 4 * step, 14, 4.2, colour))
+    elements.append(
+        f'<text class="tick" x="{x + 20:.1f}" y="{top + 10:.1f}">{high:.2g}</text>'
+        f'<text class="tick" x="{x + 20:.1f}" y="{top + 100:.1f}">0</text>'
+    )
+    words = f"{title}: {rows} x {columns} cells from 0 to {high:.2g}"
+    height = top + max(rows * _HEAT_CELL, 104) + 4
+    return Chart(title, words, x + 24 + text_width(f"{high:.2g}"), height, tuple(elements), wide=True)
+
+
+def _square(x: float, y: float, width: float, height: float, colour: Array, inner: str = "") -> str:
+    red, green, blue = (int(value) for value in colour)
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+        f'style="fill:rgb({red},{green},{blue})">{inner}</rect>'
+    )
+
+
+def _numbered_cells(
+    counts: Array, shares: Array, strength: Array, classes: Sequence[str], normalised: bool, *frame: float
+) -> list[str]:
+    """A cell for every number that is not zero, with the number in it; the frame is (side, left, top)."""
+    cell, left, top = frame
+    elements = []
+    for row, column in np.argwhere(counts > 0):
+        opacity = _opacity(float(strength[row, column]))
+        x, y = left + column * cell, top + row * cell
+        value = f"{100 * shares[row, column]:.0f}" if normalised else short_count(int(counts[row, column]))
+        size = 12.0 if cell > 30 else 10.5
+        size = min(size, (cell - 3) / (0.62 * len(value)))
+        ink = ' style="fill:var(--paper)"' if opacity > 0.72 else ""
+        answer = "right" if row == column else f"taken for {classes[column]}"
+        words = (
+            f"{classes[row]}, {answer}: {int(counts[row, column]):,} of {int(counts[row].sum()):,} "
+            f"({percent(float(shares[row, column]))})"
+        )
+        elements.append(
+            f'<g><title>{text(words)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" '
+            f'height="{cell - 1:.1f}" style="fill:var(--{"blue" if row == column else "ruby"});'
+            f'fill-opacity:{opacity:.2f}"/><text text-anchor="middle" font-size="{size:.1f}" '
+            f'x="{x + cell / 2 - 0.5:.1f}" y="{y + cell / 2 + 0.35 * size:.1f}"'
+            f"{ink}>{value}</text></g>"
+        )
+    return elements
+
+
+def _small_cells(strength: Array, cell: float, left: float, top: float) -> list[str]:
+    """Many cells in few strokes: one path for each shade, so that 200 classes stay a small file."""
+    shades: dict[tuple[str, int], list[str]] = {}
+    side = f"{cell:.2f}"
+    for row, column in np.argwhere(strength > 0):
+        shade = round(8 * _opacity(float(strength[row, column])))
+        colour = "blue" if row == column else "ruby"
+        shades.setdefault((colour, max(shade, 1)), []).append(
+            f"M{left + column * cell:.1f} {top + row * cell:.1f}h{side}v{side}h-{side}z"
+        )
+    return [
+        f'<path d="{"".join(squares)}" style="fill:var(--{colour});fill-opacity:{shade / 8:.2f}"/>'
+        for (colour, shade), squares in sorted(shades.items())
+    ]
+
+
+def _opacity(strength: float) -> float:
+    """Few errors among many right answers must be seen too: the square root lifts them."""
+    return 0.1 + 0.9 * math.sqrt(min(max(strength, 0.0), 1.0))
