@@ -25,7 +25,7 @@ PACKAGE = ROOT / "src" / "vitrail"
 
 PART_OF = {"checks": "errors", "threads": "checkpoint"}  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
-LIGHT_EXTRAS = {"av", "onnxruntime", "openvino"}  # what those rooms may import too, inside functions
+LIGHT_EXTRAS = {"av", "onnxruntime", "openvino", "resvg_py"}  # what those rooms may import too, inside functions
 RUNS_TORCH = "vitrail.inference.torch_program"  # what runs NAME.pt2: nothing but torch can, inside functions too
 
 PUBLIC = [
@@ -235,6 +235,13 @@ def test_the_face_imports_lazily() -> None:
 
 def test_light_rooms_import_numpy_and_pillow_only() -> None:
     assert heavy_imports(PACKAGE) == []
+
+
+def test_charts_are_drawn_by_one_kit() -> None:
+    tops = {each.name.split(".")[0] for module in modules(PACKAGE) for each in module.imports}
+    assert "matplotlib" not in tops
+    drawers = [module.name for module in modules(PACKAGE) if any(each.name == "resvg_py" for each in module.imports)]
+    assert drawers == ["vitrail.reporting.svg"]
 
 
 def test_the_network_touches_no_disk_environment_or_log() -> None:

@@ -16,8 +16,11 @@ from torch.nn import functional as F
 import vitrail
 from insight.small import POOLS, build
 from vitrail.errors import InputError
+from vitrail.images.model_info import ModelInfo
+from vitrail.inference import RuntimeBase
 from vitrail.insight import METHODS, Likeness, Versus, explain, explain_pixels
 from vitrail.insight.explainer import _pieces
+from vitrail.insight.occlusion import Array
 from vitrail.network import ViT, ViTConfig
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -126,17 +129,19 @@ def test_other_mistakes_are_named(image: Image.Image, pixels: Tensor) -> None:
         found.overlay()
 
 
-class Exported:
+class Exported(RuntimeBase):
     """A runtime that gives answers alone, as an exported file does."""
 
     def __init__(self, inside: vitrail.Checkpoint) -> None:
+        self.about = ModelInfo(inside.preprocess, inside.classes, inside.task, inside.temperature)
         self.inside = inside
-        for name in ("preprocess", "classes", "task", "temperature", "thresholds", "reject", "run"):
-            setattr(self, name, getattr(inside, name))
+
+    def run(self, pixels: Array) -> tuple[Array, Array]:
+        return self.inside.run(pixels)
 
 
 def test_an_exported_model_is_asked_by_occlusion_alone(image: Image.Image) -> None:
-    exported: Any = Exported(checkpoint(build()))
+    exported = Exported(checkpoint(build()))
     for method in METHODS:
         if method != "occlusion":
             with pytest.raises(
