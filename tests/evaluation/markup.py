@@ -12,7 +12,7 @@ KNOWN = {
     *("html", "head", "title", "style", "body", "header", "main", "footer", "nav", "section", "div", "span", "small"),
     *("h1", "h2", "h3", "p", "b", "i", "ul", "li", "a", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr"),
     *("th", "td", "figure", "figcaption", "details", "summary", "pre", "code", "label"),
-    *("svg", "g", "path", "rect", "circle", "polygon", "text", "defs", "pattern"),
+    *("svg", "g", "path", "rect", "circle", "polygon", "text", "image", "defs", "pattern"),
 }
 
 
@@ -76,6 +76,8 @@ def read(html: str) -> Page:
         for name, value in attributes.items():
             assert not name.startswith("on"), f"{tag} has {name}={value}"
             assert "url(" not in value.replace("url(#panes)", ""), f"{tag} fetches {value}"
+        if tag == "image":
+            assert SOURCE.fullmatch(attributes.pop("href")), "an image of a chart from elsewhere"
         assert attributes.get("href", "#").startswith("#"), f"a link leads out: {attributes}"
         assert "src" not in attributes or SOURCE.fullmatch(attributes["src"]), "an image from elsewhere"
         assert tag != "img" or attributes.get("alt"), "an image without words"
