@@ -28,10 +28,10 @@ from vitrail.errors import InputError
 from vitrail.evaluation import data_for
 from vitrail.packed.onednn_kernels import has_bf16_units
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
 from vitrail.quantisation.accuracy_budget import Judge, deal
-from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, pixels_of, within_budget
+from vitrail.quantisation.range_calibration import calibrate
 from vitrail.quantisation.smooth_quant import smooth
 from vitrail.shipping.optimizer import Merging, doubting, merged_most
 
@@ -56,7 +56,7 @@ def main() -> None:
     runtimes: dict[str, Packed] = {}
     for each in dict.fromkeys(found):
         name = str(each) or "all tokens"
-        runtimes[f"{name}, {precision}"] = Packed(each.of(checkpoint), Plan(precision, clear=each.clear))
+        runtimes[f"{name}, {precision}"] = Packed(each.of(checkpoint), QuantPlan(precision, clear=each.clear))
         even = replace(each.of(checkpoint), model=smooth(each.of(checkpoint).model, batches))
         ranges = calibrate(even.model, batches)
         with suppress(InputError):  # no int8 within the budget

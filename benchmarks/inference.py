@@ -47,8 +47,8 @@ from vitrail.insight.cost import estimate  # noqa: E402
 from vitrail.network.vit import with_merging  # noqa: E402
 from vitrail.packed.onednn_kernels import has_bf16_units  # noqa: E402
 from vitrail.packed.packed_runtime import Packed  # noqa: E402
-from vitrail.packed.packing import Plan  # noqa: E402
-from vitrail.quantisation.calibration import calibrate  # noqa: E402
+from vitrail.packed.packing import QuantPlan  # noqa: E402
+from vitrail.quantisation.range_calibration import calibrate  # noqa: E402
 from vitrail.shipping.peak_flops import products, rates  # noqa: E402
 
 Call = Callable[[], Any]
@@ -112,9 +112,9 @@ def candidates(
     pixels = torch.randn(batch, 3, 224, 224, generator=generator)
     array = pixels.numpy()
     ranges = calibrate(ours, [pixels[:4]])
-    packed = {"packed fp32": Plan(), "packed int8": Plan("bf16" if has_bf16_units() else "fp32", ranges)}
+    packed = {"packed fp32": QuantPlan(), "packed int8": QuantPlan("bf16" if has_bf16_units() else "fp32", ranges)}
     if bf16:
-        packed["packed bf16"] = Plan("bf16")
+        packed["packed bf16"] = QuantPlan("bf16")
     runtimes = {name: Packed(checkpoint, plan) for name, plan in packed.items()}
     peer = peer_files(theirs, folder)
     calls: dict[str, Call] = {
@@ -145,7 +145,7 @@ def candidates(
     for count in merge:
         merging = replace(checkpoint, model=with_merging(ours, count))
         ranges = calibrate(merging.model, [pixels[:4]])
-        tokens = Packed(merging, Plan("bf16" if has_bf16_units() else "fp32", ranges))
+        tokens = Packed(merging, QuantPlan("bf16" if has_bf16_units() else "fp32", ranges))
         calls[f"packed int8, {count} merged"] = lambda runtime=tokens: runtime.run(array)[0]
         try:
             export(merging, folder / f"merging{count}.xml", int8=ranges, bf16=bf16)

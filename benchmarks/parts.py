@@ -25,8 +25,8 @@ from vitrail.packed.onednn_kernels import has_bf16_units, quantise
 from vitrail.packed.packed_attention import gather
 from vitrail.packed.packed_layers import ByteLinear, PackedLinear, PackedMlp
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
-from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.range_calibration import calibrate
 
 PARTS = ("norm", "rounding", "qkv", "attention", "out", "up, GELU", "down", "between")
 TIMES = {"norm": 2, "rounding": 3}  # in a block: after each norm, and before `out`
@@ -80,9 +80,9 @@ def main() -> None:
         torch.manual_seed(0)
         checkpoint = vitrail.Checkpoint(vitrail.create(SIZES[size][0]).eval(), vitrail.Preprocess(size=224))
         ranges = calibrate(checkpoint.model, [torch.randn(4, 3, 224, 224)])
-        plans = {"fp32": Plan(), "int8": Plan("bf16" if has_bf16_units() else "fp32", ranges)}
+        plans = {"fp32": QuantPlan(), "int8": QuantPlan("bf16" if has_bf16_units() else "fp32", ranges)}
         if has_bf16_units():
-            plans["bf16"] = Plan("bf16")
+            plans["bf16"] = QuantPlan("bf16")
         for name, plan in sorted(plans.items(), key=lambda each: each[0] == "int8"):
             with torch.inference_mode():
                 took = interleave(parts_of(Packed(checkpoint, plan), given.batch), given.rounds)

@@ -123,9 +123,9 @@ def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> 
 
 def packed_bf16(checkpoint: Any) -> Any:
     from vitrail.packed.packed_runtime import Packed
-    from vitrail.packed.packing import Plan
+    from vitrail.quantisation.quant_plan import QuantPlan
 
-    return Packed(checkpoint, Plan("bf16"))
+    return Packed(checkpoint, QuantPlan("bf16"))
 
 
 KEPT = 12  # layers that are not int8: those of ViT-Ti/16 that move its answers most
@@ -140,8 +140,8 @@ def int8_file(weights: str, path: Path) -> str:
     import vitrail
     from vitrail.packed.packed_file import save_packed
     from vitrail.packed.packed_runtime import Packed
-    from vitrail.packed.packing import Plan
-    from vitrail.quantisation.calibration import calibrate, sensitivity
+    from vitrail.quantisation.quant_plan import QuantPlan
+    from vitrail.quantisation.range_calibration import calibrate, sensitivity
     from vitrail.quantisation.smooth_quant import smooth
 
     checkpoint = vitrail.load(weights)
@@ -150,7 +150,7 @@ def int8_file(weights: str, path: Path) -> str:
     ranges = calibrate(even.model, pixels.split(32))
     for harmful in sensitivity(even.model, ranges, pixels[::4])[:KEPT]:
         del ranges[harmful.name]
-    save_packed(Packed(even, Plan("bf16", ranges, UNCLEAR, "fp32")), even, path)
+    save_packed(Packed(even, QuantPlan("bf16", ranges, UNCLEAR, "fp32")), even, path)
     return str(path)
 
 

@@ -20,9 +20,10 @@ from vitrail.evaluation import Score
 from vitrail.exporters import exporter as exporting
 from vitrail.inference import Exported, open_exported
 from vitrail.inference.exported import SUFFIXES
-from vitrail.quantisation.accuracy_budget import Judge, Judged
-from vitrail.quantisation.calibration import Sensitive
-from vitrail.quantisation.quantiser import Measured
+from vitrail.packed import Packed, save_packed
+from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
+from vitrail.quantisation.quantiser import RuntimeMeasurement
+from vitrail.quantisation.range_calibration import Sensitivity
 
 __all__ = ["operators_read_once"]  # a fixture
 
@@ -88,9 +89,7 @@ def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:
 
 
 def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> None:
-    vitrail.packed.packed_file.save_packed(
-        vitrail.packed.packed_runtime.Packed(made := small.checkpoint()), made, folder / "fast.safetensors"
-    )
+    save_packed(Packed(made := small.checkpoint()), made, folder / "fast.safetensors")
     for name, how in (("none.onnx", "exported"), ("fast.safetensors", "packed")):
         for words in (("--set", "heads=4"), ("--leave-out", "head"), ("--runtime", "eager")):
             said = vit.mistake("predict", folder / name, folder / "a.png", *words)
@@ -157,7 +156,7 @@ def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "small.onnx").write_text("older")
-    bad = Judged(Score(0.5, 0.4, 0.6), Score(45.0, 40.0, 50.0), 0.5, 48)
+    bad = BudgetResult(Score(0.5, 0.4, 0.6), Score(45.0, 40.0, 50.0), 0.5, 48)
     true = Judge.__call__
     monkeypatch.setattr(Judge, "__call__", lambda self, each: bad if isinstance(each, Exported) else true(self, each))
     with pytest.raises(
@@ -190,13 +189,13 @@ def test_export_packed_and_bf16(place: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_was_lost_is_told_before_beside_after(capsys: pytest.CaptureFixture[str]) -> None:
     """By fixed numbers; which layers stay is said where some are int8."""
     before, after = (
-        Measured(Judged(Score(right, right - 0.1, 1.0), Score(lost, -1.0, 9.0), same, 48), took, size)
+        RuntimeMeasurement(BudgetResult(Score(right, right - 0.1, 1.0), Score(lost, -1.0, 9.0), same, 48), took, size)
         for right, lost, same, took, size in ((0.9, 0.0, 1.0, 8.0, 4_000_000), (0.85, 5.0, 0.96, 2.0, 1_000_000))
     )
     plan = SimpleNamespace(int8={"a": (0, 1), "b": (0, 1)})
-    made = SimpleNamespace(before=before, after=after, by="packed", speed=4.0, words="48 judged it")
-    made.kept, made.runtime = [Sensitive("head", 0.5)], SimpleNamespace(plan=plan)
-    export._show(made)  # type: ignore[arg-type]
+    quantised = SimpleNamespace(plan=plan, kept=[Sensitivity("head", 0.5)], words="48 judged it")
+    proof = SimpleNamespace(quantised=quantised, before=before, after=after, runtime="packed", speed=4.0)
+    export._show(proof)  # type: ignore[arg-type]
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:]] == [
         "accuracy, % 90.00 (80.00 to 100.00) 85.00 (75.00 to 100.00)",
         "points lost +5.00 (-1.00 to +9.00)",

@@ -35,7 +35,7 @@ from vitrail.insight import cost as cost_module
 from vitrail.insight.image_tour import Tour
 from vitrail.insight.model_figures import Portrait
 from vitrail.network import ViT, ViTConfig, presets
-from vitrail.packed.packing import Plan
+from vitrail.quantisation.quant_plan import QuantPlan, Range
 from vitrail.shipping import runtimes
 from vitrail.shipping.benchmark import Bench
 from vitrail.training.dry_run import Trial
@@ -566,23 +566,23 @@ class Stage:
             self.seen["judged"] = f"its own answers on {', '.join(each.name for each in images)}"
             return self.data
 
-        def quantise(loaded: Any, data: Any, *, precision: str, max_drop: float, tell: Any) -> Any:
+        def quantise(loaded: Any, data: Any, *, precision: str, max_drop: float, log: Any) -> Any:
             self.seen |= {"precision": precision, "max_drop": max_drop}
-            plan = Plan("bf16") if precision == "bf16" else Plan("fp32", {"head": (0.0, 1.0)})
-            return SimpleNamespace(checkpoint=loaded, runtime=SimpleNamespace(plan=plan), rest=plan.precision)
+            plan = QuantPlan("bf16") if precision == "bf16" else QuantPlan("fp32", {"head": Range(0.0, 1.0)})
+            return SimpleNamespace(checkpoint=loaded, plan=plan)
 
         def export(loaded: Any, out: Path, *, measure: Any, int8: Any, **options: Any) -> ExportReport:
             self.seen |= {"made": str(out), "measured": measure is not None, "int8": int8 or None, **options}
             return ExportReport(str(out), "onnx", 1, {}, (), (Check(1, 16, 16, 0.0),), None, 1.0)
 
-        def optimize(loaded: Any, data: Any, out: Path, *, tell: Any, **options: Any) -> Any:
+        def optimize(loaded: Any, data: Any, out: Path, *, log: Any, **options: Any) -> Any:
             self.seen |= {"out": out, **options}
             judged = SimpleNamespace(drop=HALF, agreement=1.0, images=1)
             best = SimpleNamespace(way="eager", batch=1, threads=1, rate=1.0, judged=judged, within=True)
             about = {"best": best, "eager": best, "tried": (best,), "reported": judged, "speed": 1.0, "words": "all"}
             return SimpleNamespace(out=out, to_dict=dict, **about)
 
-        def bench(loaded: Any, *, tell: Any, **options: Any) -> Bench:
+        def bench(loaded: Any, *, log: Any, **options: Any) -> Bench:
             self.seen |= options
             return Bench((), {}, 1, ())
 

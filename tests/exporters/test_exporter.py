@@ -28,7 +28,7 @@ from vitrail.images import Preprocess
 from vitrail.inference import torch_file
 from vitrail.inference.exported import Exported, multiplies_bf16, open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
-from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.range_calibration import calibrate
 
 # Several parts in each, so that all are covered by few exports.
 DINO = Positions(resample=Resample("bicubic", antialias=False, offset=0.1))

@@ -17,10 +17,11 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx as to_onnx
 from vitrail.exporters.exporter import Prepared, _rounding, prepare, trace
-from vitrail.exporters.qdq import layers_of, quantised, whole_weight
+from vitrail.exporters.qdq import int8_weight, layers_of, quantised
 from vitrail.exporters.verification import ROUNDED, Case, Run, compare
 from vitrail.inference.exported import open_exported
-from vitrail.quantisation.fake_quant import rounded
+from vitrail.quantisation.fake_quant import fake_quantise
+from vitrail.quantisation.quant_plan import QuantPlan
 
 CHANGES: dict[str, Any] = {"width": 64, "mlp_width": 256, "depth": 2, "heads": 2}
 
@@ -128,7 +129,7 @@ def test_some_layers_alone(source: Checkpoint, model: Any) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_every_channel_of_a_weight_has_its_own_scale(axis: int) -> None:
     weight = np.array([[0.5, -1.0, 0.25], [0.0, 0.0, 0.0], [100.0, 254.0, -127.0]], np.float32)  # (out, in)
-    whole, scales = whole_weight(weight if axis == 0 else weight.T, axis)
+    whole, scales = int8_weight(weight if axis == 0 else weight.T, axis)
     np.testing.assert_allclose(scales, [1 / 127, 1.0, 2.0], rtol=1e-6)
     assert (whole if axis == 0 else whole.T).tolist() == [[64, -127, 32], [0, 0, 0], [50, 127, -64]]
     assert whole.dtype == np.int8
@@ -139,7 +140,7 @@ def test_the_network_to_compare_with_rounds_inputs_and_weights(symmetric: bool, 
     pixels = torch.randn(4, 3, 32, 32)
     ranges = ranges_of(source, pixels)
     with torch.no_grad():
-        found = rounded(source.model, ranges, symmetric)(pixels)
+        found = fake_quantise(source.model, QuantPlan("fp32", ranges), symmetric)(pixels)
     torch.testing.assert_close(found, by_hand(ranges, pixels, symmetric), rtol=0, atol=1e-5 * float(found.abs().max()))
     assert isinstance(source.model.get_submodule("encoder.blocks.0.mlp.up"), nn.Linear)  # left as it was
 

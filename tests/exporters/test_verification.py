@@ -26,7 +26,7 @@ from vitrail.packed import packed_file as artefact
 from vitrail.packed import packed_runtime as packed
 from vitrail.packed.packed_file import open_packed, save_packed
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
+from vitrail.quantisation.quant_plan import QuantPlan
 
 Drift = Callable[[int, np.ndarray[Any, Any]], float]  # the output's number, and its values -> how far off it is
 RANGES = {"encoder.blocks.0.attention.qkv": (-3.0, 3.0)}  # rounding there moves answers by less than 0.01
@@ -203,7 +203,7 @@ def test_a_packed_network_may_be_so_far_from_eager_and_no_further(
     right = packed.proof
 
     def off(share: float) -> None:
-        def proof(runtime: Packed, model: Any) -> torch.Tensor:
+        def proof(runtime: Packed) -> torch.Tensor:
             kind = torch.bfloat16 if half else torch.float32
             exact = torch.cat([made.model(each.to(kind)).float() for each in packed._noise(runtime)])
             return exact + share * exact.abs().max()
@@ -213,11 +213,11 @@ def test_a_packed_network_may_be_so_far_from_eager_and_no_further(
     with torch.inference_mode():
         off(1.1 * most)
         with pytest.raises(VitrailError, match=f"differs from the eager one by .*, expected at most {most:g}:"):
-            Packed(made, Plan(precision))
+            Packed(made, QuantPlan(precision))
         off(0.9 * most)
-        assert Packed(made, Plan(precision)).difference == pytest.approx(0.9 * most, rel=0.02)
+        assert Packed(made, QuantPlan(precision)).difference == pytest.approx(0.9 * most, rel=0.02)
     monkeypatch.setattr(packed, "proof", right)
-    assert (Packed(made, Plan(precision)).difference or 0.0) < most
+    assert (Packed(made, QuantPlan(precision)).difference or 0.0) < most
 
 
 @pytest.mark.parametrize("changes, most", [({}, 0.05), ({"merge_per_block": 2}, 0.3)])
@@ -229,8 +229,8 @@ def test_a_packed_file_may_answer_so_far_from_what_it_did_and_no_further(
     right = packed.proof
     for share, taken in ((0.9, True), (1.1, False)):
 
-        def proof(runtime: Packed, model: Any = None, share: float = share) -> torch.Tensor:
-            exact = right(runtime, model)
+        def proof(runtime: Packed, share: float = share) -> torch.Tensor:
+            exact = right(runtime)
             return exact + share * most * exact.abs().max()
 
         monkeypatch.setattr(artefact, "proof", proof)

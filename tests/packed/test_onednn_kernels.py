@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitrail.packed import onednn_kernels as kernels
-from vitrail.packed.onednn_kernels import Probe
+from vitrail.packed.onednn_kernels import KernelProbe
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def test_a_busy_machine_makes_no_kernel_slow(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def changed(change: Callable[..., Any]) -> Callable[..., Any]:
-    """linear_bytes, with what it gives changed where that is asked for."""
-    true = kernels.linear_bytes
+    """int8_linear, with what it gives changed where that is asked for."""
+    true = kernels.int8_linear
 
     def other(*given: Any) -> Any:
-        activation, out, kind = (*given[6:], *("", None, torch.float32)[len(given) - 6 :])
+        activation, out, kind = (*given[2:], *("", None, torch.float32)[len(given) - 2 :])
         return change(true(*given), activation, out, kind)
 
     return other
@@ -67,7 +67,7 @@ def test_wrong_numbers_out_of_int8_are_found_out(
     change: Callable[..., Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_seconds", lambda call: 1.0)
-    monkeypatch.setattr(kernels, "linear_bytes", changed(change))
+    monkeypatch.setattr(kernels, "int8_linear", changed(change))
     found = kernels.probe("int8")
     assert found.works == (not why)
     assert why in found.why
@@ -75,14 +75,14 @@ def test_wrong_numbers_out_of_int8_are_found_out(
 
 @pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("precision, name, works", [("fp32", 2e-4, False), ("bf16", 0.01, True), ("bf16", 0.2, False)])
-def test_a_sum_onto_tokens_is_probed_too(
+def test_a_sum_with_the_residual_is_probed_too(
     precision: str, name: float, works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = kernels.linear_onto
-    monkeypatch.setattr(kernels, "linear_onto", lambda *given: true(*given) * (1 + name))
+    true = kernels.linear_residual
+    monkeypatch.setattr(kernels, "linear_residual", lambda *given: true(*given) * (1 + name))
     assert kernels.probe(precision).works == works
 
 
 def test_without_onednn_nothing_works(monkeypatch: pytest.MonkeyPatch, unprobed: None) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert kernels.probe("fp32") == Probe(False, "this torch has no oneDNN")
+    assert kernels.probe("fp32") == KernelProbe(False, "this torch has no oneDNN")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from shipping.packs import VARIANTS, attending, checkpoint
-from vitrail.packed import packed_attention as gathering
-from vitrail.packed.packed_attention import gather, suits
+from vitrail.packed import packed_attention
+from vitrail.packed.packed_attention import PackedAttention, attention_by_products, prefers_products
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
-from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.range_calibration import calibrate
 
 
 def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -33,17 +33,21 @@ def test_pieces_give_what_the_formula_gives(
     kind: torch.dtype, within: float, biased: bool, most: int, heads: int, queries: int, monkeypatch: Any
 ) -> None:
     seen: list[tuple[int, ...]] = []
-    piece = gathering._chances
-    monkeypatch.setattr(gathering, "_chances", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1])
-    monkeypatch.setattr(gathering, "gather_flat", partial(gathering.gather_flat, most=most, least=4))
+    piece = packed_attention._attention_weights
+    monkeypatch.setattr(
+        packed_attention, "_attention_weights", lambda q, *rest: (seen.append(tuple(q.shape)), piece(q, *rest))[1]
+    )
+    monkeypatch.setattr(packed_attention, "attention_by_products", partial(attention_by_products, most=most, least=4))
     attending(monkeypatch, "products")
-    monkeypatch.setattr(gathering, "suits", lambda kind: True)
+    monkeypatch.setattr(packed_attention, "prefers_products", lambda kind: True)
     # Views into one table, as a qkv layer gives them.
     q, k, v = torch.randn(4, 29, 3, 3, 16).to(kind).permute(2, 0, 3, 1, 4).unbind(0)
     for bias in (torch.randn(4, 1, 1, 29), torch.randn(4, 3, 29, 29)) if biased else (None,):
         seen.clear()
         bias = None if bias is None else bias.to(kind)
-        torch.testing.assert_close(gather(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within)
+        torch.testing.assert_close(
+            PackedAttention()(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within
+        )
         assert max(each[0] for each in seen) == heads
         assert max(each[1] for each in seen) == queries
         assert all(np.prod(each[:2]) * 29 <= most for each in seen)  # no more scores than that, ever
@@ -52,29 +56,29 @@ def test_pieces_give_what_the_formula_gives(
 
 def test_queries_may_come_scaled() -> None:
     q, k, v = torch.randn(3, 4, 29, 16).bfloat16().unbind(0)
-    assert torch.equal(gathering.gather_flat(q / 4, k, v, None, True), gathering.gather_flat(q, k, v))
+    assert torch.equal(attention_by_products(q / 4, k, v, None, True), attention_by_products(q, k, v))
 
 
 def test_scaled_queries_with_a_bias_are_scaled_once() -> None:
     q, k, v = torch.randn(3, 4, 29, 16).unbind(0)
     bias = torch.randn(4, 29, 29)
-    found = gathering.gather_flat(q / 4, k, v, bias, True)
-    torch.testing.assert_close(found, gathering.gather_flat(q, k, v, bias), rtol=0, atol=1e-6)
-    assert not torch.allclose(found, gathering.gather_flat(q / 4, k, v, bias), atol=0.01)
+    found = attention_by_products(q / 4, k, v, bias, True)
+    torch.testing.assert_close(found, attention_by_products(q, k, v, bias), rtol=0, atol=1e-6)
+    assert not torch.allclose(found, attention_by_products(q / 4, k, v, bias), atol=0.01)
 
 
 def test_one_query_gathers_from_all() -> None:
     q, k, v = torch.randn(3, 2, 3, 40, 16).bfloat16().unbind(0)
-    found = gather(q[:, :, :1], k, v)
+    found = PackedAttention()(q[:, :, :1], k, v)
     torch.testing.assert_close(found.double(), formula(q, k, v, None)[:, :, :1], rtol=0, atol=0.02)
 
 
 def test_only_where_bf16_has_units_and_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for units, tiles in ((True, False), (True, True), (False, False)):
-        monkeypatch.setattr(gathering, "has_bf16_units", lambda units=units: units)
-        monkeypatch.setattr(gathering, "has_tiles", lambda tiles=tiles: tiles)
-        assert suits(torch.bfloat16) == (units and not tiles)
-        assert not suits(torch.float32)
+        monkeypatch.setattr(packed_attention, "has_bf16_units", lambda units=units: units)
+        monkeypatch.setattr(packed_attention, "has_tiles", lambda tiles=tiles: tiles)
+        assert prefers_products(torch.bfloat16) == (units and not tiles)
+        assert not prefers_products(torch.float32)
 
 
 @pytest.mark.parametrize("int8", [False, True])
@@ -88,7 +92,7 @@ def test_networks_of_every_kind_answer_the_same_by_it(name: str, int8: bool, mon
     answers = {}
     for way in ("torch", "products", "kernels"):
         attending(monkeypatch, way)
-        runtime = Packed(made, Plan("bf16", ranges))
+        runtime = Packed(made, QuantPlan("bf16", ranges))
         answers[way] = runtime.run(pixels)[0]
     assert answers["kernels"].dtype == np.float32
     for found in answers.values():  # as far as bf16 may be from eager
@@ -103,7 +107,7 @@ def test_int8_with_bf16_around_it_is_as_exact_as_with_fp32(name: str) -> None:
     exact = made.run(pixels)[0]
     ranges = calibrate(made.model, [torch.from_numpy(pixels)])
     apart = {
-        rest: float(np.abs(Packed(made, Plan(rest, ranges)).run(pixels)[0] - exact).mean() / np.abs(exact).max())
+        rest: float(np.abs(Packed(made, QuantPlan(rest, ranges)).run(pixels)[0] - exact).mean() / np.abs(exact).max())
         for rest in ("bf16", "fp32")
     }
     assert apart["bf16"] < 1.5 * apart["fp32"] + 0.002

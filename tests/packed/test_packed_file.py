@@ -13,13 +13,12 @@ import vitrail
 from shipping.packs import VARIANTS, checkpoint
 from vitrail.checkpoint.safetensors_io import lay_out, read_all, read_safetensors, write_safetensors
 from vitrail.errors import CheckpointError, InputError
-from vitrail.packed import packed_file as artefact
-from vitrail.packed import packed_runtime as packed
-from vitrail.packed.onednn_kernels import Probe
+from vitrail.packed import packed_file, packed_runtime
+from vitrail.packed.onednn_kernels import KernelProbe
 from vitrail.packed.packed_file import KEY, is_packed, measurements_of, open_packed, save_packed
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
-from vitrail.quantisation.calibration import calibrate
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.range_calibration import calibrate
 
 PIXELS = np.random.default_rng(3).standard_normal((2, 3, 32, 32), np.float32)
 
@@ -28,7 +27,7 @@ def made_of(name: str, plan: str) -> tuple[Packed, vitrail.Checkpoint]:
     made = checkpoint(width=64, mlp_width=256, **VARIANTS[name])
     ranges = calibrate(made.model, [torch.from_numpy(PIXELS)]) if "int8" in plan else {}
     ranges.pop("encoder.blocks.1.mlp.down", None)
-    return Packed(made, Plan("bf16" if "bf16" in plan else "fp32", ranges)), made
+    return Packed(made, QuantPlan("bf16" if "bf16" in plan else "fp32", ranges)), made
 
 
 @pytest.mark.parametrize("plan", ["fp32", "bf16", "int8", "int8+bf16"])
@@ -60,15 +59,15 @@ def rewritten(path: Path, change: str, tmp_path: Path) -> Path:
         tensors["encoder.blocks.0.mlp.up.weight"][3, 3] += 1
     elif change == "class":
         description["about"]["classes"][0] = "other"
-    elif change == "format":
-        description["format"] = 5
+    elif change in ("newer", "older"):
+        description["format"] = {"newer": 6, "older": 4}[change]
     elif change == "range":  # signed anew, so that only the proof can tell
         description["plan"]["int8"]["encoder.blocks.0.mlp.up"] = [-0.001, 0.001]
     elif change == "missing":
         del tensors["encoder.blocks.0.norm1.weight"]
     if change in ("range", "missing"):
         del description["hash"]
-        description["hash"] = artefact.content_hash(description, tensors)
+        description["hash"] = packed_file.content_hash(description, tensors)
     layout = lay_out(tensors, {KEY: json.dumps(description)})
     out = tmp_path / f"{change}.safetensors"
     with open(out, "wb") as file:
@@ -81,7 +80,8 @@ def rewritten(path: Path, change: str, tmp_path: Path) -> Path:
     [
         ("weight", "is damaged: its content hash"),
         ("class", "is damaged: its content hash"),
-        ("format", "of format 1 to 4, got 5: use a newer Vitrail"),
+        ("newer", "of format 5, got 6: use a newer Vitrail"),
+        ("older", "of format 5, got 4: make it again from its checkpoint"),
         ("range", "it answers otherwise than when it was written"),
         ("missing", "encoder.blocks.0.norm1.weight: expected a tensor of shape"),
     ],
@@ -97,7 +97,7 @@ def test_a_changed_file_is_refused(change: str, words: str, tmp_path: Path) -> N
 def test_an_int8_network_may_be_half_as_far_from_itself_as_int8_moves_it(moved: float, within: float) -> None:
     """Sums in another order end in other bytes here and there, and the more of them, the more int8 does."""
     floats = torch.tensor([[1.0, -0.5]])
-    assert artefact._within({"proof.logits": floats + moved, "proof.floats": floats}) == pytest.approx(within)
+    assert packed_file._within({"proof.logits": floats + moved, "proof.floats": floats}) == pytest.approx(within)
 
 
 def test_a_machine_without_int8_opens_it_in_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_machine_without_int8_opens_it_in_floats(tmp_path: Path, monkeypatch: 
     save_packed(runtime, base, tmp_path / "packed.safetensors")
     expected, _ = runtime.run(PIXELS)
     for working, precision in (("fp32", "fp32"), ("", "eager")):
-        monkeypatch.setattr(packed, "probe", lambda name, working=working: Probe(name == working, "gone"))
+        monkeypatch.setattr(packed_runtime, "probe", lambda name, working=working: KernelProbe(name == working, "gone"))
         again = open_packed(tmp_path / "packed.safetensors")
         assert again.precision == precision
         assert "int8 is not available (gone)" in again.notes[0]
@@ -125,7 +125,9 @@ def test_mistakes_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         save_packed(runtime, base, tmp_path / "mine.safetensors")
     assert (tmp_path / "mine.safetensors").read_bytes() == before
     (tmp_path / "mine.safetensors").unlink()
-    monkeypatch.setattr(artefact, "open_packed", lambda path: (_ for _ in ()).throw(CheckpointError("does not open")))
+    monkeypatch.setattr(
+        packed_file, "open_packed", lambda path: (_ for _ in ()).throw(CheckpointError("does not open"))
+    )
     with pytest.raises(CheckpointError, match="does not open"):
         save_packed(runtime, base, tmp_path / "packed.safetensors")
     assert list(tmp_path.iterdir()) == []

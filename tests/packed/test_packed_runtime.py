@@ -16,18 +16,19 @@ from shipping.packs import VARIANTS, attending, checkpoint, make_images, network
 from vitrail import Checkpoint, Preprocess
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network import ConvStem, Positions
-from vitrail.network.encoder import Block
 from vitrail.packed import onednn_kernels as kernels
-from vitrail.packed import packed_runtime as packed
-from vitrail.packed import packed_vit as encoder
+from vitrail.packed import packed_runtime, packed_vit
 from vitrail.packed import torchscript_program as program
-from vitrail.packed.onednn_kernels import Bytes, Probe, Scale
+from vitrail.packed.onednn_kernels import KernelProbe
 from vitrail.packed.packed_file import open_packed, save_packed
-from vitrail.packed.packed_layers import ByteLinear, PackedLinear
-from vitrail.packed.packed_runtime import Packed, weight_bytes
-from vitrail.packed.packing import Plan, pack, packable
-from vitrail.quantisation.calibration import calibrate, sensitivity
+from vitrail.packed.packed_layers import Int8Linear, PackedLinear
+from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packed_vit import PackedBlock
+from vitrail.packed.packing import Dtypes, pack
+from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.folding import fold
+from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
+from vitrail.quantisation.range_calibration import calibrate, rank_sensitivity
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -46,19 +47,19 @@ def test_packed_fp32_answers_as_eager_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["plain", "layer scale, no key bias", "rotary", "merging", "merging by tokens"])
 def test_packed_bf16_answers_as_a_bf16_network_does(name: str) -> None:
     made = checkpoint(**VARIANTS[name])
-    runtime = Packed(made, Plan("bf16"))
+    runtime = Packed(made, QuantPlan("bf16"))
     pixels = np.random.default_rng(1).standard_normal((2, 3, 32, 32), np.float32)
     logits, _ = runtime.run(pixels)
     exact, _ = made.run(pixels)
     assert logits.dtype == np.float32
     assert np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
     assert next(made.model.parameters()).dtype == torch.float32  # the one given stays as it was
-    assert weight_bytes(runtime.model) < 0.6 * weight_bytes(Packed(made).model)
+    assert runtime.weight_bytes < 0.6 * Packed(made).weight_bytes
 
 
 def test_what_comes_after_the_blocks_is_fp32() -> None:
     made = checkpoint(pool="map", cls_token=False)
-    runtime = Packed(made, Plan("bf16"))
+    runtime = Packed(made, QuantPlan("bf16"))
     assert {each.dtype for part in ("norm", "pool", "head") for each in getattr(runtime.model, part).parameters()} == {
         torch.float32
     }
@@ -70,23 +71,23 @@ def test_what_comes_after_the_blocks_is_fp32() -> None:
 def test_bf16_networks_that_merge_are_compared_loosely(monkeypatch: pytest.MonkeyPatch) -> None:
     """On random pixels rounding decides what merges: as far as that may move the answers, and no further."""
     both = [(checkpoint(), 0.1), (checkpoint(merge_per_block=2), 0.3)]
-    noise = packed._noise(Packed(both[0][0]))
+    noise = packed_runtime._noise(Packed(both[0][0]))
     for made, most in both:
         exact = torch.cat([made.model(each) for each in noise]).detach()
         for share in (0.9, 1.1):
             apart = exact + share * most * exact.abs().max()
-            monkeypatch.setattr(packed, "proof", lambda runtime, model, apart=apart: apart)
+            monkeypatch.setattr(packed_runtime, "proof", lambda runtime, apart=apart: apart)
             if share < 1:
-                assert Packed(made, Plan("bf16")).difference == pytest.approx(share * most, rel=0.01)
+                assert Packed(made, QuantPlan("bf16")).difference == pytest.approx(share * most, rel=0.01)
                 continue
             with pytest.raises(VitrailError, match=f"expected at most {most:g}"):
-                Packed(made, Plan("bf16"))
+                Packed(made, QuantPlan("bf16"))
 
 
 def test_the_network_given_is_left_alone() -> None:
     made = checkpoint(layer_scale=0.5)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    Packed(made, Plan("bf16"))
+    Packed(made, QuantPlan("bf16"))
     after = made.model.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -110,7 +111,7 @@ def test_bytes_go_in_without_normalising_first(name: str, order: str) -> None:
 def test_bytes_in_bf16_are_as_exact_as_pixels_in_bf16() -> None:
     """Rounded weights times the mean of the bytes would be a shift that all patches share; pixels have none."""
     made = checkpoint()
-    way, runtime = made.preprocess, Packed(made, Plan("bf16"))
+    way, runtime = made.preprocess, Packed(made, QuantPlan("bf16"))
     values = np.stack([way.to_uint8(each) for each in make_images(16)])
     pixels = torch.from_numpy(way.normalise(values))
     with torch.inference_mode():
@@ -186,25 +187,25 @@ ENDS = {
         *(("some int8+bf16", 64, "kernels"), ("some int8", 64, "torch")),
     ],
 )
-def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
+def test_the_compiled_forward_gives_what_the_usual_one_does(
     name: str, plain: bool, precision: str, width: int, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attending(monkeypatch, attention)
     made = checkpoint(width=width, **(VARIANTS | ENDS)[name])
-    int8 = dict.fromkeys(packable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
+    int8 = dict.fromkeys(quantisable(made.model), (-3.0, 3.0)) if "int8" in precision else {}
     if "some" in precision:  # queries of the second block come scaled, others not
         int8 = {name: ends for name, ends in int8.items() if name.startswith("encoder.blocks.1")}
-    plan = Plan("bf16" if "bf16" in precision else "fp32", int8)
+    plan = QuantPlan("bf16" if "bf16" in precision else "fp32", int8)
     model = Packed(made, plan).model
-    assert (model.short is not None) == plain
-    pixels = torch.randn(3, 3, 48, 32).to(plan.tokens)
+    assert (model.compiled is not None) == plain
+    pixels = torch.randn(3, 3, 48, 32).to(Dtypes.of(plan).tokens)
     seen: list[int] = []
     with torch.inference_mode():
-        short = model(pixels)
+        compiled = model(pixels)
         hook = model.encoder.blocks[1].attention.qkv.register_forward_hook(lambda *_: seen.append(1))
         usual = model(pixels)
     assert seen == [1]  # who listens at a layer hears it
-    assert torch.equal(short, usual)
+    assert torch.equal(compiled, usual)
     with torch.inference_mode():
         for ours, theirs in zip(Packed(made, plan).model.features(pixels), model.features(pixels), strict=True):
             assert (
@@ -216,7 +217,7 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
         assert torch.equal(model(pixels), usual)
         assert torch.equal(model(pixels[:1]), model(pixels[:1]))  # nothing of an image stays behind
         assert seen == []
-        hook = register_module_forward_hook(lambda each, *_: seen.append(2) if isinstance(each, Block) else None)
+        hook = register_module_forward_hook(lambda each, *_: seen.append(2) if isinstance(each, PackedBlock) else None)
         model(pixels)
     hook.remove()
     assert seen == [2, 2, 2]
@@ -224,28 +225,17 @@ def test_the_short_way_through_the_blocks_gives_what_the_usual_one_does(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_no_image_gives_no_answer(precision: str) -> None:
-    logits, embedding = Packed(checkpoint(), Plan(precision)).run(np.zeros((0, 3, 32, 32), np.float32))
+    logits, embedding = Packed(checkpoint(), QuantPlan(precision)).run(np.zeros((0, 3, 32, 32), np.float32))
     assert (logits.shape, embedding.shape) == ((0, 5), (0, 48))
 
 
 # ---- int8 --------------------------------------------------------------------------------------------------------
 
 
-def simulated(model: vitrail.ViT, ranges: dict[str, tuple[float, float]], pixels: torch.Tensor) -> torch.Tensor:
-    """The same arithmetic in floats: what each layer receives and its weight, rounded to bytes and back."""
-    model = fold(model).eval()
-
-    def rounded(x: torch.Tensor, scale: Scale) -> torch.Tensor:
-        return (((x / scale.step).round() + scale.zero).clamp(0, 255) - scale.zero) * scale.step
-
-    for name, ends in ranges.items():
-        layer = model.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        layer.weight = nn.Parameter(Bytes.of(layer.weight).floats())
-        scale = Scale.of_range(*ends)
-        layer.register_forward_pre_hook(lambda _, given, scale=scale: (rounded(given[0], scale),))
+def simulated(model: vitrail.ViT, ranges: dict[str, Range], pixels: torch.Tensor) -> torch.Tensor:
+    """The same arithmetic in floats."""
     with torch.inference_mode():
-        return model(pixels)
+        return fake_quantise(fold(model).eval(), QuantPlan("fp32", ranges))(pixels)
 
 
 @pytest.mark.parametrize(
@@ -255,10 +245,10 @@ def test_int8_is_the_arithmetic_it_claims_to_be(name: str) -> None:
     made = checkpoint(**VARIANTS[name])
     pixels = torch.randn(6, 3, 32, 32)
     ranges = calibrate(made.model, [pixels])
-    assert list(ranges) == packable(made.model)
-    runtime = Packed(made, Plan("fp32", ranges))
+    assert list(ranges) == quantisable(made.model)
+    runtime = Packed(made, QuantPlan("fp32", ranges))
     assert runtime.precision == "int8"
-    assert sum(isinstance(each, ByteLinear) for each in runtime.model.modules()) == 4 * made.model.config.depth
+    assert sum(isinstance(each, Int8Linear) for each in runtime.model.modules()) == 4 * made.model.config.depth
     found, _ = runtime.run(pixels.numpy())
     expected = simulated(made.model, ranges, pixels).numpy()
     eager, _ = made.run(pixels.numpy())
@@ -270,7 +260,7 @@ def test_int8_is_the_arithmetic_it_claims_to_be(name: str) -> None:
 def test_int8_takes_a_quarter_of_the_memory() -> None:
     made = checkpoint(width=96, mlp_width=384, depth=6)
     ranges = calibrate(made.model, [torch.randn(4, 3, 32, 32)])
-    small, large = (weight_bytes(Packed(made, each).model) for each in (Plan("fp32", ranges), Plan()))
+    small, large = (Packed(made, each).weight_bytes for each in (QuantPlan("fp32", ranges), QuantPlan()))
     assert small < 0.4 * large
 
 
@@ -280,19 +270,9 @@ def test_some_layers_in_int8_and_the_others_not() -> None:
     ranges = calibrate(made.model, [pixels])
     for kept in ("encoder.blocks.1.mlp.up", "encoder.blocks.1.mlp.down", "encoder.blocks.0.attention.out"):
         some = {name: ends for name, ends in ranges.items() if name != kept}
-        found, _ = Packed(made, Plan("fp32", some)).run(pixels.numpy())
+        found, _ = Packed(made, QuantPlan("fp32", some)).run(pixels.numpy())
         expected = simulated(made.model, some, pixels).numpy()
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
-
-
-def test_scales_always_hold_zero() -> None:
-    assert Scale.of_range(-1.0, 1.55) == Scale(pytest.approx(0.01), 100)
-    assert Scale.of_range(2.0, 5.1).zero == 0
-    assert Scale.of_range(2.0, 5.1).step == pytest.approx(0.02)
-    assert Scale.of_range(-5.1, -2.0).zero == 255
-    weight = Bytes.of(torch.tensor([[0.5, -1.0], [0.0, 0.0]]))
-    assert weight.values.tolist() == [[64, -127], [0, 0]]
-    torch.testing.assert_close(weight.floats(), torch.tensor([[0.5, -1.0], [0.0, 0.0]]), rtol=0, atol=0.005)
 
 
 # ---- without the kernels ------------------------------------------------------------------------------------------
@@ -300,7 +280,7 @@ def test_scales_always_hold_zero() -> None:
 
 def test_every_kernel_here_was_probed() -> None:
     for precision in ("fp32", "bf16", "int8"):
-        assert kernels.probe(precision) == Probe(True)
+        assert kernels.probe(precision) == KernelProbe(True)
 
 
 def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,28 +295,16 @@ def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differ from plain torch by 0.01" in found.why
 
 
-def test_wrong_bytes_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels.probe.cache_clear()
-    monkeypatch.setattr(
-        kernels, "quantise", lambda x, scale: (x / scale.step + scale.zero).clamp(0, 255).to(torch.uint8)
-    )
-    try:
-        found = kernels.probe("int8")
-    finally:
-        kernels.probe.cache_clear()
-    assert found == Probe(False, "quantising gave other bytes than rounding does")
-
-
 def test_a_kernel_that_is_gone_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     made = checkpoint()
     pixels = np.random.default_rng(0).standard_normal((1, 3, 32, 32), np.float32)
     ranges = calibrate(made.model, [torch.from_numpy(pixels)])
-    monkeypatch.setattr(packed, "probe", lambda name: Probe(name != "int8", "no such operator"))
-    runtime = Packed(made, Plan("fp32", ranges))
+    monkeypatch.setattr(packed_runtime, "probe", lambda name: KernelProbe(name != "int8", "no such operator"))
+    runtime = Packed(made, QuantPlan("fp32", ranges))
     assert runtime.notes == ("int8 is not available (no such operator): fp32 is used instead",)
     assert runtime.precision == "fp32"
-    monkeypatch.setattr(packed, "probe", lambda name: Probe(False, "no such operator"))
-    runtime = Packed(made, Plan("bf16"))
+    monkeypatch.setattr(packed_runtime, "probe", lambda name: KernelProbe(False, "no such operator"))
+    runtime = Packed(made, QuantPlan("bf16"))
     assert "packed bf16 is not available (no such operator)" in runtime.notes[0]
     assert runtime.notes[1] == "packed layers are not available (no such operator): the network runs eager"
     assert runtime.precision == "eager"
@@ -359,7 +327,7 @@ def test_without_an_interpreter_kernels_are_called_from_python(
 
     monkeypatch.setattr(torch.jit, "script", script)
     runtime = Packed(made)
-    assert runtime.model.short is None
+    assert runtime.model.compiled is None
     why = "it is switched off" if error is None else str(error)
     said = f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
     assert runtime.notes == (said,)
@@ -370,15 +338,15 @@ def test_without_an_interpreter_kernels_are_called_from_python(
 
 
 def test_bf16_without_units_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "has_bf16_units", lambda: False)
-    assert "no bf16 units" in Packed(checkpoint(), Plan("bf16")).notes[0]
-    monkeypatch.setattr(packed, "has_bf16_units", lambda: True)
-    assert Packed(checkpoint(), Plan("bf16")).notes == ()
+    monkeypatch.setattr(packed_runtime, "has_bf16_units", lambda: False)
+    assert "no bf16 units" in Packed(checkpoint(), QuantPlan("bf16")).notes[0]
+    monkeypatch.setattr(packed_runtime, "has_bf16_units", lambda: True)
+    assert Packed(checkpoint(), QuantPlan("bf16")).notes == ()
 
 
 def test_a_network_that_packs_wrongly_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = pack(network(seed=1), Plan())
-    monkeypatch.setattr(packed, "pack", lambda *given: other)
+    other = pack(network(seed=1), QuantPlan())
+    monkeypatch.setattr(packed_runtime, "pack", lambda *given: other)
     with pytest.raises(vitrail.VitrailError, match="differs from the eager one by"):
         Packed(checkpoint(seed=0))
 
@@ -393,7 +361,7 @@ def test_a_half_precision_checkpoint_packs_in_fp32() -> None:
         exact = expected(torch.from_numpy(pixels)).numpy()
     np.testing.assert_allclose(runtime.run(pixels)[0], exact, rtol=0, atol=1e-5 * np.abs(exact).max())
     ranges = calibrate(made.model, [torch.from_numpy(pixels).bfloat16()])
-    assert len(sensitivity(made.model, ranges, torch.from_numpy(pixels).bfloat16())) == 12
+    assert len(rank_sensitivity(made.model, QuantPlan("fp32", ranges), torch.from_numpy(pixels).bfloat16())) == 12
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -401,7 +369,7 @@ def test_no_gradients_go_through_a_packed_network(precision: str) -> None:
     pixels = torch.randn(1, 3, 32, 32, requires_grad=True)
     with pytest.raises(InputError, match="packed networks have no gradients"):
         Packed(checkpoint()).model(pixels)
-    model = Packed(checkpoint(), Plan(precision)).model
+    model = Packed(checkpoint(), QuantPlan(precision)).model
     assert model.tokens.cls is not None
     model.tokens.cls.requires_grad_()
     kind = next(model.parameters()).dtype
@@ -429,11 +397,11 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(InputError, match=r"expected 8-bit values \(B, H, W, C\), got float32"):
         Packed(made).run_uint8(np.zeros((1, 32, 32, 3), np.float32))
     with pytest.raises(InputError, match="no such layers: encoder.blocks.9.mlp.up"):
-        Packed(made, Plan("fp32", {"encoder.blocks.9.mlp.up": (-1.0, 1.0)}))
+        Packed(made, QuantPlan("fp32", {"encoder.blocks.9.mlp.up": (-1.0, 1.0)}))
     with pytest.raises(ConfigError, match="must rise from low to high"):
-        Plan("fp32", {"encoder.blocks.0.mlp.up": (1.0, 1.0)})
+        QuantPlan("fp32", {"encoder.blocks.0.mlp.up": (1.0, 1.0)})
     with pytest.raises(ConfigError, match="precision 'fp16' is unknown"):
-        Plan("fp16")
+        QuantPlan("fp16")
     with pytest.raises(InputError, match="expected Checkpoint"):
         Packed(made.model)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no images to calibrate on"):
@@ -458,13 +426,13 @@ def test_a_large_batch_in_pieces_gives_what_it_gives_at_once(name: str, monkeypa
     tokens, width = made.model.config.prefix + 6 * 4, made.model.config.width
     monkeypatch.setattr(program, "AT_ONCE", 3 * tokens * width)
     asked: list[int] = []
-    right = program.compiled
+    right = program.compile_program
 
-    def counted(made: program.Program) -> program.Compiled:
+    def counted(made: program.Program) -> program.CompiledProgram:
         asked.append(made.at_once)
         return right(made)
 
-    monkeypatch.setattr(encoder, "compiled", counted)
+    monkeypatch.setattr(packed_vit, "compile_program", counted)
     pieces = Packed(made).model
     assert asked == [3 * tokens * width]
     with torch.inference_mode():

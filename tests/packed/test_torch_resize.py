@@ -18,7 +18,7 @@ from vitrail.images import Preprocess, resize_crop_only, resize_then_crop
 from vitrail.packed import packed_runtime as packed
 from vitrail.packed import torch_resize as resampling
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
+from vitrail.quantisation.quant_plan import QuantPlan
 
 Array = np.ndarray[Any, Any]
 
@@ -105,7 +105,7 @@ def test_a_kernel_that_is_wrong_or_missing_is_not_used(monkeypatch: pytest.Monke
         resampling.probe.cache_clear()
         assert why in resampling.probe().why
         assert np.array_equal(np.asarray(resampling.resample(*given)), np.asarray(resize_crop_only(*given)))
-        assert any("resized by Pillow" in note for note in packed.possible(Plan())[1])
+        assert any("resized by Pillow" in note for note in packed.possible_plan(QuantPlan())[1])
 
 
 # ---- where it is used --------------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def test_only_with_scaled_decoding(checkpoint: Checkpoint, photo: bytes, monkeyp
 def test_bits_are_pillows_by_default(photo: bytes) -> None:
     full, scaled = Preprocess(size=32), Preprocess(size=32, scaled_decoding=True)
     assert np.array_equal(full.to_uint8(photo), full.to_uint8(photo, resize_then_crop))
-    assert np.array_equal(scaled.bytes(photo), scaled.bytes(photo, resize_crop_only))
-    assert np.array_equal(scaled.normalise(scaled.bytes(photo)), scaled(photo))
+    assert np.array_equal(scaled.to_uint8(photo), scaled.to_uint8(photo, resize_crop_only))
+    assert np.array_equal(scaled.normalise(scaled.to_uint8(photo)), scaled(photo))
     for way in (full, scaled):
         apart = np.abs(way.to_uint8(photo, resampling.resample).astype(int) - way.to_uint8(photo))
         assert 0 < apart.max() <= 3

@@ -22,12 +22,12 @@ from vitrail.errors import InputError
 from vitrail.inference import Exported
 from vitrail.inference.export_info import Contents
 from vitrail.network.encoder import Block
-from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
-from vitrail.quantisation import quantiser as quantising
-from vitrail.quantisation.accuracy_budget import Judge, deal, self_labelled
-from vitrail.quantisation.calibration import calibrate, sensitivity, watched
-from vitrail.quantisation.quantiser import fewest, pixels_of, quantise
+from vitrail.packed import pack_checkpoint
+from vitrail.quantisation import quantiser
+from vitrail.quantisation.accuracy_budget import Judge, self_labelled, split_for_calibration
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.quantiser import faked, fewest, quantise
+from vitrail.quantisation.range_calibration import calibrate, calibration_pixels, layer_inputs, rank_sensitivity
 from vitrail.quantisation.smooth_quant import smooth
 
 FRAGILE = "encoder.blocks.1.mlp.down"
@@ -36,7 +36,7 @@ FRAGILE = "encoder.blocks.1.mlp.down"
 @pytest.fixture(autouse=True)
 def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock is asked: the network takes 6 ms, what was made of it 1.5."""
-    monkeypatch.setattr(quantising, "latencies", lambda runtimes, batch: {"before": 6.0 * batch, "after": 1.5 * batch})
+    monkeypatch.setattr(quantiser, "latencies", lambda runtimes, batch: {"before": 6.0 * batch, "after": 1.5 * batch})
 
 
 def fragile() -> Checkpoint:
@@ -78,7 +78,7 @@ def test_smoothing_evens_what_a_layer_receives() -> None:
     errors = []
     for each in (model, smooth(model, [pixels])):
         ranges = calibrate(each, [pixels])
-        harm = {layer.name: layer.harm for layer in sensitivity(each, ranges, pixels)}
+        harm = {layer.name: layer.harm for layer in rank_sensitivity(each, QuantPlan("fp32", ranges), pixels)}
         errors.append(harm[name])
         assert expected.isfinite().all()
     assert errors[1] < 0.2 * errors[0]
@@ -87,26 +87,30 @@ def test_smoothing_evens_what_a_layer_receives() -> None:
 @pytest.mark.row("DL.7")
 def test_ranges_are_those_of_what_layers_receive() -> None:
     model = network()
-    seen: list[torch.Tensor] = []
-    layer = cast(Block, model.encoder.blocks[2]).mlp.up
-    hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     batches = [torch.randn(2, 3, 32, 32), torch.randn(1, 3, 32, 32)]
     ranges = calibrate(model, batches)
-    hook.remove()
-    values = torch.cat([each.flatten() for each in seen])
-    assert ranges["encoder.blocks.2.mlp.up"] == (float(values.min()), float(values.max()))
+    for block, tokens in ((1, 17), (2, 1)):  # of the last one, those that the pool reads
+        seen: list[torch.Tensor] = []
+        layer = cast(Block, model.encoder.blocks[block]).mlp.up
+        hook = layer.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0]))
+        with torch.inference_mode():
+            for pixels in batches:
+                model(pixels)
+        hook.remove()
+        values = torch.cat([each[:, :tokens].flatten() for each in seen])
+        expected = (float(values.min()), float(values.max()))
+        assert ranges[f"encoder.blocks.{block}.mlp.up"] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("pooled", [False, True])
-def test_calibration_leaves_the_network_as_it_was(pooled: bool) -> None:
+def test_calibration_leaves_the_network_as_it_was() -> None:
     model = network().train()
-    model.pooled_only = pooled
+    last = model.encoder.blocks[-1]
     calibrate(model, [torch.randn(2, 3, 32, 32)])
-    assert (model.pooled_only, model.training) == (pooled, True)
+    assert (model.encoder.blocks[-1] is last, model.training) == (True, True)
     assert not any(each._forward_pre_hooks for each in model.modules())
-    with pytest.raises(InputError, match="expected"), watched(model, lambda name, values: None):
+    with pytest.raises(InputError, match="expected"), layer_inputs(model, lambda name, values: None):
         raise InputError("expected")
-    assert (model.pooled_only, model.training) == (pooled, True)  # after an error, too
+    assert (model.encoder.blocks[-1] is last, model.training) == (True, True)  # after an error, too
     assert not any(each._forward_pre_hooks for each in model.modules())
 
 
@@ -114,22 +118,38 @@ def test_the_fragile_layer_is_found_and_kept() -> None:
     made = fragile()
     data = labelled(made, 160, train=60, val=60, test=40)
     said: list[str] = []
-    found = quantise(made, data, max_drop=5.0, batch=20, tell=said.append)
+    found = quantise(made, data, max_drop=5.0, batch=20, log=said.append)
     assert next(each.name for each in found.kept) == FRAGILE
     assert len(found.kept) < 4
-    assert found.runtime.plan is not None
-    assert FRAGILE not in found.runtime.plan.int8
-    assert found.runtime.precision == "int8"
-    all_bytes = float(next(line for line in said if line.startswith("all 12 layers")).split(": ")[1].split()[0])
-    assert all_bytes > 5.0  # without keeping it, far too much was lost
-    assert found.before.judged.accuracy.value == 1.0  # the labels are its own answers
-    assert found.after.judged.images == 40
-    assert found.after.judged.agreement == pytest.approx(found.after.judged.accuracy.value)
+    assert FRAGILE not in found.plan.int8
+    assert found.plan.name == "int8"
+    all_int8 = float(next(line for line in said if line.startswith("all 12 layers")).split(": ")[1].split()[0])
+    assert all_int8 > 5.0  # without keeping it, far too much was lost
+    assert found.before.accuracy.value == 1.0  # the labels are its own answers
+    assert found.after == found.reporting(faked(found.checkpoint, found.plan))  # as fake quantisation answers
     assert found.words == "calibrated on train, chosen by val images, reported on test"
-    plain = found.to_dict()
+    packed = pack_checkpoint(found.checkpoint, found.plan)
+    plain = found.judge_runtime(packed, "packed", packed.weight_bytes, ("a note",)).to_dict()
+    assert plain["after"]["images"] == 40
+    assert plain["after"]["agreement"] == pytest.approx(plain["after"]["accuracy"]["value"])
+    assert abs(plain["after"]["accuracy"]["value"] - found.after.accuracy.value) <= 0.1
     assert (plain["before"]["milliseconds"], plain["after"]["milliseconds"], plain["speed"]) == (6.0, 1.5, 4.0)
     assert plain["int8_layers"] == 12 - len(found.kept)
+    assert (plain["precision"], plain["notes"]) == ("int8", ["a note"])
     assert plain["before"]["weight_bytes"] > 1.5 * plain["after"]["weight_bytes"]
+
+
+def test_no_kernel_is_needed_to_find_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any machine can: with oneDNN gone, the search takes the same steps."""
+    made = fragile()
+    data = labelled(made, 160, train=60, val=60, test=40)
+    expected = quantise(made, data, max_drop=5.0, batch=20)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    found = quantise(made, data, max_drop=5.0, batch=20)
+    assert found.plan.precision == "fp32"
+    assert [each.name for each in found.kept] == [each.name for each in expected.kept]
 
 
 def constant(path: Path, made: Checkpoint, answers: Sequence[int]) -> Exported:
@@ -159,12 +179,12 @@ def test_a_file_is_judged_by_its_own_answers_on_the_images_that_choose(tmp_path:
         return [(each + (row < count)) % 5 for row, each in enumerate(labels)]
 
     assert found.choosing(constant(tmp_path / "a.onnx", made, wrong(val, 12))).drop.value == pytest.approx(30.0)
-    assert found.judge(constant(tmp_path / "a.onnx", made, wrong(test, 4))).accuracy.value == pytest.approx(0.9)
+    assert found.reporting(constant(tmp_path / "a.onnx", made, wrong(test, 4))).accuracy.value == pytest.approx(0.9)
     with pytest.raises(InputError, match=r"loses 32\.50 points on 40 images, and 30 were allowed"):
-        found.in_file(constant(tmp_path / "a.onnx", made, wrong(val, 13)))
-    again = found.in_file(constant(tmp_path / "a.onnx", made, val))
-    assert (again.by, again.after.weights, found.by) == ("onnx", 100, "packed")
-    assert again.before.judged == found.before.judged
+        found.judge_runtime(constant(tmp_path / "a.onnx", made, wrong(val, 13)), "onnx", 100)
+    proof = found.judge_runtime(constant(tmp_path / "a.onnx", made, val), "onnx", 100)
+    assert (proof.runtime, proof.after.weight_bytes) == ("onnx", 100)
+    assert proof.before.result == found.before
 
 
 def test_where_the_same_images_choose_and_report_a_file_is_judged_once(tmp_path: Path) -> None:
@@ -173,12 +193,12 @@ def test_where_the_same_images_choose_and_report_a_file_is_judged_once(tmp_path:
     found = quantise(made, data, max_drop=30.0, batch=20)
     labels = [made.classes.index(each.labels[0]) for each in data.samples if each.split == "val"]
     answers = [(each + (row < 10)) % 5 for row, each in enumerate(labels)]
-    plain = found.in_file(constant(tmp_path / "a.onnx", made, answers)).to_dict()
+    plain = found.judge_runtime(constant(tmp_path / "a.onnx", made, answers), "onnx", 100).to_dict()
     assert plain["after"]["accuracy"]["value"] == pytest.approx(0.75)
     assert plain["after"]["agreement"] == pytest.approx(0.75)
     assert plain["after"]["drop"]["value"] == pytest.approx(25.0)
     assert (plain["runtime"], plain["max_drop"]) == ("onnx", 30.0)
-    assert found.to_dict()["runtime"] == "packed"
+    assert plain["fake_quantised"]["accuracy"] == found.after.accuracy._asdict()
 
 
 def test_an_impossible_budget_is_refused_with_the_best_found() -> None:
@@ -193,9 +213,11 @@ def test_an_impossible_budget_is_refused_with_the_best_found() -> None:
 def test_bf16_within_its_budget() -> None:
     made = checkpoint()
     found = quantise(made, labelled(made, 60, train=20, val=40), precision="bf16", max_drop=5.0, batch=20)
-    assert found.runtime.precision == "bf16"
-    assert found.kept == ()
-    assert found.after.weights < 0.6 * found.before.weights
+    assert (found.plan, found.kept) == (QuantPlan("bf16"), ())
+    assert found.checkpoint is made
+    packed = pack_checkpoint(found.checkpoint, found.plan)
+    proof = found.judge_runtime(packed, "packed", packed.weight_bytes)
+    assert proof.after.weight_bytes < 0.6 * proof.before.weight_bytes
 
 
 def test_our_trained_checkpoint_in_int8_within_its_budget_on_the_test_set() -> None:
@@ -204,11 +226,14 @@ def test_our_trained_checkpoint_in_int8_within_its_budget_on_the_test_set() -> N
     rows = [row for row, each in enumerate(data.samples) if each.split == "train"][:200]
     rows += [row for row, each in enumerate(data.samples) if each.split == "test"]
     found = quantise(made, data.select(rows), max_drop=0.5, batch=100)
-    assert found.after.judged.images == 1000
-    assert found.after.judged.drop.value <= 0.5
-    assert found.after.judged.agreement >= 0.99
-    assert found.before.judged.accuracy.value == pytest.approx(0.881)  # as its description says
-    assert found.after.weights < 0.4 * found.before.weights
+    packed = pack_checkpoint(found.checkpoint, found.plan)
+    proof = found.judge_runtime(packed, "packed", packed.weight_bytes)
+    for result in (found.after, proof.after.result):  # fake quantisation, and the kernels
+        assert result.images == 1000
+        assert result.drop.value <= 0.5
+        assert result.agreement >= 0.99
+    assert found.before.accuracy.value == pytest.approx(0.881)  # as its description says
+    assert proof.after.weight_bytes < 0.4 * proof.before.weight_bytes
 
 
 @pytest.mark.parametrize("needed, expected, most_tries", [(1, 1, 2), (2, 2, 3), (5, 5, 6), (11, 11, 9), (12, None, 5)])
@@ -229,38 +254,40 @@ def test_the_fewest_that_hold(needed: int, expected: int | None, most_tries: int
 
 def test_images_are_dealt_by_their_splits() -> None:
     made = checkpoint()
-    dealt = deal(labelled(made, 60, train=20, val=24, test=16), made)
-    assert [len(each) for each in dealt[:3]] == [20, 24, 16]
-    assert {each.split for each in dealt.choosing.samples} == {"val"}
-    dealt = deal(labelled(made, 60, val=40, test=20), made)
-    assert dealt.words == "calibrated on a part of val, chosen by val images, reported on test"
-    assert {each.split for each in dealt.calibration.samples} == {"val"}
-    assert {each.split for each in dealt.reporting.samples} == {"test"}
-    assert deal(labelled(made, 40, train=40), made).words.endswith("chose and report, all of them seen in training")
-    dealt = deal(labelled(made, 60, train=30, test=30), made)
-    assert dealt.words == "calibrated on train, chosen by test images, reported on test"
+    split = split_for_calibration(labelled(made, 60, train=20, val=24, test=16), made)
+    assert [len(each) for each in split[:3]] == [20, 24, 16]
+    assert {each.split for each in split.choosing.samples} == {"val"}
+    split = split_for_calibration(labelled(made, 60, val=40, test=20), made)
+    assert split.words == "calibrated on a part of val, chosen by val images, reported on test"
+    assert {each.split for each in split.calibration.samples} == {"val"}
+    assert {each.split for each in split.reporting.samples} == {"test"}
+    assert split_for_calibration(labelled(made, 40, train=40), made).words.endswith(
+        "chose and report, all of them seen in training"
+    )
+    split = split_for_calibration(labelled(made, 60, train=30, test=30), made)
+    assert split.words == "calibrated on train, chosen by test images, reported on test"
 
 
 def test_new_images_beside_training_ones_choose() -> None:
     made = checkpoint()
     data = labelled(made, 50, train=20, **{"": 30})
-    dealt = deal(data, made)
-    assert dealt.words == "calibrated on train, chosen by new images, reported on new"
-    assert {each.split for each in dealt.calibration.samples} == {"train"}
-    assert {each.split for each in dealt.choosing.samples} == {""}
-    assert dealt.reporting is dealt.choosing
+    split = split_for_calibration(data, made)
+    assert split.words == "calibrated on train, chosen by new images, reported on new"
+    assert {each.split for each in split.calibration.samples} == {"train"}
+    assert {each.split for each in split.choosing.samples} == {""}
+    assert split.reporting is split.choosing
 
 
 def test_images_without_splits_are_dealt_by_chance_and_none_twice() -> None:
     made = checkpoint()
     data = labelled(made, 64)
-    dealt = deal(data, made)
-    assert dealt.words == "16 images calibrated, the other 48 chose and report"
-    first, second = ({each.name for each in lot.samples} for lot in dealt[:2])
+    split = split_for_calibration(data, made)
+    assert split.words == "16 images calibrated, the other 48 chose and report"
+    first, second = ({each.name for each in lot.samples} for lot in split[:2])
     assert first.isdisjoint(second)
     assert len(first | second) == 64
-    assert dealt.reporting is dealt.choosing
-    assert deal(data, made, seed=1).calibration.samples != dealt.calibration.samples
+    assert split.reporting is split.choosing
+    assert split_for_calibration(data, made, seed=1).calibration.samples != split.calibration.samples
 
 
 def test_images_without_labels_are_judged_by_agreement() -> None:
@@ -269,7 +296,7 @@ def test_images_without_labels_are_judged_by_agreement() -> None:
     judge = Judge.by(made, data)
     assert judge(made).accuracy.value == judge(made).agreement == 1.0
     pixels = torch.from_numpy(made.preprocess.batch(list(make_images(40))))
-    found = judge(Packed(made, Plan("fp32", calibrate(made.model, [pixels]))))
+    found = judge(faked(made, QuantPlan("fp32", calibrate(made.model, [pixels]))))
     assert found.accuracy.value == found.agreement
     assert found.drop.value == pytest.approx(100 * (1 - found.agreement))
 
@@ -293,7 +320,7 @@ def test_bad_images_to_calibrate_on_are_told(tmp_path: object) -> None:
     with pytest.raises(InputError, match="none of .* images can be read"):
         quantise(made, mixed)
     with pytest.raises(InputError, match="0 of 60 images to calibrate on can be read, expected at least 8"):
-        pixels_of(made, mixed, 16)
+        calibration_pixels(made, mixed, 16)
     with pytest.raises(InputError, match="not judged by its own answers"):
         self_labelled(replace(made, task="multi-label"), list(images))
     with pytest.raises(InputError, match="no head"):

@@ -15,9 +15,8 @@ from shipping.packs import checkpoint, labelled
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.evaluation import Score
 from vitrail.exporters import exporter as exporting
-from vitrail.packed.packed_file import open_packed
-from vitrail.packed.packed_runtime import Packed
-from vitrail.quantisation.accuracy_budget import Judged
+from vitrail.packed import Packed, open_packed, save_packed
+from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.reporting.charts import curves
 from vitrail.shipping import benchmark as benching
 from vitrail.shipping import optimizer as optimising
@@ -40,9 +39,8 @@ def fixed_times(calls: Any, rounds: int = 5) -> dict[Any, float]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One share is tried, and few images timed, in fixed times."""
+    """Few images are timed, in fixed times."""
     monkeypatch.setattr(optimising, "TIMED", 4)
-    monkeypatch.setattr(optimising, "SHARES", optimising.SHARES[2:3])
     monkeypatch.setattr(optimising, "interleaved", fixed_times)
 
 
@@ -52,7 +50,7 @@ def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path
     data = labelled(made, 90, train=30, val=40, test=20)
     said: list[str] = []
     found = optimize(
-        made, data, tmp_path / "fast", max_drop=10.0, batches=(1, 4), runtimes=("packed",), tell=said.append
+        made, data, tmp_path / "fast", max_drop=10.0, batches=(1, 4), runtimes=("packed",), log=said.append
     )
     assert found.best.within
     assert found.best.judged.drop.value <= 10.0
@@ -87,15 +85,16 @@ class Contest:
         self.written: list[Way] = []
         monkeypatch.setattr(optimising, "_candidates", lambda *given: self.candidates())
         monkeypatch.setattr(optimising, "interleaved", fixed_times)
-        monkeypatch.setattr(optimising, "passes", self.passes)
+        monkeypatch.setattr(optimising, "run_batches", self.run_batches)
         monkeypatch.setattr(optimising, "_write", lambda winner, made: self.written.append(winner.way))
 
     def candidates(self) -> list[Any]:
-        lost = {way: Judged(Score(0.9, 0.8, 1.0), Score(each, 0.0, 9.0), 0.95, 40) for way, each in self.WAYS.items()}
+        lost = {
+            way: BudgetResult(Score(0.9, 0.8, 1.0), Score(each, 0.0, 9.0), 0.95, 40) for way, each in self.WAYS.items()
+        }
         return [optimising._Candidate(way, self.made, self.made, each) for way, each in lost.items()]
 
-    def passes(self, runtime: Any, images: Any, *, batch: int, threads: int, skip: Any, settled: bool) -> list[Any]:
-        assert settled
+    def run_batches(self, runtime: Any, images: Any, *, batch: int, threads: int, skip: Any) -> list[Any]:
         self.asked.append((batch, threads, len(images)))
         return []
 
@@ -200,6 +199,17 @@ def test_as_many_tokens_are_merged_as_the_budget_allows(monkeypatch: pytest.Monk
     assert optimising.merged_most(made, judge, 0.9) == []  # type: ignore[arg-type]
 
 
+def test_the_search_merges_in_every_block_or_every_second() -> None:
+    made = checkpoint(depth=5)
+    found = optimising.merged_most(made, Judge.by(made, labelled(made, 60)), 100.0)
+    assert [each.every for each in found] == [1, 2]
+    assert str(found[1]) == f"{found[1].count} merged in every second block from 1 on"
+    merged = [getattr(each, "merged", 0) for each in found[1].of(made).model.encoder.blocks]
+    assert merged == [0, found[1].count, 0, found[1].count, 0]
+    assert optimising.schedules(2) == [(0, 1)]  # too few blocks to leave any out
+    assert optimising.schedules(12) == [(0, 1), (4, 1), (1, 2)]
+
+
 @pytest.mark.usefixtures("few")
 def test_a_budget_that_only_the_network_itself_keeps(tmp_path: Path) -> None:
     made = checkpoint()
@@ -285,7 +295,7 @@ def test_a_candidate_that_fails_does_not_end_the_search(tmp_path: Path, monkeypa
         batches=(4,),
         merging=False,
         runtimes=("onnx",),
-        tell=said.append,
+        log=said.append,
     )
     assert found.best.way.runtime == "eager"
     assert "onnx fp32 left out: not exported: it drifts" in said
@@ -342,7 +352,7 @@ def test_runtimes_by_name(tmp_path: Path) -> None:
         open_runtime(path, "packd")
     with pytest.raises(InputError, match=r"is a checkpoint: `vitrail export .* NAME\.onnx` makes a file for onnx"):
         open_runtime(path, "onnx")
-    vitrail.packed.packed_file.save_packed(Packed(made), made, tmp_path / "packed.safetensors")
+    save_packed(Packed(made), made, tmp_path / "packed.safetensors")
     assert isinstance(open_runtime(tmp_path / "packed.safetensors"), Packed)
     with pytest.raises(InputError, match="was made for its runtime"):
         open_runtime(tmp_path / "packed.safetensors", "packed")

@@ -34,7 +34,7 @@ def bench_runtimes(
     wanted = () if runtimes == "all" else tuple(each.strip() for each in runtimes.split(","))
     sizes = parse_numbers("--size", size) if size else ()
     result = bench(
-        loaded, batches=parse_numbers("--batch", batch), sizes=sizes, runtimes=wanted, rounds=rounds, tell=complain
+        loaded, batches=parse_numbers("--batch", batch), sizes=sizes, runtimes=wanted, rounds=rounds, log=complain
     )
     if as_json:
         print_json(result.to_dict())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation import Score
     from vitrail.exporters.exporter import ExportReport
     from vitrail.inference import Exported
-    from vitrail.quantisation.quantiser import Quantised
+    from vitrail.quantisation.quantiser import Quantised, RuntimeProof
 
 
 @app.command("export")
@@ -67,16 +67,16 @@ def export_checkpoint(
     if int8 and out.suffix == ".pt2":
         raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
     if out.suffix == ".safetensors":
-        from vitrail.packed.packed_file import check_place
+        from vitrail.packed import check_overwrite
 
-        check_place(out)
+        check_overwrite(out)
     loaded = load_checkpoint(checkpoint, override, leave_out)
     quantised = None
     if int8 or bf16:
         from vitrail.quantisation.quantiser import quantise
 
         source = images_for(loaded, checkpoint, data, unlabelled)
-        quantised = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, tell=complain)
+        quantised = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, log=complain)
     elif data or unlabelled or symmetric:
         raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
     if out.suffix == ".safetensors":
@@ -84,7 +84,7 @@ def export_checkpoint(
             raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
         _write_packed(loaded, quantised, out, as_json)
         return
-    measured_files: list[Quantised] = []
+    proofs: list[RuntimeProof] = []
     with busy(f"exporting {checkpoint}"):
         report = export(
             loaded if quantised is None else quantised.checkpoint,
@@ -93,72 +93,73 @@ def export_checkpoint(
             dynamic_size=dynamic_size,
             pixels="bytes" if as_bytes or resize_inside else "float",
             resize_inside=resize_inside,
-            int8=None if quantised is None or quantised.runtime.plan is None else quantised.runtime.plan.int8,
+            int8=None if quantised is None else quantised.plan.int8,
             symmetric=symmetric,
-            bf16=quantised is not None and quantised.rest == "bf16" and out.suffix == ".xml",
-            measure=None if quantised is None else _measuring(quantised, measured_files),
+            bf16=quantised is not None and quantised.plan.precision == "bf16" and out.suffix == ".xml",
+            measure=None if quantised is None else _measuring(quantised, proofs),
         )
     if as_json:
-        print_json(report.to_dict() | ({each.runtime.precision: each.to_dict() for each in measured_files}))
+        print_json(report.to_dict() | ({each.quantised.plan.name: each.to_dict() for each in proofs}))
         return
-    for each in measured_files:
-        _show(each)
-    _tell(report)
+    for proof in proofs:
+        _show(proof)
+    _show_report(report)
 
 
 def _write_packed(loaded: Checkpoint, quantised: Quantised | None, out: Path, as_json: bool) -> None:
-    from vitrail.packed.packed_file import save_packed
-    from vitrail.packed.packed_runtime import Packed
+    from vitrail.packed import Packed, pack_checkpoint, save_packed
 
-    runtime = Packed(loaded) if quantised is None else quantised.runtime
-    measured = {} if quantised is None else quantised.to_dict()
-    save_packed(runtime, loaded if quantised is None else quantised.checkpoint, out, measured)
+    proof = None
+    if quantised is None:
+        base, runtime = loaded, Packed(loaded)
+    else:
+        base, runtime = quantised.checkpoint, pack_checkpoint(quantised.checkpoint, quantised.plan)
+        proof = quantised.judge_runtime(runtime, "packed", runtime.weight_bytes, runtime.notes)
+    measured = {} if proof is None else proof.to_dict()
+    save_packed(runtime, base, out, measured)
     for note in runtime.notes:
         complain(note)
     size = out.stat().st_size
     if as_json:
         print_json({"out": str(out), "format": "packed", "bytes": size, "precision": runtime.precision} | measured)
         return
-    if quantised is not None:
-        _show(quantised)
+    if proof is not None:
+        _show(proof)
     say(f"written           {out} (packed {runtime.precision}, {size_of(size)}); opened again, it answers the same")
     say(f"try it            vitrail predict {out} IMAGE")
 
 
-def _measuring(quantised: Quantised, measured_files: list[Quantised]) -> Callable[[Exported], Mapping[str, Any]]:
+def _measuring(quantised: Quantised, proofs: list[RuntimeProof]) -> Callable[[Exported], Mapping[str, Any]]:
     """Judges a file by itself, on the same images and under the same budget; what it is worth goes into the file."""
 
     def measure(opened: Exported) -> Mapping[str, Any]:
-        measured_files.append(quantised.in_file(opened))
-        return measured_files[-1].to_dict()
+        target = opened.contents.target
+        files = [opened.path, *([opened.path.with_suffix(".bin")] if target == "openvino" else [])]
+        proofs.append(quantised.judge_runtime(opened, target, sum(each.stat().st_size for each in files)))
+        return proofs[-1].to_dict()
 
     return measure
 
 
-def _show(quantised: Quantised) -> None:
-    before, after = quantised.before, quantised.after
-    drop = after.judged.drop
+def _show(proof: RuntimeProof) -> None:
+    before, after, quantised = proof.before, proof.after, proof.quantised
+    drop = after.result.drop
+    packed = proof.runtime == "packed"
     table = table_of("", "before", "after")
     for name, old, new in (
-        ("accuracy, %", *(_percent(each.judged.accuracy) for each in (before, after))),
+        ("accuracy, %", *(_percent(each.result.accuracy) for each in (before, after))),
         ("points lost", "", f"{drop.value:+.2f} ({drop.low:+.2f} to {drop.high:+.2f})"),
-        ("same answers, %", "", f"{100 * after.judged.agreement:.2f}"),
+        ("same answers, %", "", f"{100 * after.result.agreement:.2f}"),
         ("ms an image", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
-        (
-            "weights in memory" if quantised.by == "packed" else "weights, file",
-            *map(size_of, (before.weights, after.weights)),
-        ),
+        ("weights in memory" if packed else "weights, file", *map(size_of, (before.weight_bytes, after.weight_bytes))),
     ):
         table.add_row(name, old, new)
     show(table)
-    how = "packed" if quantised.by == "packed" else f"by {quantised.by}"
-    say(
-        f"speed             {quantised.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %"
-    )
-    layers = 0 if quantised.runtime.plan is None else len(quantised.runtime.plan.int8)
-    if layers:
+    how = "packed" if packed else f"by {proof.runtime}"
+    say(f"speed             {proof.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %")
+    if quantised.plan.int8:
         kept = join_limited([each.name for each in quantised.kept], ", ")
-        say(f"int8              {layers} layers; in higher precision: {kept or 'none'}")
+        say(f"int8              {len(quantised.plan.int8)} layers; in higher precision: {kept or 'none'}")
     say(f"images          {quantised.words}")
 
 
@@ -166,7 +167,7 @@ def _percent(score: Score) -> str:
     return f"{100 * score.value:.2f} ({100 * score.low:.2f} to {100 * score.high:.2f})"
 
 
-def _tell(report: ExportReport) -> None:
+def _show_report(report: ExportReport) -> None:
     say(f"written           {report.out} ({report.format}, {size_of(report.bytes)}, {report.seconds:.0f} s)")
     for name, kind in report.inputs.items():
         say(f"input             {name}: {kind}")

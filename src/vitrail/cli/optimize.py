@@ -52,7 +52,7 @@ def optimize_checkpoint(
         batches=parse_numbers("--batch", batch),
         merging=merging,
         seed=seed,
-        tell=complain,
+        log=complain,
     )
     if plot is not None:
         save_plot(result, plot)

@@ -13,7 +13,7 @@ from vitrail.errors import InputError
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Setting
     from vitrail.inference import Runtime
-    from vitrail.packed.packed_runtime import Packed
+    from vitrail.packed import Packed
 
 
 def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
@@ -50,7 +50,7 @@ def _open(path: str, override: list[str] | None, leave_out: list[str] | None, ru
         _refuse_settings(path, "exported", override, leave_out, runtime)
         with busy(f"opening {path}"):
             return open_exported(path, few=few)
-    from vitrail.packed.packed_file import is_packed, open_packed
+    from vitrail.packed import is_packed, open_packed
     from vitrail.shipping.runtimes import check_checkpoint_runtime, packed
 
     if is_packed(path):

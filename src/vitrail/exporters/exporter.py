@@ -27,8 +27,8 @@ from vitrail.files import path_text, reason, sync_folder
 from vitrail.inference.export_info import PIXELS, TARGETS, Check, Contents
 from vitrail.inference.exported import Exported, multiplies_bf16, open_exported, read_exported
 from vitrail.inference.quiet import quietly
-from vitrail.packed.packing import Range
-from vitrail.quantisation.fake_quant import rounded
+from vitrail.quantisation.fake_quant import fake_quantise
+from vitrail.quantisation.quant_plan import QuantPlan, Range
 
 SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
 _MOST_BATCH: Final = 1 << 16
@@ -147,7 +147,7 @@ def _rounding(network: Graph, ranges: Mapping[str, Range], symmetric: bool) -> G
     """The graph that an int8 file is compared with."""
     other = copy.copy(network)
     other._modules = dict(network._modules)
-    other.model = rounded(network.model, ranges, symmetric)
+    other.model = fake_quantise(network.model, QuantPlan("fp32", ranges), symmetric)
     return other
 
 

@@ -8,33 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
+import torch
 
 from vitrail.errors import InputError, nearest
 from vitrail.exporters.onnx import LAYERS
+from vitrail.quantisation.quant_params import Int8Weight, QuantParams
 
 Array = np.ndarray[Any, Any]
 
 _WEIGHT: Final = ".weight"
-
-
-class Steps(NamedTuple):
-    """How numbers become whole ones: value = (whole - zero) * scale."""
-
-    scale: float
-    zero: int
-    kind: str  # uint8 or int8
-
-    @classmethod
-    def of_range(cls, low: float, high: float, symmetric: bool) -> Steps:
-        """255 steps over a range, 0 exactly on one of them; TensorRT wants them symmetric about 0."""
-        if symmetric:
-            return cls(float(np.float32(max(abs(low), abs(high)) / 127 or 1.0)), 0, "int8")
-        low, high = min(low, 0.0), max(high, 0.0)
-        scale = float(np.float32((high - low) / 255 or 1.0))
-        return cls(scale, int(np.clip(np.rint(-low / scale), 0, 255)), "uint8")
 
 
 def layers_of(model: Any) -> tuple[str, ...]:
@@ -54,22 +39,22 @@ def quantised(model: Any, ranges: Mapping[str, tuple[float, float]], *, symmetri
     copy = type(model)()
     copy.CopyFrom(model)
     nodes, stored = _nodes(copy), {each.name: each for each in copy.graph.initializer}
-    made: dict[tuple[str, Steps], str] = {}
+    rounded: dict[tuple[str, QuantParams], str] = {}
     before: dict[str, list[Any]] = {}  # new nodes, by the name of the one they stand before
     for layer, (low, high) in ranges.items():
         node = nodes[layer]
         new = before.setdefault(node.name, [])
-        steps = Steps.of_range(float(low), float(high), symmetric)
-        key = (node.input[0], steps)
-        if key not in made:
-            made[key] = f"{layer}.input_rounded"
-            new += _rounding(copy, onnx, node.input[0], made[key], steps)
+        params = QuantParams.of_range(float(low), float(high), symmetric)
+        key = (node.input[0], params)
+        if key not in rounded:
+            rounded[key] = f"{layer}.input_rounded"
+            new += _rounding(copy, onnx, node.input[0], rounded[key], params)
         axis = 1 if node.op_type == "MatMul" else 0  # of the output channels: (in, out), or (out, in) in a Gemm
         weight = stored[layer + _WEIGHT]
-        whole, scales = whole_weight(np.asarray(onnx.numpy_helper.to_array(weight)), axis)
-        weight.CopyFrom(onnx.numpy_helper.from_array(whole, layer + _WEIGHT))
+        values, scales = int8_weight(np.array(onnx.numpy_helper.to_array(weight)), axis)
+        weight.CopyFrom(onnx.numpy_helper.from_array(values, layer + _WEIGHT))
         new.append(_dequantize(copy, onnx, layer, scales, axis))
-        node.input[0], node.input[1] = made[key], f"{layer}{_WEIGHT}_rounded"
+        node.input[0], node.input[1] = rounded[key], f"{layer}{_WEIGHT}_rounded"
     ordered = [part for node in copy.graph.node for part in (*before.get(node.name, ()), node)]
     kept = [type(each).FromString(each.SerializeToString()) for each in ordered]
     del copy.graph.node[:]
@@ -77,12 +62,11 @@ def quantised(model: Any, ranges: Mapping[str, tuple[float, float]], *, symmetri
     return copy
 
 
-def whole_weight(weight: Array, axis: int) -> tuple[Array, Array]:
-    """int8 values about 0 and the scale of every output channel; a channel of zeros has scale 1."""
-    scales = np.abs(weight).max(axis=1 - axis).astype(np.float32) / np.float32(127)
-    scales = np.where(scales > 0, scales, np.float32(1))
-    whole = np.rint(weight / np.expand_dims(scales, 1 - axis))
-    return np.clip(whole, -127, 127).astype(np.int8), scales
+def int8_weight(weight: Array, axis: int) -> tuple[Array, Array]:
+    """int8 values about 0 and the scale of every output channel, which lie along this axis of the weight."""
+    by_output = weight if axis == 0 else weight.T
+    values, scales = Int8Weight.of(torch.from_numpy(by_output))
+    return np.ascontiguousarray(values.numpy() if axis == 0 else values.numpy().T), scales.numpy()
 
 
 def _nodes(model: Any) -> dict[str, Any]:
@@ -107,15 +91,15 @@ def _check(model: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
             raise InputError(f"range of {layer}: expected (least, largest), finite numbers, got {both!r:.80}")
 
 
-def _rounding(model: Any, onnx: Any, source: str, out: str, steps: Steps) -> list[Any]:
+def _rounding(model: Any, onnx: Any, source: str, out: str, params: QuantParams) -> list[Any]:
     """Quantise and back, for an activation."""
     scale, zero = f"{out}.scale", f"{out}.zero"
-    _store(model, onnx, scale, np.array(steps.scale, np.float32))
-    _store(model, onnx, zero, np.array(steps.zero, steps.kind))
-    whole = f"{out}.whole"
+    _store(model, onnx, scale, np.array(params.scale, np.float32))
+    _store(model, onnx, zero, np.array(params.zero_point, np.int8 if params.signed else np.uint8))
+    integers = f"{out}.integers"
     return [
-        onnx.helper.make_node("QuantizeLinear", [source, scale, zero], [whole], name=whole),
-        onnx.helper.make_node("DequantizeLinear", [whole, scale, zero], [out], name=out),
+        onnx.helper.make_node("QuantizeLinear", [source, scale, zero], [integers], name=integers),
+        onnx.helper.make_node("DequantizeLinear", [integers, scale, zero], [out], name=out),
     ]
 
 

@@ -14,13 +14,13 @@ from vitrail.exporters.export_graph import Graph, example
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
 from vitrail.inference.export_info import Check, Contents
-from vitrail.packed.packed_runtime import LOOSELY
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs where there is a head
 
 TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sums stays far below
 ROUNDED: Final = 0.05  # in int8: a value on the edge of two bytes falls to either side, and others follow
+LOOSELY: Final = 0.3  # where rounding decides which tokens of random pixels are merged
 HALVED: Final = 0.1  # in bf16: three digits are kept of each value; the packed runtime is held to the same
 _LARGE: Final = 20e6  # parameters; larger networks are checked with fewer images, so that it stays quick
 

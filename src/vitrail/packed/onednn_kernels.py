@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.quantisation.quant_params import Int8Weight, QuantParams, to_uint8
+
 # What oneDNN calls the activations that it can do while the product is still in a register: name and algorithm.
 FUSED = {
     "gelu": ("gelu", "none"),
@@ -27,7 +29,7 @@ FUSED = {
 SLOW = 20  # times slower than plain fp32: a path that nobody would want
 
 
-class Probe(NamedTuple):
+class KernelProbe(NamedTuple):
     """Whether a kernel can be used here, and if not, why."""
 
     works: bool
@@ -37,7 +39,7 @@ class Probe(NamedTuple):
 # ---- fp32 and bf16 -----------------------------------------------------------------------------------------------
 
 
-def pack(weight: Tensor, rows: int) -> Tensor:
+def pack_weight(weight: Tensor, rows: int) -> Tensor:
     """A weight (out, in), fp32 or bf16, in the layout that oneDNN likes best for about this many rows."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
     return packed
@@ -46,160 +48,114 @@ def pack(weight: Tensor, rows: int) -> Tensor:
 def linear(x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
     """x (rows, in) -> activation(x W' + b) (rows, out)."""
     name, algorithm = FUSED[activation]
-    made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, name, [], algorithm)
-    return made
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, name, [], algorithm)
+    return product
 
 
-def linear_onto(x: Tensor, packed: Tensor, bias: Tensor | None, onto: Tensor) -> Tensor:
-    """x (rows, in) -> onto + x W' + b (rows, out)."""
-    made: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, onto, packed, bias, "add")
-    return made
+def linear_residual(x: Tensor, packed: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    """x (rows, in) -> residual + x W' + b (rows, out)."""
+    total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, packed, bias, "add")
+    return total
 
 
 # ---- int8 --------------------------------------------------------------------------------------------------------
 
 
-class Scale(NamedTuple):
-    """What a step of an unsigned byte is worth, and which byte means zero."""
+class PackedInt8(NamedTuple):
+    """All that a kernel of int8 wants to know beside its rows: what those are worth, the weight, the bias."""
 
-    step: float
-    zero: int
-
-    @classmethod
-    def of_range(cls, low: float, high: float) -> Scale:
-        """Bytes that cover the range; zero is always one of them, so that what is zero stays zero."""
-        low, high = min(low, 0.0), max(high, 0.0)
-        step = max((high - low) / 255, 1e-12)
-        return cls(step, max(0, min(255, round(-low / step))))
-
-
-class Bytes(NamedTuple):
-    """A weight in signed bytes, one step for each output, symmetric."""
-
-    values: Tensor  # int8 (out, in)
-    steps: Tensor  # float32 (out,)
+    params: QuantParams  # of the rows
+    weight: Tensor  # packed
+    scales: Tensor  # float32 (out,), of the weight
+    zero_points: Tensor  # int32 (out,), all 0
+    bias: Tensor | None
 
     @classmethod
-    def of(cls, weight: Tensor) -> Bytes:
-        steps = (weight.detach().float().abs().amax(dim=1) / 127).clamp(min=1e-12)
-        values = (weight.detach().float() / steps[:, None]).round().clamp(-127, 127).to(torch.int8)
-        return cls(values, steps)
-
-    def floats(self) -> Tensor:
-        """The weight that the bytes stand for."""
-        return self.values.float() * self.steps[:, None]
+    def of(cls, weight: Int8Weight, params: QuantParams, bias: Tensor | None, rows: int) -> PackedInt8:
+        """Packed in oneDNN's layout for about this many rows."""
+        packed: Tensor = torch.ops.onednn.qlinear_prepack(weight.values, [rows, weight.values.shape[1]])
+        return cls(params, packed, weight.scales, torch.zeros(len(weight.scales), dtype=torch.int32), bias)
 
 
-def quantise(x: Tensor, scale: Scale) -> Tensor:
-    """Floats to unsigned bytes. The bytes of the quantised tensor are taken as they lie: int_repr copies, slowly."""
-    made = torch.quantize_per_tensor(x, scale.step, scale.zero, torch.quint8)
-    return torch.empty(0, dtype=torch.uint8).set_(made.untyped_storage(), 0, made.shape, made.stride())
-
-
-def pack_bytes(values: Tensor, rows: int) -> Tensor:
-    """An int8 weight (out, in) in oneDNN's layout."""
-    packed: Tensor = torch.ops.onednn.qlinear_prepack(values, [rows, values.shape[1]])
-    return packed
-
-
-def linear_bytes(
+def int8_linear(
     x: Tensor,
-    scale: Scale,
-    packed: Tensor,
-    steps: Tensor,
-    zeros: Tensor,
-    bias: Tensor | None,
+    layer: PackedInt8,
     activation: str = "",
-    out: Scale | None = None,
-    kind: torch.dtype = torch.float32,
+    out: QuantParams | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Bytes x (rows, in) -> activation(x W' + b): floats of a kind, or bytes of the scale `out`."""
+    """Bytes x (rows, in) -> activation(x W' + b): floats of a dtype, or bytes that are worth `out`."""
     name, algorithm = FUSED[activation]
-    kind = kind if out is None else torch.uint8
-    step, zero = (1.0, 0) if out is None else out
-    made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
-        x, scale.step, scale.zero, packed, steps, zeros, bias, step, zero, kind, name, [], algorithm
+    scale, zero_point = (1.0, 0) if out is None else out[:2]
+    product: Tensor = torch.ops.onednn.qlinear_pointwise.default(
+        *(x, layer.params.scale, layer.params.zero_point, layer.weight, layer.scales, layer.zero_points, layer.bias),
+        *(scale, zero_point, dtype if out is None else torch.uint8, name, [], algorithm),
     )
-    return made
+    return product
 
 
-def linear_bytes_onto(
-    x: Tensor,
-    scale: Scale,
-    packed: Tensor,
-    steps: Tensor,
-    zeros: Tensor,
-    bias: Tensor | None,
-    onto: Tensor,
-    kind: torch.dtype = torch.float32,
-) -> Tensor:
-    """Bytes x (rows, in) -> onto + x W' + b, floats of a kind."""
-    made: Tensor = torch.ops.onednn.qlinear_pointwise.binary(
-        *(x, scale.step, scale.zero, packed, steps, zeros, onto, bias),
-        *(1.0, 0, kind, 1.0, 0, "add", 1.0, "none", [], ""),
+def int8_linear_residual(x: Tensor, layer: PackedInt8, residual: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Bytes x (rows, in) -> residual + x W' + b, floats of a dtype."""
+    total: Tensor = torch.ops.onednn.qlinear_pointwise.binary(
+        *(x, layer.params.scale, layer.params.zero_point, layer.weight, layer.scales, layer.zero_points),
+        *(residual, layer.bias, 1.0, 0, dtype, 1.0, 0, "add", 1.0, "none", [], ""),
     )
-    return made
+    return total
 
 
 # ---- are they there, and are they right? --------------------------------------------------------------------------
 
 
 @cache
-def probe(precision: str) -> Probe:
+def probe(precision: str) -> KernelProbe:
     """Run the kernels of "fp32", "bf16" or "int8" against plain torch, once."""
     if not torch.backends.mkldnn.is_available():
-        return Probe(False, "this torch has no oneDNN")
+        return KernelProbe(False, "this torch has no oneDNN")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(48, 64, generator=generator)
     weight, bias = torch.randn(80, 64, generator=generator) / 8, torch.randn(80, generator=generator)
-    onto = torch.randn(48, 80, generator=generator)
+    residual = torch.randn(48, 80, generator=generator)
     try:
         with warnings.catch_warnings(), torch.inference_mode():
-            warnings.simplefilter("ignore")  # torch warns once that its quantised tensors may go
+            warnings.simplefilter("ignore")
             if precision == "int8":
-                return _probe_bytes(x, weight, bias, onto)
-            return _probe_floats(torch.bfloat16 if precision == "bf16" else torch.float32, x, weight, bias, onto)
+                return _probe_int8(x, weight, bias, residual)
+            return _probe_floats(torch.bfloat16 if precision == "bf16" else torch.float32, x, weight, bias, residual)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
-        return Probe(False, str(error).splitlines()[0][:200])
+        return KernelProbe(False, str(error).splitlines()[0][:200])
 
 
-def _probe_floats(kind: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor) -> Probe:
-    x, weight, bias, onto = (each.to(kind) for each in (x, weight, bias, onto))
-    packed = pack(weight, 48)
-    within = 0.05 if kind == torch.bfloat16 else 1e-4
+def _probe_floats(dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> KernelProbe:
+    x, weight, bias, residual = (each.to(dtype) for each in (x, weight, bias, residual))
+    packed = pack_weight(weight, 48)
+    within = 0.05 if dtype == torch.bfloat16 else 1e-4
     plain = F.linear(x.float(), weight.float(), bias.float())
     pairs = [(linear(x, packed, bias, name), _activated(plain, name)) for name in FUSED]
-    pairs.append((linear_onto(x, packed, bias, onto), plain + onto.float()))
+    pairs.append((linear_residual(x, packed, bias, residual), plain + residual.float()))
     return _verdict(pairs, within)
 
 
-def _probe_bytes(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor) -> Probe:
-    scale, out = Scale.of_range(-4.0, 5.0), Scale.of_range(-1.0, 8.0)
-    made = Bytes.of(weight)
-    zeros = torch.zeros(len(made.steps), dtype=torch.int32)
-    packed = pack_bytes(made.values, 48)
-    small = quantise(x, scale)
-    expected = ((x / scale.step).round() + scale.zero).clamp(0, 255)
-    if small.dtype != torch.uint8 or not torch.equal(small.float(), expected):
-        return Probe(False, "quantising gave other bytes than rounding does")
-    plain = (small.float() - scale.zero) * scale.step @ made.floats().T + bias
-    given = (small, scale, packed, made.steps, zeros, bias)
-    pairs = [(linear_bytes(*given, name), _activated(plain, name)) for name in FUSED]
-    pairs.append((linear_bytes_onto(*given, onto), plain + onto))
+def _probe_int8(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> KernelProbe:
+    params, out = QuantParams.of_range(-4.0, 5.0), QuantParams.of_range(-1.0, 8.0)
+    small = Int8Weight.of(weight)
+    layer = PackedInt8.of(small, params, bias, 48)
+    rows = to_uint8(x, params.scale, params.zero_point)
+    plain = (rows.float() - params.zero_point) * params.scale @ small.to_float().T + bias
+    pairs = [(int8_linear(rows, layer, name), _activated(plain, name)) for name in FUSED]
+    pairs.append((int8_linear_residual(rows, layer, residual), plain + residual))
     half = torch.bfloat16
     halves = [
-        (linear_bytes(*given, "", None, half), plain),
-        (linear_bytes_onto(*given, onto.to(half), half), plain + onto.to(half).float()),
+        (int8_linear(rows, layer, "", None, half), plain),
+        (int8_linear_residual(rows, layer, residual.to(half), half), plain + residual.to(half).float()),
     ]
     if not _verdict(halves, 0.02).works:
-        return Probe(False, "bf16 out of int8 differs from plain torch")
-    small_out = linear_bytes(*given, "gelu", out)
-    again = (small_out.float() - out.zero) * out.step
-    if (again - F.gelu(plain).clamp(-1.0, 8.0)).abs().max() > 1.01 * out.step:
-        return Probe(False, "bytes out differ from plain torch by more than a step")
-    took = [_seconds(partial) for partial in (lambda: linear_bytes(*given), lambda: F.linear(x, weight, bias))]
+        return KernelProbe(False, "bf16 out of int8 differs from plain torch")
+    restored = (int8_linear(rows, layer, "gelu", out).float() - out.zero_point) * out.scale
+    if (restored - F.gelu(plain).clamp(-1.0, 8.0)).abs().max() > 1.01 * out.scale:
+        return KernelProbe(False, "bytes out differ from plain torch by more than a step")
+    took = [_seconds(call) for call in (lambda: int8_linear(rows, layer), lambda: F.linear(x, weight, bias))]
     if took[0] > SLOW * took[1] + 1e-3:
-        return Probe(False, f"the kernel takes {took[0] / took[1]:.0f} times as long as plain fp32")
+        return KernelProbe(False, f"the kernel takes {took[0] / took[1]:.0f} times as long as plain fp32")
     return _verdict(pairs, 1e-3)
 
 
@@ -209,9 +165,9 @@ def _activated(x: Tensor, name: str) -> Tensor:
     return {"relu": F.relu, "silu": F.silu}.get(name, lambda each: each)(x)
 
 
-def _verdict(pairs: list[tuple[Tensor, Tensor]], within: float) -> Probe:
-    worst = max(float((made.float() - plain).abs().max() / plain.abs().max()) for made, plain in pairs)
-    return Probe(worst <= within, "" if worst <= within else f"results differ from plain torch by {worst:.2g}")
+def _verdict(pairs: list[tuple[Tensor, Tensor]], within: float) -> KernelProbe:
+    worst = max(float((ours.float() - plain).abs().max() / plain.abs().max()) for ours, plain in pairs)
+    return KernelProbe(worst <= within, "" if worst <= within else f"results differ from plain torch by {worst:.2g}")
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -223,18 +179,3 @@ def _seconds(call: Callable[[], object]) -> float:
         call()
         took.append(time.thread_time() - started)
     return min(took)
-
-
-def has_bf16_units() -> bool:
-    """Whether the processor multiplies bf16 itself; without, bf16 is slower than fp32."""
-    return _has("_is_avx512_bf16_supported") or has_tiles()
-
-
-def has_tiles() -> bool:
-    """Whether the processor multiplies whole tiles of matrices (AMX)."""
-    return _has("_is_amx_tile_supported")
-
-
-def _has(what: str) -> bool:
-    asked = getattr(torch.cpu, what, None)
-    return asked is not None and bool(asked())

@@ -1,53 +1,59 @@
 """Attention of packed networks: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
 
-By one kernel of oneDNN's graph compiler (`fusing`), where there is one for the shape. Otherwise fp32 goes by torch's
-fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX): there
-oneDNN's batched products serve. All hold few scores at a time, so memory grows with the tokens only.
+By one kernel of oneDNN's graph compiler (`onednn_graph`), where there is one for the shape. Otherwise fp32 goes by
+torch's fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX):
+there oneDNN's batched products serve. All hold few scores at a time, so memory grows with the tokens only.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.packed.onednn_graph import MOST, fused, scores_of
-from vitrail.packed.onednn_kernels import has_bf16_units, has_tiles
+from vitrail.packed.onednn_graph import MOST_SCORES, count_scores, graph_kernel
+from vitrail.quantisation.cpu_features import has_bf16_units, has_tiles
 
 SCORES = 1 << 20  # held at once: 2 MB, which stay in the cache
 LEAST = 64  # queries at once: fewer would leave the processor waiting
 
 
-def suits(kind: torch.dtype) -> bool:
+def prefers_products(dtype: torch.dtype) -> bool:
     """Whether products are faster than torch's fused kernel for this kind of numbers on this processor."""
-    return kind == torch.bfloat16 and has_bf16_units() and not has_tiles()
+    return dtype == torch.bfloat16 and has_bf16_units() and not has_tiles()
 
 
-def packed_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """softmax(q k' / sqrt(d) + bias) v; a packed network learns nothing, so no dropout."""
-    at_once = max(1, MOST * len(q) // max(1, scores_of(q)))  # images, for which there may be a kernel
-    if len(q) <= at_once or q.shape != k.shape:
-        return _gather(q, k, v, bias)
-    biases = [
-        bias if bias is None or len(bias) == 1 else bias[start : start + at_once] for start in range(0, len(q), at_once)
-    ]
-    parts = zip(q.split(at_once), k.split(at_once), v.split(at_once), biases, strict=True)
-    return torch.cat([_gather(*each) for each in parts])
+@dataclass(frozen=True)
+class PackedAttention:
+    """The kernel of packed networks: softmax(q k' / sqrt(d) + bias) v. They learn nothing, so there is no dropout."""
+
+    graph_kernels: bool = True  # those of oneDNN's graph compiler
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+        at_once = max(1, MOST_SCORES * len(q) // max(1, count_scores(q)))  # images, for which there may be a kernel
+        if len(q) <= at_once or q.shape != k.shape:
+            return self._piece(q, k, v, bias)
+        biases = [
+            bias if bias is None or len(bias) == 1 else bias[start : start + at_once]
+            for start in range(0, len(q), at_once)
+        ]
+        pieces = zip(q.split(at_once), k.split(at_once), v.split(at_once), biases, strict=True)
+        return torch.cat([self._piece(*each) for each in pieces])
+
+    def _piece(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        kernel = graph_kernel(q, k, v, bias, q.shape[-1] ** -0.5) if self.graph_kernels else None
+        if kernel is not None:
+            return cast(Tensor, kernel.forward(q, k, v, q if bias is None else bias))
+        if not prefers_products(q.dtype):
+            return F.scaled_dot_product_attention(q, k, v, bias)
+        flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
+        return attention_by_products(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
 
 
-def _gather(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    kernel = fused(q, k, v, bias, q.shape[-1] ** -0.5)
-    if kernel is not None:
-        return cast(Tensor, kernel.forward(q, k, v, q if bias is None else bias))
-    if not suits(q.dtype):
-        return F.scaled_dot_product_attention(q, k, v, bias)
-    flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
-    return gather_flat(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
-
-
-def gather_flat(
+def attention_by_products(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -69,16 +75,16 @@ def gather_flat(
             some = bias
             if bias is not None:
                 some = bias[i : i + heads] if bias.size(1) == 1 else bias[i : i + heads, r : r + rows]
-            queries, place = q[i : i + heads, r : r + rows], out[i : i + heads, r : r + rows]
-            chances = _chances(queries, k[i : i + heads], some, scaled)
+            queries, gathered = q[i : i + heads, r : r + rows], out[i : i + heads, r : r + rows]
+            weights = _attention_weights(queries, k[i : i + heads], some, scaled)
             if rows == t:  # one after another in memory, as oneDNN writes them
-                torch.bmm(chances, v[i : i + heads], out=place)
+                torch.bmm(weights, v[i : i + heads], out=gathered)
             else:
-                place.copy_(torch.bmm(chances, v[i : i + heads]))
+                gathered.copy_(torch.bmm(weights, v[i : i + heads]))
     return out
 
 
-def _chances(q: Tensor, k: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
+def _attention_weights(q: Tensor, k: Tensor, bias: Tensor | None, scaled: bool) -> Tensor:
     """softmax(q k' / sqrt(d) + bias) (B*A, T, S), in the place of the scores."""
     keys, scale = k.transpose(1, 2), 1.0 if scaled else q.size(2) ** -0.5
     if bias is not None:

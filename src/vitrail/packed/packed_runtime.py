@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,15 @@ from vitrail.errors import InputError, VitrailError
 from vitrail.images import Resample
 from vitrail.images.model_info import ModelInfo
 from vitrail.inference.runtime import RuntimeBase, Takes
-from vitrail.inference.settling import near_ties
-from vitrail.network.surgery import eval_mode, with_merging
+from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.packed import torch_resize as resampling
-from vitrail.packed.onednn_kernels import has_bf16_units, probe
-from vitrail.packed.packed_layers import ByteLinear, PackedLinear
+from vitrail.packed import torch_resize
+from vitrail.packed.onednn_kernels import probe
+from vitrail.packed.packed_layers import Int8Linear, PackedLinear
 from vitrail.packed.packed_vit import PackedViT
-from vitrail.packed.packing import Plan, pack, unmerged
+from vitrail.packed.packing import pack
+from vitrail.quantisation.cpu_features import has_bf16_units
+from vitrail.quantisation.quant_plan import QuantPlan
 
 Array = np.ndarray[Any, Any]
 
@@ -40,37 +41,24 @@ class Packed(RuntimeBase):
     """
 
     model: ViT
-    plan: Plan | None  # None: not packed at all
+    plan: QuantPlan | None  # None: not packed at all
     notes: tuple[str, ...]
     measurements: Mapping[str, Any]  # of the file that it was opened from
-    clear: float = 1.0  # as the plan says
     difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, plan: QuantPlan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
         check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
         device = next(checkpoint.model.parameters()).device
         if device.type != "cpu":
             raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
         self.about, self._provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
-        plan = Plan() if plan is None else plan
-        merging = bool(checkpoint.model.config.merge_per_block)
-        if plan.clear > 1 and (not (merging or plan.doubled) or checkpoint.task != "single-label"):
-            raise InputError(
-                f"clear={plan.clear:g} gives unclear answers again without merging tokens, without int8 and in the "
-                "precision `again`, so it needs a network that merges (with_merging), a plan with int8, or one less "
-                "precise than that; and one label an image"
-            )
-        self.plan, self.notes = possible(plan)
-        coarse = merging or (self.plan is not None and self.plan.doubled)
-        self.clear = plan.clear if coarse else 1.0  # otherwise all answers are exact already
+        self.plan, self.notes = possible_plan(QuantPlan() if plan is None else plan)
         if self.plan is None:
             self.model, self.difference = checkpoint.model.eval(), 0.0
             return
         self.model = pack(checkpoint.model, self.plan, checkpoint.preprocess)
         self.notes += notes_of(self.model)
-        if self.clear > 1 and self.plan.doubled:
-            self.whole = pack(with_merging(checkpoint.model, 0), self.plan.exact, checkpoint.preprocess)
         self.difference = self._compare(checkpoint.model, self.plan)
 
     @classmethod
@@ -78,38 +66,26 @@ class Packed(RuntimeBase):
         cls,
         model: ViT,
         about: ModelInfo,
-        plan: Plan | None,
+        plan: QuantPlan | None,
         notes: tuple[str, ...],
         provenance: Provenance,
         measurements: Mapping[str, Any],
-        clear: float = 1.0,
-        whole: ViT | None = None,
     ) -> Packed:
-        """A runtime of a network that is packed already; the whole one, where it has layers of its own, beside it."""
-        made = cls.__new__(cls)
-        if whole is not None:
-            made.whole = whole
-        made.model, made.about, made.plan, made.notes = model, about, plan, notes
-        made.clear = clear
-        made._provenance, made.measurements = provenance, measurements
-        return made
+        """A runtime of a network that is packed already."""
+        runtime = cls.__new__(cls)
+        runtime.model, runtime.about, runtime.plan, runtime.notes = model, about, plan, notes
+        runtime._provenance, runtime.measurements = provenance, measurements
+        return runtime
 
-    def _compare(self, eager: ViT, plan: Plan) -> float:
-        """How far from the eager network, which is refused if it is too far; so is the one without merging."""
-        kind = next(eager.parameters()).dtype
-        within = WITHIN["fp32" if kind == torch.float32 else "bf16"]  # a coarse network is no finer packed
+    def _compare(self, eager: ViT, plan: QuantPlan) -> float:
+        """How far from the eager network, which is refused if it is too far."""
+        dtype = next(eager.parameters()).dtype
+        within = WITHIN["fp32" if dtype == torch.float32 else "bf16"]  # a coarse network is no finer packed
         within = max(within, WITHIN[plan.precision])
-        if self.clear > 1:
-            exact = max(WITHIN["fp32" if kind == torch.float32 else "bf16"], WITHIN[plan.exact.precision])
-            self._apart(self.whole, with_merging(eager, 0), exact, plan.exact)
         within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
-        return self._apart(self.model, eager, within, plan)
-
-    def _apart(self, packed: ViT, eager: ViT, within: float, plan: Plan) -> float:
-        kind = next(eager.parameters()).dtype
         with torch.inference_mode(), eval_mode(eager):
-            expected = torch.cat([eager(each.to(kind)).float() for each in _noise(self)])
-        difference = float((proof(self, packed) - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+            expected = torch.cat([eager(each.to(dtype)).float() for each in _noise(self)])
+        difference = float((proof(self) - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
         if not plan.int8 and not difference <= within:
             raise VitrailError(
                 f"the packed network differs from the eager one by {difference:.2g} of the largest logit, expected at "
@@ -126,9 +102,7 @@ class Packed(RuntimeBase):
     @property
     def precision(self) -> str:
         """What most of the work is done in."""
-        if self.plan is None:
-            return "eager"
-        return "int8" if self.plan.int8 else self.plan.precision
+        return "eager" if self.plan is None else self.plan.name
 
     @property
     def takes(self) -> Takes:
@@ -136,72 +110,56 @@ class Packed(RuntimeBase):
 
     @property
     def resample(self) -> Resample:
-        return resampling.resample
+        return torch_resize.resample
 
     def run(self, pixels: Array) -> tuple[Array, Array]:
         """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays."""
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
             raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
-        return self._answers(torch.from_numpy(_plain(pixels)))
+        return self._answers(torch.from_numpy(_in_order(pixels)).to(next(self.model.parameters()).dtype))
 
     def run_uint8(self, values: Array) -> tuple[Array, Array]:
-        """The same of 8-bit values (B, H, W, C), as `preprocess.bytes` gives them; normalised on the way."""
+        """The same of 8-bit values (B, H, W, C), as `preprocess.to_uint8` gives them; normalised on the way."""
         if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim != 4:
             got = getattr(values, "dtype", type(values).__name__)
             raise InputError(f"expected 8-bit values (B, H, W, C), got {got} {getattr(values, 'shape', '')}")
-        if not self.model.patches.takes_bytes:
+        if not self._takes_bytes:
             return self.run(self.preprocess.normalise(values))
-        return self._answers(torch.from_numpy(_plain(values)).permute(0, 3, 1, 2))
+        return self._answers(torch.from_numpy(_in_order(values)).permute(0, 3, 1, 2))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        own = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
+        return own + sum(_layer_bytes(each) for each in self._modules if isinstance(each, PackedLinear | Int8Linear))
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
-        logits, embedding = answers(self.model, _as_it_takes(pixels, self.model), self._modules)
-        if self.clear > 1:
-            rows = np.flatnonzero(near_ties(logits, self.task, self.clear))
-            if len(rows):
-                again = _as_it_takes(pixels[torch.from_numpy(rows)], self.whole)
-                logits[rows], embedding[rows] = answers(self.whole, again)
-        return logits, embedding
-
-    @cached_property
-    def whole(self) -> ViT:
-        """The network with all its tokens and nothing in int8: what gives unclear answers again.
-
-        It has the same layers; where those are int8 or less precise, its own (but in files of format 2, where it is
-        int8 as well). To see how an unclear answer came about, look into this one, not into `model`.
-        """
-        return unmerged(cast(PackedViT, self.model))
+        return answers(self.model, pixels, self._modules)
 
     @property
-    def quick(self) -> Packed:
-        """The network that answers first, by itself: unclear answers stay as they are."""
-        return self._by(self.model, self.plan)
-
-    @property
-    def sure(self) -> Packed:
-        """The one that gives unclear answers again, by itself."""
-        return self._by(self.whole, None if self.plan is None else self.plan.exact)
-
-    def _by(self, model: ViT, plan: Plan | None) -> Packed:
-        return Packed.of(model, self.about, plan, self.notes, self.provenance, self.measurements)
+    def _takes_bytes(self) -> bool:
+        return isinstance(self.model, PackedViT) and self.model.patches.takes_bytes
 
     @cached_property
     def _modules(self) -> tuple[nn.Module, ...]:
         return tuple(self.model.modules())
 
 
+def pack_checkpoint(checkpoint: Checkpoint, plan: QuantPlan) -> Packed:
+    """A checkpoint packed as the plan says, and in no other way: where this machine cannot, that is an error."""
+    packed = Packed(checkpoint, plan)
+    if packed.plan != plan:
+        raise InputError("; ".join(packed.notes))
+    return packed
+
+
 def notes_of(model: ViT) -> tuple[str, ...]:
     """What could not be done as it should when a network was packed."""
-    note = getattr(model.encoder, "note", "")
-    return (note,) if note else ()
+    return (model.note,) if isinstance(model, PackedViT) and model.note else ()
 
 
-def _as_it_takes(pixels: Tensor, model: ViT) -> Tensor:
-    """Pixels in the kind of the network's own numbers; bytes as they are."""
-    return pixels.to(next(model.parameters()).dtype) if pixels.is_floating_point() else pixels
-
-
-def _plain(values: Array) -> Array:
+def _in_order(values: Array) -> Array:
     """As torch wants arrays: in order, and writable."""
     values = np.ascontiguousarray(values)
     return values if values.flags.writeable else values.copy()
@@ -210,69 +168,54 @@ def _plain(values: Array) -> Array:
 def _noise(runtime: Packed) -> list[Tensor]:
     """Two images of fixed random pixels; and two of random bytes, normalised, where the network takes bytes."""
     generator = torch.Generator().manual_seed(0)
-    way = runtime.preprocess
-    found = [torch.randn(2, way.channels, *way.size, generator=generator)]
-    if runtime.model.patches.takes_bytes:
-        found.append(torch.from_numpy(way.normalise(_byte_noise(runtime))))
-    return found
+    preprocess = runtime.preprocess
+    pixels = torch.randn(2, preprocess.channels, *preprocess.size, generator=generator)
+    if not runtime._takes_bytes:
+        return [pixels]
+    return [pixels, torch.from_numpy(preprocess.normalise(_byte_noise(runtime)))]
 
 
 def _byte_noise(runtime: Packed) -> Array:
-    way = runtime.preprocess
-    return np.random.default_rng(0).integers(0, 256, (2, *way.size, way.channels), np.uint8)
+    preprocess = runtime.preprocess
+    return np.random.default_rng(0).integers(0, 256, (2, *preprocess.size, preprocess.channels), np.uint8)
 
 
-def proof(runtime: Packed, model: ViT | None = None) -> Tensor:
-    """Logits of fixed random pixels and bytes, float32: what a network answers says whether it is still the same.
-
-    Of the runtime's network, or another like it.
-    """
-    model = runtime.model if model is None else model
-    kind = next(model.parameters()).dtype
+def proof(runtime: Packed) -> Tensor:
+    """Logits of fixed random pixels and bytes, float32: what a network answers says whether it is still the same."""
+    model = runtime.model
     with torch.inference_mode():
-        found = [model(_noise(runtime)[0].to(kind)).float()]
-        if model.patches.takes_bytes:
-            values = torch.from_numpy(_byte_noise(runtime)).permute(0, 3, 1, 2)
-            found.append(model(values).float())
-    return torch.cat(found)
+        logits = [model(_noise(runtime)[0].to(next(model.parameters()).dtype)).float()]
+        if runtime._takes_bytes:
+            logits.append(model(torch.from_numpy(_byte_noise(runtime)).permute(0, 3, 1, 2)).float())
+    return torch.cat(logits)
 
 
-def possible(plan: Plan) -> tuple[Plan | None, tuple[str, ...]]:
+def possible_plan(plan: QuantPlan) -> tuple[QuantPlan | None, tuple[str, ...]]:
     """The plan as far as this torch and processor go, and what was changed; None: not packed at all."""
     notes: list[str] = []
     int8, precision = dict(plan.int8), plan.precision
-    for name in ("int8",) if int8 else ():
-        found = probe(name)
-        if not found.works:
-            notes.append(f"int8 is not available ({found.why}): {precision} is used instead")
-            int8 = {}
+    if int8 and not probe("int8").works:
+        notes.append(f"int8 is not available ({probe('int8').why}): {precision} is used instead")
+        int8 = {}
     if precision == "bf16":
-        found = probe("bf16")
-        if not found.works:
-            notes.append(f"packed bf16 is not available ({found.why}): fp32 is used instead")
+        if not probe("bf16").works:
+            notes.append(f"packed bf16 is not available ({probe('bf16').why}): fp32 is used instead")
             precision = "fp32"
         elif not has_bf16_units():
             notes.append("this processor has no bf16 units: bf16 halves the memory here, but is slower than fp32")
-    if "fp32" in (precision, plan.again):
-        found = probe("fp32")
-        if not found.works:
-            notes.append(f"packed layers are not available ({found.why}): the network runs eager")
-            return None, tuple(notes)
-    found = resampling.probe()
-    if not found.works:
-        notes.append(f"images are resized by Pillow, with scaled decoding too ({found.why})")
-    again = plan.again if precision == plan.precision else ""  # all is fp32 then
-    return replace(plan, precision=precision, int8=int8, again=again), tuple(notes)
+    if precision == "fp32" and not probe("fp32").works:
+        notes.append(f"packed layers are not available ({probe('fp32').why}): the network runs eager")
+        return None, tuple(notes)
+    resize = torch_resize.probe()
+    if not resize.works:
+        notes.append(f"images are resized by Pillow, with scaled decoding too ({resize.why})")
+    return replace(plan, precision=precision, int8=int8), tuple(notes)
 
 
-def weight_bytes(model: ViT) -> int:
-    """Memory that the weights of a network take, packed or not."""
-    own = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
-    return own + sum(_layer_bytes(each) for each in model.modules() if isinstance(each, PackedLinear | ByteLinear))
-
-
-def _layer_bytes(layer: PackedLinear | ByteLinear) -> int:
-    width = 1 if isinstance(layer, ByteLinear) else layer.kind.itemsize
-    per_output = 8 if isinstance(layer, ByteLinear) else 0  # a step and a zero
-    bias = 0 if layer.bias is None else layer.bias.nbytes
-    return layer.out_features * (layer.in_features * width + per_output) + bias
+def _layer_bytes(layer: PackedLinear | Int8Linear) -> int:
+    size = layer.out_features * layer.in_features
+    if isinstance(layer, Int8Linear):
+        bias, size = layer.packed.bias, size + 8 * layer.out_features  # a scale and a zero point for each output
+    else:
+        bias, size = layer.bias, size * layer.dtype.itemsize
+    return size + (0 if bias is None else bias.nbytes)

@@ -17,15 +17,15 @@ from vitrail.network.positions import Grid, RotaryAngles, RotaryPositions
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 from vitrail.packed.onednn_graph import Kernel as GraphKernel
-from vitrail.packed.onednn_graph import fused
+from vitrail.packed.onednn_graph import graph_kernel
 from vitrail.packed.onednn_kernels import FUSED
-from vitrail.packed.packed_attention import packed_attention, suits
-from vitrail.packed.packed_layers import MIDDLE, ByteLinear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
-from vitrail.packed.torchscript_program import Norm, Product, Program, Run, Step, compiled, name_of
+from vitrail.packed.packed_attention import PackedAttention, prefers_products
+from vitrail.packed.packed_layers import MIDDLE, Int8Linear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
+from vitrail.packed.torchscript_program import BlockStep, Norm, Product, Program, Run, compile_program, shape_key
 from vitrail.quantisation.pooled_block import FirstQueries
 
-GRIDS = 16  # whose positions are kept
-WAYS = 256  # sizes of batches and images whose kernels are
+MOST_GRIDS = 16  # whose positions are kept
+MOST_SIZES = 256  # of batches and images whose kernels are
 
 
 class PackedBlock(nn.Module):
@@ -66,9 +66,9 @@ class PackedBlock(nn.Module):
 class PackedEncoder(Encoder):
     """The same blocks; tokens leave it in fp32, whatever they were inside, for what comes after is fp32."""
 
-    def __init__(self, blocks: nn.ModuleList, kind: torch.dtype) -> None:
+    def __init__(self, blocks: nn.ModuleList, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)  # the blocks are there already
-        self.kind = kind  # of tokens inside
+        self.dtype = dtype  # of tokens inside
         self.blocks, self._checkpointing = blocks, False
 
     def forward(
@@ -90,9 +90,9 @@ class PackedViT(ViT):
     encoder: PackedEncoder
     patches: PackedPatches  # type: ignore[assignment]
 
-    def __init__(self, model: ViT) -> None:
+    def __init__(self, model: ViT, kernel: PackedAttention) -> None:
         nn.Module.__init__(self)  # its parts are there already
-        self.config = model.config
+        self.config, self.kernel = model.config, kernel
         for name, part in model.named_children():
             setattr(self, name, part)
         for name in ("stem", "embedding_norm", "norm"):
@@ -103,15 +103,15 @@ class PackedViT(ViT):
 
     def embed(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
         """As the network's own; the last block computes the tokens that the pool reads, and no others."""
-        first = self.config.pooled_tokens
+        pooled = self.config.pooled_tokens
         last = self.config.depth - 1
-        kernel = FirstQueries(packed_attention, first)
+        kernel = FirstQueries(self.kernel, pooled)
 
         def observer(block: int, x: Tensor, layout: TokenLayout) -> Kernel | None:
             return kernel if block == last else None
 
-        compiled = self._compiled(pixels, first) if head_mask is None else None
-        encoded = compiled or super().encode(pixels, head_mask, observer if first else None)
+        compiled = self._compiled(pixels, pooled) if head_mask is None else None
+        encoded = compiled or super().encode(pixels, head_mask, observer if pooled else None)
         return self.summarise(*encoded)
 
     def encode(self, pixels: Tensor, head_mask: Tensor | None = None, observer: Observer | None = None) -> BlockOutput:
@@ -122,8 +122,8 @@ class PackedViT(ViT):
         if pixels.dtype != torch.uint8 or not self.patches.takes_bytes:  # which the patches normalise themselves
             super().check_dtype(pixels)
 
-    def _compiled(self, pixels: Tensor, first: int) -> BlockOutput | None:
-        return None if self.compiled is None else self.compiled(self, pixels, self.grid_of(pixels), first)
+    def _compiled(self, pixels: Tensor, pooled: int) -> BlockOutput | None:
+        return None if self.compiled is None else self.compiled(self, pixels, self.grid_of(pixels), pooled)
 
 
 class CompiledForward:
@@ -135,57 +135,57 @@ class CompiledForward:
 
     def __init__(self, model: PackedViT, program: Program, run: Run) -> None:
         self.program, self.run = program, run
-        self._kind = model.encoder.kind
+        self._dtype, self._graph_kernels = model.encoder.dtype, model.kernel.graph_kernels
         self._from_pixels = _plain_ends(model)
-        parts = [each for part in model.children() for each in part.modules()]
-        self._hooks = [hooks for each in parts for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        parts = [inner for part in model.children() for inner in part.modules()]
+        self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
         self._kernels: dict[tuple[int, ...], dict[int, GraphKernel]] = {}
 
-    def __call__(self, model: PackedViT, pixels: Tensor, grid: Grid, first: int) -> BlockOutput | None:
-        heard = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
-        if heard or model.training or _learning(model):
+    def __call__(self, model: PackedViT, pixels: Tensor, grid: Grid, pooled: int) -> BlockOutput | None:
+        listened = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
+        if listened or model.training or _learning(model):
             return None
         refuse_gradients(pixels)
         layout = TokenLayout(grid, model.config.prefix)
         empty = self._tokens_of_nothing(model, grid)
-        kernels = self._kernels_for(len(pixels), len(empty), empty.shape[1], layout.prefix, first)
+        kernels = self._kernels_for(len(pixels), len(empty), empty.shape[1], layout.prefix, pooled)
         given = pixels if self._from_pixels else model.tokenise(pixels, grid).tokens
-        ran = self.run(given, empty, layout.prefix, first, kernels)
-        if len(ran.counts):
-            layout = layout._replace(counts=ran.counts, patch_to_token=ran.patch_to_token)
-        return BlockOutput(ran.tokens, layout)
+        output = self.run(given, empty, layout.prefix, pooled, kernels)
+        if len(output.counts):
+            layout = layout._replace(counts=output.counts, patch_to_token=output.patch_to_token)
+        return BlockOutput(output.tokens, layout)
 
-    def _kernels_for(self, *way: int) -> dict[int, GraphKernel]:
-        """Kernels of attention for a way, with so many threads; made when it is gone for the first time."""
-        key = (*way, torch.get_num_threads())
-        found = self._kernels.get(key)
-        if found is None:
-            if len(self._kernels) >= WAYS:
+    def _kernels_for(self, *size: int) -> dict[int, GraphKernel]:
+        """Kernels of attention for a size of batch, with so many threads; made when it first comes."""
+        key = (*size, torch.get_num_threads())
+        if key not in self._kernels:
+            if len(self._kernels) >= MOST_SIZES:
                 self._kernels.clear()
-            found = self._kernels[key] = self._made(*way)
-        return found
+            self._kernels[key] = self._make_kernels(*size)
+        return self._kernels[key]
 
-    def _made(self, *way: int) -> dict[int, GraphKernel]:
-        d, found = self.program.head_width, {}
-        for images, tokens, heads, biased, scaled, kind in self.program.attentions(*way):
-            q, k, v = torch.empty(images, tokens, 3, heads, d, dtype=kind).permute(2, 0, 3, 1, 4).unbind(0)
-            bias = torch.empty(images, 1, 1, tokens, dtype=kind) if biased else None
-            kernel = fused(q, k, v, bias, 1.0 if scaled else d**-0.5)
+    def _make_kernels(self, *size: int) -> dict[int, GraphKernel]:
+        d, kernels = self.program.head_width, {}
+        for images, tokens, heads, biased, scaled, dtype in (
+            self.program.attentions(*size) if self._graph_kernels else ()
+        ):
+            q, k, v = torch.empty(images, tokens, 3, heads, d, dtype=dtype).permute(2, 0, 3, 1, 4).unbind(0)
+            bias = torch.empty(images, 1, 1, tokens, dtype=dtype) if biased else None
+            kernel = graph_kernel(q, k, v, bias, 1.0 if scaled else d**-0.5)
             if kernel is not None:
-                found[name_of(images, tokens, heads, biased, scaled)] = kernel
-        return found
+                kernels[shape_key(images, tokens, heads, biased, scaled)] = kernel
+        return kernels
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""
-        found = self._empty.get(grid)
-        if found is None:
-            if len(self._empty) >= GRIDS:
+        if grid not in self._empty:
+            if len(self._empty) >= MOST_GRIDS:
                 self._empty.clear()
-            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._kind)
+            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._dtype)
             with torch.no_grad():
-                found = self._empty[grid] = model.tokens(nothing, grid)[0][0]
-        return found
+                self._empty[grid] = model.tokens(nothing, grid)[0][0]
+        return self._empty[grid]
 
 
 def _learning(model: ViT) -> bool:
@@ -195,10 +195,10 @@ def _learning(model: ViT) -> bool:
 
 def compile_forward(model: PackedViT) -> None:
     """Compile the way of a packed network, if its blocks are plain; or else leave a note, if torch does not take it."""
-    if not is_plain(model):
+    if not is_compilable(model):
         return
     program = _program(model)
-    run, why = compiled(program)
+    run, why = compile_program(program)
     if run is None:
         model.note = (
             f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
@@ -207,7 +207,7 @@ def compile_forward(model: PackedViT) -> None:
         model.compiled = CompiledForward(model, program, run)
 
 
-def is_plain(model: PackedViT) -> bool:
+def is_compilable(model: PackedViT) -> bool:
     """Whether the blocks of a packed network are ones that the program can say."""
     plain = all(_plain(cast(PackedBlock, each)) for each in model.encoder.blocks)
     return plain and model.tokens.rotary is None and (model.tokens.at_stem or not len(model.tokens.tables))
@@ -221,7 +221,7 @@ def _program(model: PackedViT) -> Program:
     raw = projection if patches.raw is None else _product(patches.raw)
     size = cast(tuple[int, int], tuple(patches.patch_size))
     steps = [_step(each) for each in blocks]
-    return Program(size, projection, raw, MIDDLE, steps, attention.head_width, suits(steps[0].qkv.kind))
+    return Program(size, projection, raw, MIDDLE, steps, attention.head_width, prefers_products(steps[0].qkv.dtype))
 
 
 def _plain_ends(model: PackedViT) -> bool:
@@ -243,17 +243,17 @@ def _all_to_all(attention: Attention) -> bool:
     return all(each is None for each in extras) and not attention.axis
 
 
-def _step(block: PackedBlock) -> Step:
+def _step(block: PackedBlock) -> BlockStep:
     attention, mlp = block.attention, block.mlp
     qkv, out, up, down = (_product(each) for each in (attention.qkv, attention.out, mlp.up, mlp.down))
     scale = attention.head_width**-0.5
-    scaled = qkv.in_bytes and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the steps
+    scaled = qkv.int8 and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the scales
     if scaled:
-        factors = torch.ones_like(qkv.steps)
+        factors = torch.ones_like(qkv.scales)
         factors[: len(factors) // 3] = scale
-        qkv = qkv._replace(steps=qkv.steps * factors, bias=qkv.bias * factors)
+        qkv = qkv._replace(scales=qkv.scales * factors, bias=qkv.bias * factors)
     merging = (block.merged, block.by_tokens, block.by_cls)
-    return Step(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, *merging)
+    return BlockStep(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, *merging)
 
 
 def _norm(norm: nn.Module | None) -> Norm:
@@ -262,11 +262,12 @@ def _norm(norm: nn.Module | None) -> Norm:
 
 
 def _product(layer: nn.Module) -> Product:
-    layer = cast(PackedLinear | ByteLinear, layer)
-    bias = torch.zeros(layer.out_features, dtype=torch.float32 if isinstance(layer, ByteLinear) else layer.kind)
-    shared = (layer.packed, bias if layer.bias is None else layer.bias, *FUSED[layer.activation])
+    layer = cast(PackedLinear | Int8Linear, layer)
     if isinstance(layer, PackedLinear):
-        nothing = torch.empty(0)
-        return Product(*shared, layer.kind, False, 1.0, 0, nothing, nothing, 1.0, 0)
-    kind, (step, zero) = (layer.kind, (1.0, 0)) if layer.out is None else (torch.uint8, layer.out)
-    return Product(*shared, kind, True, *layer.scale, layer.steps, layer.zeros, step, zero)
+        nothing, no_bias = torch.empty(0), torch.zeros(layer.out_features, dtype=layer.dtype)
+        shared = (layer.packed, no_bias if layer.bias is None else layer.bias, *FUSED[layer.activation])
+        return Product(*shared, layer.dtype, False, 1.0, 0, nothing, nothing, 1.0, 0)
+    params, weight, scales, zero_points, bias = layer.packed
+    shared = (weight, torch.zeros(layer.out_features) if bias is None else bias, *FUSED[layer.activation])
+    dtype, out = (layer.dtype, (1.0, 0)) if layer.out is None else (torch.uint8, layer.out[:2])
+    return Product(*shared, dtype, True, params.scale, params.zero_point, scales, zero_points, *out)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitrail.images import resize_crop_only, resize_then_crop
 from vitrail.images.preprocess import Area, Box, Interpolation
-from vitrail.packed.onednn_kernels import Probe
+from vitrail.packed.onednn_kernels import KernelProbe
 
 _KERNELS: dict[Interpolation, str] = {"bilinear": "_upsample_bilinear2d_aa", "bicubic": "_upsample_bicubic2d_aa"}
 _LEVELS = 2  # of 255: further from Pillow, it is not used
@@ -45,7 +45,7 @@ def _by_torch(image: Image.Image, area: Area, size: tuple[int, int], box: Box, k
 
 
 @cache
-def probe() -> Probe:
+def probe() -> KernelProbe:
     """Whether the kernels are here and near Pillow, on noise and on edges, of whole and broken sizes."""
     noise = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
     noise[:30] = 255 * (noise[:30] > 127)
@@ -54,7 +54,7 @@ def probe() -> Probe:
             given = (Image.fromarray(noise).convert(mode), area, (31, 24), (1, 2, 30, 24), kernel)
             made, right = (np.asarray(way(*given), np.int16) for way in (_by_torch, resize_then_crop))
             if np.abs(made - right).max() > _LEVELS:
-                return Probe(False, f"{kernel} by torch is {np.abs(made - right).max()} levels from Pillow")
+                return KernelProbe(False, f"{kernel} by torch is {np.abs(made - right).max()} levels from Pillow")
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
-        return Probe(False, str(error).splitlines()[0][:200])
-    return Probe(True)
+        return KernelProbe(False, str(error).splitlines()[0][:200])
+    return KernelProbe(True)

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
 from vitrail.packed.onednn_graph import Kernel
-from vitrail.packed.packed_attention import gather_flat
+from vitrail.packed.packed_attention import attention_by_products
+from vitrail.quantisation.quant_params import to_uint8
 
 # Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
 AT_ONCE: Final = 8 * 197 * 768
@@ -33,14 +34,14 @@ class Product(NamedTuple):
     bias: Tensor
     activation: str
     algorithm: str
-    kind: torch.dtype  # of what it gives; if it takes no bytes, of what it takes too
-    in_bytes: bool
-    step: float  # of the bytes that it takes
-    zero: int
-    steps: Tensor  # of its weights, one for each output
-    zeros: Tensor
-    out_step: float  # of the bytes that it gives, where `kind` is uint8
-    out_zero: int
+    dtype: torch.dtype  # of what it gives; if it is not int8, of what it takes too
+    int8: bool
+    scale: float  # of the bytes that it takes
+    zero_point: int
+    scales: Tensor  # of its weight, one for each output
+    zero_points: Tensor
+    out_scale: float  # of the bytes that it gives, where `dtype` is uint8
+    out_zero_point: int
 
 
 class Norm(NamedTuple):
@@ -51,7 +52,7 @@ class Norm(NamedTuple):
     eps: float
 
 
-class Step(NamedTuple):
+class BlockStep(NamedTuple):
     """What a plain block does, in its order."""
 
     norm1: Norm
@@ -67,14 +68,14 @@ class Step(NamedTuple):
     by_cls: bool  # and by how much the first token attends to each
 
 
-class Attend:
-    """The kernel of attention for one shape (`fusing`); `compiled` tells the interpreter that this is all it knows."""
+class AttentionKernel:
+    """The kernel of attention for one shape (`onednn_graph`), and all that the interpreter knows of it."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:  # type: ignore[empty-body]
         pass
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Of attention in a block: how many images, tokens and heads, and what its kernel has to know beside."""
 
     images: int
@@ -82,10 +83,10 @@ class Shape(NamedTuple):
     heads: int
     biased: bool
     scaled: bool
-    kind: torch.dtype
+    dtype: torch.dtype
 
 
-class Ran(NamedTuple):
+class ProgramOutput(NamedTuple):
     """Tokens (B, T, D) in fp32; of merged ones counts (B, T) and patch_to_token (B, N), empty where none are."""
 
     tokens: Tensor
@@ -93,10 +94,10 @@ class Ran(NamedTuple):
     patch_to_token: Tensor
 
 
-Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], Ran]
+Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], ProgramOutput]
 
 
-def name_of(images: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
+def shape_key(images: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
     """A shape of attention as one number, with whether scores get a bias, and whether queries come scaled."""
     return (((images * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
 
@@ -106,43 +107,41 @@ def _normed(x: Tensor, norm: Norm) -> Tensor:
 
 
 def _bytes(x: Tensor, layer: Product) -> Tensor:
-    """What a layer takes, in its bytes, which are taken out of the quantised tensor as they lie."""
-    if x.dtype == torch.uint8:
-        return x
-    made = torch.quantize_per_tensor(x.float(), layer.step, layer.zero, torch.quint8)
-    found: Tensor = torch.ops.aten.set_(torch.empty([0], dtype=torch.uint8), made, 0, made.size(), made.stride())
-    return found
+    """What a layer takes, in its bytes."""
+    return x if x.dtype == torch.uint8 else to_uint8(x.float(), layer.scale, layer.zero_point)
 
 
 def _product(x: Tensor, layer: Product) -> Tensor:
     """Rows (rows, in) -> (rows, out)."""
-    if layer.in_bytes:
-        small: Tensor = torch.ops.onednn.qlinear_pointwise(
-            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, layer.bias,
-            layer.out_step, layer.out_zero, layer.kind, layer.activation, [], layer.algorithm,
+    if layer.int8:
+        of_bytes: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.scale, layer.zero_point, layer.packed, layer.scales, layer.zero_points, layer.bias,
+            layer.out_scale, layer.out_zero_point, layer.dtype, layer.activation, [], layer.algorithm,
         )  # fmt: skip
-        return small
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x.to(layer.kind), layer.packed, layer.bias, layer.activation, [], layer.algorithm
+        return of_bytes
+    of_floats: Tensor = torch.ops.mkldnn._linear_pointwise(
+        x.to(layer.dtype), layer.packed, layer.bias, layer.activation, [], layer.algorithm
     )
-    return made
+    return of_floats
 
 
-def _product_onto(x: Tensor, layer: Product, onto: Tensor) -> Tensor:
-    """Rows (rows, in) -> onto (rows, out), the product added."""
-    if layer.in_bytes:
-        small: Tensor = torch.ops.onednn.qlinear_pointwise(
-            _bytes(x, layer), layer.step, layer.zero, layer.packed, layer.steps, layer.zeros, onto, layer.bias,
-            1.0, 0, layer.kind, 1.0, 0, "add", 1.0, "none", [], "",
+def _product_residual(x: Tensor, layer: Product, residual: Tensor) -> Tensor:
+    """Rows (rows, in) -> residual (rows, out), the product added."""
+    if layer.int8:
+        of_bytes: Tensor = torch.ops.onednn.qlinear_pointwise(
+            _bytes(x, layer), layer.scale, layer.zero_point, layer.packed, layer.scales, layer.zero_points, residual,
+            layer.bias, 1.0, 0, layer.dtype, 1.0, 0, "add", 1.0, "none", [], "",
         )  # fmt: skip
-        return small
-    if onto.dtype != layer.kind:
-        return onto + _product(x, layer)
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(layer.kind), onto, layer.packed, layer.bias, "add")
-    return made
+        return of_bytes
+    if residual.dtype != layer.dtype:
+        return residual + _product(x, layer)
+    of_floats: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(layer.dtype), residual, layer.packed, layer.bias, "add")
+    return of_floats
 
 
-def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int, weights: Tensor | None) -> Ran:
+def _merged(
+    x: Tensor, before: ProgramOutput, metric: Tensor, count: int, prefix: int, weights: Tensor | None
+) -> ProgramOutput:
     """Tokens x (B, T, D) with so many of them joined, and what was known of them brought up to date."""
     matching = match(metric, count, prefix, weights)
     counts = before.counts if before.counts.numel() > 0 else torch.ones([x.size(0), x.size(1)])
@@ -150,7 +149,7 @@ def _merged(x: Tensor, before: Ran, metric: Tensor, count: int, prefix: int, wei
     patch_to_token = matching.target[:, prefix:] - prefix
     if before.patch_to_token.numel() > 0:
         patch_to_token = patch_to_token.gather(1, before.patch_to_token)
-    return Ran(join(x, matching, share), counts, patch_to_token)
+    return ProgramOutput(join(x, matching, share), counts, patch_to_token)
 
 
 def _at_once(images: int, values: int, limit: int) -> int:
@@ -160,12 +159,14 @@ def _at_once(images: int, values: int, limit: int) -> int:
     return max(1, (images + pieces - 1) // pieces)
 
 
-def _joined(pieces: list[Ran]) -> Ran:
+def _joined(pieces: list[ProgramOutput]) -> ProgramOutput:
     """Pieces of a batch -> the batch, in fp32."""
     if len(pieces) == 1:
-        return Ran(pieces[0].tokens.float(), pieces[0].counts, pieces[0].patch_to_token)
+        return ProgramOutput(pieces[0].tokens.float(), pieces[0].counts, pieces[0].patch_to_token)
     tokens = torch.cat([each.tokens for each in pieces]).float()
-    return Ran(tokens, torch.cat([each.counts for each in pieces]), torch.cat([each.patch_to_token for each in pieces]))
+    return ProgramOutput(
+        tokens, torch.cat([each.counts for each in pieces]), torch.cat([each.patch_to_token for each in pieces])
+    )
 
 
 class Program(nn.Module):
@@ -173,7 +174,7 @@ class Program(nn.Module):
 
     projection: Product
     raw: Product
-    steps: list[Step]
+    steps: list[BlockStep]
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class Program(nn.Module):
         projection: Product,
         raw: Product,
         middle: int,
-        steps: list[Step],
+        steps: list[BlockStep],
         head_width: int,
         products: bool,
     ) -> None:
@@ -190,46 +191,50 @@ class Program(nn.Module):
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
         self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
 
-    def attentions(self, images: int, tokens: int, width: int, prefix: int, first: int) -> list[Shape]:
-        """Every shape of attention on the way of so many images, but for one of the `first` tokens alone."""
+    def attentions(self, images: int, tokens: int, width: int, prefix: int, pooled: int) -> list[AttentionShape]:
+        """Every shape of attention on the way of so many images, but for one of the pooled tokens alone."""
         at_once = _at_once(images, tokens * width, self.at_once)
-        found: dict[Shape, None] = {}
+        shapes: dict[AttentionShape, None] = {}
         for some in {min(at_once, images), images % at_once} - {0}:
             left = tokens
-            for step in self.steps[: len(self.steps) - (first > 0)]:
-                found[Shape(some, left, step.heads, left < tokens, step.scaled, step.qkv.kind)] = None
+            for step in self.steps[: len(self.steps) - (pooled > 0)]:
+                shapes[AttentionShape(some, left, step.heads, left < tokens, step.scaled, step.qkv.dtype)] = None
                 left -= most_joined(left - prefix, step.merged)
-        return list(found)
+        return list(shapes)
 
-    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
+    def forward(
+        self, pixels: Tensor, empty: Tensor, prefix: int, pooled: int, kernels: dict[int, AttentionKernel]
+    ) -> ProgramOutput:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
 
-        Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `first`, or all.
+        Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `pooled`, or all.
         A block takes a large batch in pieces: what it makes on the way stays in the cache then, and so do its weights.
         `kernels` are those of attention, by the names of their shapes.
         """
-        pieces: list[Ran] = []
+        pieces: list[ProgramOutput] = []
         for some in pixels.split(_at_once(pixels.size(0), empty.size(0) * empty.size(1), self.at_once)):
             x = some.contiguous() if some.dim() == 3 else self._tokens(some, empty, prefix)
-            pieces.append(Ran(x, torch.empty([0]), torch.empty([0], dtype=torch.int64)))
+            pieces.append(ProgramOutput(x, torch.empty([0]), torch.empty([0], dtype=torch.int64)))
         for number, step in enumerate(self.steps):
             last = number == len(self.steps) - 1
-            for place in range(len(pieces)):
-                pieces[place] = self._block(pieces[place], step, prefix, first if last else 0, kernels)
+            for index in range(len(pieces)):
+                pieces[index] = self._block(pieces[index], step, prefix, pooled if last else 0, kernels)
         return _joined(pieces)
 
-    def _block(self, known: Ran, step: Step, prefix: int, first: int, kernels: dict[int, Attend]) -> Ran:
-        """What a block makes of some images' tokens (B, T, D); of the `first` alone, or of all."""
+    def _block(
+        self, known: ProgramOutput, step: BlockStep, prefix: int, pooled: int, kernels: dict[int, AttentionKernel]
+    ) -> ProgramOutput:
+        """What a block makes of some images' tokens (B, T, D); of the first `pooled` alone, or of all."""
         x = known.tokens
         b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
         x, queries = x.view(b * t, width), t  # rows, to the end
         qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
-        if first > 0:
-            queries = first
-            q = q[:, :, :first]
-            # side by side: onto rows apart oneDNN adds by a path far slower
-            x = x.view(b, t, width)[:, :first].reshape(b * first, width).contiguous()
+        if pooled > 0:
+            queries = pooled
+            q = q[:, :, :pooled]
+            # side by side: to rows apart oneDNN adds by a path far slower
+            x = x.view(b, t, width)[:, :pooled].reshape(b * pooled, width).contiguous()
         bias: Tensor | None = None
         if known.counts.numel() > 0:
             bias = known.counts.log().to(q.dtype).view(b, 1, 1, t)
@@ -238,26 +243,26 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.by_cls:
             weights = cls_attention(q, k, bias, scale)
-        shape = name_of(b, t, heads, bias is not None, step.scaled)
+        shape = shape_key(b, t, heads, bias is not None, step.scaled)
         if queries == t and shape in kernels:
             gathered = kernels[shape].forward(q, k, v, q if bias is None else bias)
         elif self.products:
             if bias is not None:
                 bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
             flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
-            gathered = gather_flat(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
+            gathered = attention_by_products(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
         else:
             gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
         rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
         rows.copy_(gathered.transpose(1, 2))
-        x = _product_onto(rows.view(b * queries, heads * d), step.out, x)
+        x = _product_residual(rows.view(b * queries, heads * d), step.out, x)
         if count > 0:
             tokens = x.view(b, t, width)
             known = _merged(tokens, known, tokens if step.by_tokens else k.mean(1), count, prefix, weights)
             queries -= count
             x = known.tokens.view(b * queries, width)
-        x = _product_onto(_product(_normed(x, step.norm2), step.up), step.down, x)
-        return Ran(x.view(b, queries, width), known.counts, known.patch_to_token)
+        x = _product_residual(_product(_normed(x, step.norm2), step.up), step.down, x)
+        return ProgramOutput(x.view(b, queries, width), known.counts, known.patch_to_token)
 
     def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
         """Pixels (B, C, H, W) -> tokens (B, T, D)."""
@@ -265,7 +270,7 @@ class Program(nn.Module):
         patches = pixels.reshape(b, c, h, self.patch[0], w, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(b * h * w, c * self.patch[0] * self.patch[1])
         if pixels.dtype == torch.uint8:
-            patches = _product(patches.to(self.raw.kind).sub_(self.middle), self.raw)
+            patches = _product(patches.to(self.raw.dtype).sub_(self.middle), self.raw)
         else:
             patches = _product(patches, self.projection)
         tokens = empty.repeat(b, 1, 1)  # a copy for each, which patches are added to
@@ -273,24 +278,24 @@ class Program(nn.Module):
         return tokens
 
 
-class Compiled(NamedTuple):
+class CompiledProgram(NamedTuple):
     """The program for torch's interpreter, or why there is none."""
 
     run: Run | None
     why: str = ""
 
 
-def compiled(program: Program) -> Compiled:
+def compile_program(program: Program) -> CompiledProgram:
     """Make a program ready to run."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
             with _naming:
-                if not hasattr(Attend, "__torch_script_interface__"):
-                    torch.jit.interface(Attend)
-            made: object = torch.jit.script(program.eval())
+                if not hasattr(AttentionKernel, "__torch_script_interface__"):
+                    torch.jit.interface(AttentionKernel)
+            script: object = torch.jit.script(program.eval())
     except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
-        return Compiled(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
-    if not isinstance(made, torch.jit.ScriptModule):
-        return Compiled(None, "it is switched off")
-    return Compiled(made.forward)
+        return CompiledProgram(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
+    if not isinstance(script, torch.jit.ScriptModule):
+        return CompiledProgram(None, "it is switched off")
+    return CompiledProgram(script.forward)

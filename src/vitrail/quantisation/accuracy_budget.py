@@ -1,4 +1,4 @@
-"""Images dealt out to calibrate, to choose and to report; and what a runtime loses against the eager network."""
+"""Images split to calibrate, to choose and to report; and what a runtime loses against the eager network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vitrail.evaluation.results import Evaluation, Score
 from vitrail.images import Source
 from vitrail.inference import Runtime, predict
 from vitrail.inference.batches import Done
+from vitrail.quantisation.range_calibration import FEWEST
 
-FEWEST = 8  # images to calibrate on
 CALIBRATE = 256  # images that ranges are taken from, at most
 CHOOSE = 2000  # images that a choice is judged by, at most
 
 
-class Dealt(NamedTuple):
+class CalibrationSplit(NamedTuple):
     """Three lots of images; where the data has no test images, those that chose also report."""
 
     calibration: Dataset
@@ -32,7 +32,7 @@ class Dealt(NamedTuple):
     words: str  # which images did what
 
 
-class Judged(NamedTuple):
+class BudgetResult(NamedTuple):
     """A runtime on images: right answers, what it lost against the network it was made from, and agreement."""
 
     accuracy: Score
@@ -63,23 +63,19 @@ class Judge:
         """Answers of the runtime itself, to compare others with."""
         return cls(evaluate(runtime, images, split="all", batch=batch, resamples=0, done=done), images, batch)
 
-    def __call__(self, runtime: Runtime, done: Done | None = None) -> Judged:
-        return self.of(self.answers(runtime, done))
+    def __call__(self, runtime: Runtime, done: Done | None = None) -> BudgetResult:
+        return self.of(evaluate(runtime, self.images, split="all", batch=self.batch, resamples=0, done=done))
 
-    def answers(self, runtime: Runtime, done: Done | None = None) -> Evaluation:
-        """What a runtime says of the images."""
-        return evaluate(runtime, self.images, split="all", batch=self.batch, resamples=0, done=done)
-
-    def of(self, found: Evaluation) -> Judged:
+    def of(self, answers: Evaluation) -> BudgetResult:
         """The verdict on answers that are there already."""
-        both = comparison_of(self.baseline, found)
+        both = comparison_of(self.baseline, answers)
         drop = Score(*(100 * each for each in both.difference))
         count = len(both.a)
-        name = "top1" if found.task == "single-label" else "exact"
-        return Judged(both.b.scores[name], drop, 1 - len(both.differing) / count, count)
+        name = "top1" if answers.task == "single-label" else "exact"
+        return BudgetResult(both.b.scores[name], drop, 1 - len(both.differing) / count, count)
 
 
-def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
+def split_for_calibration(data: Data, runtime: Runtime, seed: int = 0) -> CalibrationSplit:
     """Training images calibrate, validation images choose, test images report, as far as the data has them."""
     dataset = fitted(opened(data, (runtime,), "all"), runtime)
     if not len(dataset):
@@ -110,7 +106,7 @@ def deal(data: Data, runtime: Runtime, seed: int = 0) -> Dealt:
     _check(calibration)
     same = choosing is reporting
     choosing = _some(choosing, CHOOSE, dice)
-    return Dealt(calibration, choosing, choosing if same else _some(reporting, 5 * CHOOSE, dice), words)
+    return CalibrationSplit(calibration, choosing, choosing if same else _some(reporting, 5 * CHOOSE, dice), words)
 
 
 def self_labelled(runtime: Runtime, images: Sequence[Source]) -> Dataset:

@@ -1,42 +1,66 @@
-"""A network -> the same one computing as int8 would, in floats: what an exported int8 file is compared with."""
+"""Fake quantisation: a network and a plan -> one that rounds weights and activations as int8 and bf16 would.
+
+It runs on any machine, in floats: plans are searched on it, and exported int8 files are compared with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.exporters.qdq import Steps
 from vitrail.network.vit import ViT
-from vitrail.packed.packing import Range
 from vitrail.quantisation.folding import shared
+from vitrail.quantisation.quant_params import Int8Weight, QuantParams
+from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
 
 
-class RoundedLinear(nn.Module):
+class FakeInt8Linear(nn.Module):
     """A linear layer whose input and weight are rounded to bytes and back."""
 
-    def __init__(self, linear: nn.Linear, ends: Range, symmetric: bool) -> None:
+    def __init__(self, linear: nn.Linear, ends: Range, symmetric: bool = False) -> None:
         super().__init__()
-        self.steps = Steps.of_range(*ends, symmetric)
-        scales = (linear.weight.detach().abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)
-        self.weight = nn.Parameter((linear.weight.detach() / scales).round().clamp(-127, 127) * scales)
+        self.params = QuantParams.of_range(*ends, symmetric)
+        self.weight = nn.Parameter(Int8Weight.of(linear.weight).to_float().to(linear.weight.dtype), requires_grad=False)
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        least, most = (0, 255) if self.steps.kind == "uint8" else (-128, 127)
-        whole = ((x / self.steps.scale).round() + self.steps.zero).clamp(least, most)
-        return F.linear((whole - self.steps.zero) * self.steps.scale, self.weight, self.bias)
+        return F.linear(self.params.round_trip(x), self.weight, self.bias)
 
 
-def rounded(model: ViT, ranges: Mapping[str, Range], symmetric: bool = False) -> ViT:
-    """The network with these layers rounded; the one given stays as it is."""
-    made = shared(model).eval()
-    with torch.no_grad():
-        for name, ends in ranges.items():
-            parent, _, last = name.rpartition(".")
-            layer = cast(nn.Linear, made.get_submodule(name))
-            setattr(made.get_submodule(parent), last, RoundedLinear(layer, ends, symmetric))
-    return made.requires_grad_(False)
+class FakeBf16Linear(nn.Module):
+    """A linear layer whose input, weight and output are rounded to bf16 and back."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_through_bf16(linear.weight.detach()), requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _through_bf16(F.linear(_through_bf16(x), self.weight, self.bias))
+
+
+def _through_bf16(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16).to(x.dtype)
+
+
+def fake_quantise(model: ViT, plan: QuantPlan, symmetric: bool = False) -> ViT:
+    """The network that rounds as the plan says; the one given stays as it is."""
+    rounding = shared(model).eval()
+    for name, ends in plan.int8.items():
+        _replace(rounding, name, FakeInt8Linear(_linear(rounding, name), ends, symmetric))
+    if plan.precision == "bf16":
+        for name in {*quantisable(model), "patches.projection"} - set(plan.int8):
+            _replace(rounding, name, FakeBf16Linear(_linear(rounding, name)))
+    return rounding.requires_grad_(False)
+
+
+def _linear(model: ViT, name: str) -> nn.Linear:
+    return cast(nn.Linear, model.get_submodule(name))
+
+
+def _replace(model: ViT, name: str, layer: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, layer)

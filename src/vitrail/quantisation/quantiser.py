@@ -1,106 +1,119 @@
-"""quantise: a checkpoint, images and a budget -> the same network in int8 or bf16, as far as accuracy allows."""
+"""quantise: a checkpoint, images and a budget -> a plan for int8 or bf16, as far as accuracy allows, with its proof.
+
+The search runs on fake-quantised plain torch, so it needs no kernels. Whoever carries the plan out, a packed network or
+an exported file, is judged once more in its own runtime (`Quantised.judge_runtime`): its arithmetic is another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice, check_int, check_number, check_type
-from vitrail.data.samples import Dataset
-from vitrail.errors import ImageError, InputError
+from vitrail.errors import InputError
 from vitrail.evaluation.evaluator import Data
-from vitrail.inference import Exported
+from vitrail.inference import Runtime
 from vitrail.inference.timing import latencies
-from vitrail.packed.onednn_kernels import has_bf16_units, probe
-from vitrail.packed.packed_runtime import Packed, weight_bytes
-from vitrail.packed.packing import Plan, Range
-from vitrail.quantisation.accuracy_budget import FEWEST, Dealt, Judge, Judged, deal
-from vitrail.quantisation.calibration import Sensitive, calibrate, sensitivity
+from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
+from vitrail.quantisation.cpu_features import has_bf16_units
+from vitrail.quantisation.fake_quant import fake_quantise
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.range_calibration import Sensitivity, calibrate, calibration_pixels, rank_sensitivity
 from vitrail.quantisation.smooth_quant import smooth
 
 RANKED_ON = 16  # images that layers are ranked on
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-class Measured(NamedTuple):
-    """What a runtime is worth: answers, time and memory."""
+class SearchResult(NamedTuple):
+    """A plan within the budget, and the layers that it leaves in higher precision, the most harmful first."""
 
-    judged: Judged  # on the images that report
-    milliseconds: float  # one image, batch 1, the two in turn
-    weights: int  # bytes in memory; of a file its own
+    plan: QuantPlan
+    kept: tuple[Sensitivity, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """The quantised runtime, or a file it was exported to, beside the eager network that it was made from."""
+    """A plan, the checkpoint that it is for, and what it loses on fake-quantised torch."""
 
-    runtime: Packed
-    checkpoint: Checkpoint  # with evened weights: what the runtime was packed from
-    before: Measured
-    after: Measured
-    kept: tuple[Sensitive, ...]  # layers left in higher precision, the most harmful first
+    plan: QuantPlan
+    checkpoint: Checkpoint  # with evened weights, where the plan has int8
+    kept: tuple[Sensitivity, ...]
+    before: BudgetResult  # on the images that report
+    after: BudgetResult
     original: Checkpoint  # what is judged against
     choosing: Judge  # of the images that choose, and so decide on the budget
-    judge: Judge  # of the images that report
+    reporting: Judge
     max_drop: float  # the budget, in points
     words: str  # which images did what
-    notes: tuple[str, ...]
-    by: str = "packed"  # whose numbers `after` has: the packed runtime's, or those of a file for onnx or openvino
 
-    @property
-    def rest(self) -> str:
-        """The precision of what is not int8."""
-        return "fp32" if self.runtime.plan is None else self.runtime.plan.precision
+    def judge_runtime(
+        self, runtime: Runtime, name: str, weight_bytes: int, notes: tuple[str, ...] = ()
+    ) -> RuntimeProof:
+        """What the plan is worth in a runtime that carries it out; one that loses more than the budget is refused."""
+        decided = self.choosing(runtime)
+        if decided.drop.value > self.max_drop:
+            raise InputError(
+                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.images} "
+                f"images, and {self.max_drop:g} were allowed: export it for another runtime than {name}, or allow more"
+            )
+        milliseconds = latencies({"before": self.original, "after": runtime}, batch=1)
+        after = decided if self.reporting is self.choosing else self.reporting(runtime)
+        own = sum(each.nbytes for each in (*self.original.model.parameters(), *self.original.model.buffers()))
+        return RuntimeProof(
+            quantised=self,
+            runtime=name,
+            before=RuntimeMeasurement(self.before, milliseconds["before"], own),
+            after=RuntimeMeasurement(after, milliseconds["after"], weight_bytes),
+            notes=notes,
+        )
+
+
+class RuntimeMeasurement(NamedTuple):
+    """What a runtime is worth: answers, time and memory."""
+
+    result: BudgetResult  # on the images that report
+    milliseconds: float  # one image, batch 1, the two in turn
+    weight_bytes: int  # in memory; of a file its own
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**self.result.to_dict(), "milliseconds": self.milliseconds, "weight_bytes": self.weight_bytes}
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeProof:
+    """A plan carried out by a runtime, beside the eager network that it was made from."""
+
+    quantised: Quantised
+    runtime: str  # packed, or the target of an exported file
+    before: RuntimeMeasurement
+    after: RuntimeMeasurement
+    notes: tuple[str, ...] = ()
 
     @property
     def speed(self) -> float:
         """How many times faster one image is."""
         return self.before.milliseconds / self.after.milliseconds
 
-    def in_file(self, opened: Exported) -> Quantised:
-        """The same with the numbers of a file that it was exported to, in its own runtime, whose arithmetic is another.
-
-        A file that loses more than the budget on the images that choose is refused.
-        """
-        decided = self.choosing(opened)
-        if decided.drop.value > self.max_drop:
-            raise InputError(
-                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.images} "
-                f"images, and {self.max_drop:g} were allowed: export a packed NAME.safetensors, or allow more"
-            )
-        took = latencies({"before": self.original, "after": opened}, batch=1)
-        judged = decided if self.judge is self.choosing else self.judge(opened)
-        target = opened.contents.target
-        files = [opened.path, *([opened.path.with_suffix(".bin")] if target == "openvino" else [])]
-        return replace(
-            self,
-            before=self.before._replace(milliseconds=took["before"]),
-            after=Measured(judged, took["after"], sum(each.stat().st_size for each in files)),
-            by=target,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        states = {
-            name: {**each.judged.to_dict(), "milliseconds": each.milliseconds, "weight_bytes": each.weights}
-            for name, each in (("before", self.before), ("after", self.after))
-        }
+        quantised = self.quantised
         return {
-            **states,
-            "runtime": self.by,
-            "max_drop": self.max_drop,
-            "precision": self.runtime.precision,
-            "int8_layers": len(self.runtime.plan.int8) if self.runtime.plan else 0,
-            "kept": [each._asdict() for each in self.kept],
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "fake_quantised": quantised.after.to_dict(),
+            "runtime": self.runtime,
+            "max_drop": quantised.max_drop,
+            "precision": quantised.plan.name,
+            "int8_layers": len(quantised.plan.int8),
+            "kept": [each._asdict() for each in quantised.kept],
             "speed": self.speed,
-            "images": self.words,
+            "images": quantised.words,
             "notes": list(self.notes),
         }
 
@@ -114,9 +127,9 @@ def quantise(
     batch: int = 32,
     seed: int = 0,
     against: Checkpoint | None = None,
-    tell: Tell = lambda text: None,
+    log: Log = lambda text: None,
 ) -> Quantised:
-    """The network in int8 (or bf16) with at most `max_drop` points lost on validation images, or an error.
+    """A plan for int8 (or bf16) with at most `max_drop` points lost on validation images, or an error.
 
     Lost against the network itself, or `against` another that it was made from, by merging or pruning.
 
@@ -127,57 +140,61 @@ def quantise(
     check_choice("precision", precision, ("int8", "bf16"))
     check_number("max_drop", max_drop, -100.0, 100.0)
     check_int("batch", batch, error=InputError)
-    found = probe(precision)
-    if not found.works:
-        raise InputError(f"{precision} is not available here: {found.why}")
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head, or stay in fp32")
-    dealt = deal(data, checkpoint, seed)
+    split = split_for_calibration(data, checkpoint, seed)
     original = checkpoint if against is None else against
-    judge = Judge.by(original, dealt.choosing, batch)
+    judge = Judge.by(original, split.choosing, batch)
     if precision == "bf16":
-        runtime = Packed(checkpoint, Plan("bf16"))
-        _refuse_over(judge(runtime), max_drop, "bf16")
-        return _reported(original, checkpoint, runtime, (), dealt, judge, max_drop)
-    batches = pixels_of(checkpoint, dealt.calibration, batch)
-    tell(f"calibrating on {sum(map(len, batches))} images")
-    base = replace(checkpoint, model=smooth(checkpoint.model, batches))
-    ranges = calibrate(base.model, batches)
-    rest = "bf16" if has_bf16_units() else "fp32"
-    runtime, kept = within_budget(base, ranges, judge, max_drop, rest, batches[0][:RANKED_ON], tell)
-    return _reported(original, base, runtime, kept, dealt, judge, max_drop)
+        plan = QuantPlan("bf16")
+        _refuse_over(judge(faked(checkpoint, plan)), max_drop, "bf16")
+        return _with_report(original, checkpoint, SearchResult(plan, ()), split, judge, max_drop)
+    batches = calibration_pixels(checkpoint, split.calibration, batch)
+    log(f"calibrating on {sum(map(len, batches))} images")
+    evened, plan = plan_all_int8(checkpoint, batches)
+    search = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log)
+    return _with_report(original, evened, search, split, judge, max_drop)
 
 
-def within_budget(
-    base: Checkpoint,
-    ranges: dict[str, Range],
-    judge: Callable[[Packed], Judged],
+def plan_all_int8(checkpoint: Checkpoint, batches: list[Tensor]) -> tuple[Checkpoint, QuantPlan]:
+    """The checkpoint with its channels made even, and the plan that has every layer of it in int8.
+
+    All else is bf16 where this machine multiplies that by itself.
+    """
+    evened = replace(checkpoint, model=smooth(checkpoint.model, batches))
+    return evened, QuantPlan("bf16" if has_bf16_units() else "fp32", calibrate(evened.model, batches))
+
+
+def faked(checkpoint: Checkpoint, plan: QuantPlan) -> Checkpoint:
+    """The checkpoint with a network that rounds as the plan says: a runtime like any other."""
+    return replace(checkpoint, model=fake_quantise(checkpoint.model, plan))
+
+
+def search_plan(
+    checkpoint: Checkpoint,
+    plan: QuantPlan,
+    judge: Callable[[Runtime], BudgetResult],
     max_drop: float,
-    rest: str,
     pixels: Tensor,
-    tell: Tell = lambda text: None,
-    clear: float = 1.0,
-    again: str = "",
-) -> tuple[Packed, tuple[Sensitive, ...]]:
-    """As many layers in int8 as the budget allows, the harmful ones left out; and those."""
-    whole_plan = Packed(base, Plan(rest, ranges, clear, again))
-    verdict = judge(whole_plan)
-    tell(f"all {len(ranges)} layers in int8: {verdict.drop.value:+.2f} points lost")
+    log: Log = lambda text: None,
+) -> SearchResult:
+    """The plan with as many of its layers in int8 as the budget allows, the harmful ones left out; layers are ranked on
+    these pixels."""
+    verdict = judge(faked(checkpoint, plan))
+    log(f"all {len(plan.int8)} layers in int8: {verdict.drop.value:+.2f} points lost")
     if verdict.drop.value <= max_drop:
-        return whole_plan, ()
-    tell(f"ranking {len(ranges)} layers by what each loses alone")
-    order = sensitivity(base.model, ranges, pixels)
+        return SearchResult(plan, ())
+    log(f"ranking {len(plan.int8)} layers by what each loses alone")
+    order = rank_sensitivity(checkpoint.model, plan, pixels)
     tried = {0: verdict}
-    del whole_plan  # one at a time is enough to hold
 
-    def without(count: int) -> Packed:
-        left = {each.name for each in order[:count]}
-        return Packed(base, Plan(rest, {name: ends for name, ends in ranges.items() if name not in left}, clear, again))
+    def without(count: int) -> QuantPlan:
+        return plan.without({each.name for each in order[:count]})
 
     def holds(count: int) -> bool:
-        tried[count] = judge(without(count))
+        tried[count] = judge(faked(checkpoint, without(count)))
         lost = tried[count].drop.value
-        tell(f"{count} layers in {rest}: {lost:+.2f} points lost")
+        log(f"{count} layers in {plan.precision}: {lost:+.2f} points lost")
         return lost <= max_drop
 
     count = fewest(len(order) - 1, holds)
@@ -187,9 +204,10 @@ def within_budget(
         raise InputError(
             f"no int8 network loses at most {max_drop:g} points on {lost.images} images: the best found loses "
             f"{lost.drop.value:.2f} (95 % interval {lost.drop.low:.2f} to {lost.drop.high:.2f}) with {best} of "
-            f"{len(order)} layers in {rest}: allow more, calibrate on more images, or stay in {rest}"
+            f"{len(order)} layers in {plan.precision}: allow more, calibrate on more images, or stay in "
+            f"{plan.precision}"
         )
-    return without(count), tuple(order[:count])
+    return SearchResult(without(count), tuple(order[:count]))
 
 
 def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
@@ -206,56 +224,33 @@ def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
     return high
 
 
-def pixels_of(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]:
-    """Pixels of images, a batch at a time; those that cannot be read are left out."""
-    kind = next(checkpoint.model.parameters()).dtype
-    found: list[Tensor] = []
-    for first in range(0, len(data), batch):
-        pixels = []
-        for row in range(first, min(first + batch, len(data))):
-            with suppress(ImageError):
-                pixels.append(checkpoint.preprocess(data.images[row]))
-        if pixels:
-            found.append(torch.from_numpy(np.stack(pixels)).to(kind))
-    read = sum(map(len, found))
-    if read < FEWEST:
+def _refuse_over(result: BudgetResult, max_drop: float, precision: str) -> None:
+    if result.drop.value > max_drop:
         raise InputError(
-            f"{data.source}: {read} of {len(data)} images to calibrate on can be read, expected at least {FEWEST}: "
-            "`vitrail audit` says what is wrong with the others"
-        )
-    return found
-
-
-def _refuse_over(judged: Judged, max_drop: float, precision: str) -> None:
-    if judged.drop.value > max_drop:
-        raise InputError(
-            f"{precision} loses {judged.drop.value:.2f} points (95 % interval {judged.drop.low:.2f} to "
-            f"{judged.drop.high:.2f}) on {judged.images} images, and {max_drop:g} were allowed: stay in fp32"
+            f"{precision} loses {result.drop.value:.2f} points (95 % interval {result.drop.low:.2f} to "
+            f"{result.drop.high:.2f}) on {result.images} images, and {max_drop:g} were allowed: stay in fp32"
         )
 
 
-def _reported(
+def _with_report(
     original: Checkpoint,
-    base: Checkpoint,
-    runtime: Packed,
-    kept: Sequence[Sensitive],
-    dealt: Dealt,
+    checkpoint: Checkpoint,
+    search: SearchResult,
+    split: CalibrationSplit,
     choosing: Judge,
     max_drop: float,
 ) -> Quantised:
-    same = dealt.reporting is dealt.choosing
-    judge = choosing if same else Judge.by(original, dealt.reporting, choosing.batch)
-    took = latencies({"before": original, "after": runtime}, batch=1)
+    same = split.reporting is split.choosing
+    reporting = choosing if same else Judge.by(original, split.reporting, choosing.batch)
     return Quantised(
-        runtime=runtime,
-        checkpoint=base,
-        before=Measured(judge.of(judge.baseline), took["before"], weight_bytes(original.model)),
-        after=Measured(judge(runtime), took["after"], weight_bytes(runtime.model)),
-        kept=tuple(kept),
+        plan=search.plan,
+        checkpoint=checkpoint,
+        kept=search.kept,
+        before=reporting.of(reporting.baseline),
+        after=reporting(faked(checkpoint, search.plan)),
         original=original,
         choosing=choosing,
-        judge=judge,
+        reporting=reporting,
         max_drop=max_drop,
-        words=dealt.words,
-        notes=runtime.notes,
+        words=split.words,
     )

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vitrail.network.encoder import Block
 from vitrail.network.vit import ViT
-from vitrail.quantisation.calibration import watched
 from vitrail.quantisation.folding import fold
+from vitrail.quantisation.range_calibration import layer_inputs
 
 SHARE = 0.5  # of the unevenness that goes from the tokens to the weights
 
@@ -26,8 +26,8 @@ def smooth(model: ViT, batches: Sequence[Tensor]) -> ViT:
     peaks = _peaks(model, batches)
     evened = fold(model)
     with torch.no_grad():
-        for number, each in enumerate(evened.encoder.blocks):
-            block, name = cast(Block, each), f"encoder.blocks.{number}"
+        for number, module in enumerate(evened.encoder.blocks):
+            block, name = cast(Block, module), f"encoder.blocks.{number}"
             if isinstance(block.norm1, nn.LayerNorm):
                 beside = [block.mlp.up] if block.norm2 is None else []  # on the same norm
                 _after_norm(block.norm1, [block.attention.qkv, *beside], peaks[f"{name}.attention.qkv"])
@@ -39,16 +39,16 @@ def smooth(model: ViT, batches: Sequence[Tensor]) -> ViT:
 
 def _peaks(model: ViT, batches: Sequence[Tensor]) -> dict[str, Tensor]:
     """The largest value of each channel that a layer receives: (in,)."""
-    found: dict[str, Tensor] = {}
+    peaks: dict[str, Tensor] = {}
 
     def look(name: str, values: Tensor) -> None:
         peak = values.float().flatten(0, -2).abs().amax(dim=0)
-        found[name] = torch.maximum(found[name], peak) if name in found else peak
+        peaks[name] = torch.maximum(peaks[name], peak) if name in peaks else peak
 
-    with watched(model, look) as network:
+    with layer_inputs(model, look) as network:
         for pixels in batches:
             network(pixels)
-    return found
+    return peaks
 
 
 def _factors(peaks: Tensor, weights: list[Tensor]) -> Tensor:

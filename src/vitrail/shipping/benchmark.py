@@ -22,21 +22,20 @@ from vitrail.images import Preprocess
 from vitrail.inference import Runtime, open_exported
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
-from vitrail.packed.onednn_kernels import has_bf16_units
-from vitrail.packed.packed_file import open_packed, save_packed
-from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
-from vitrail.quantisation.calibration import calibrate
+from vitrail.packed import open_packed, pack_checkpoint, save_packed
+from vitrail.quantisation.cpu_features import has_bf16_units
+from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.range_calibration import calibrate
 from vitrail.shipping.peak_flops import limits
 
 KINDS: Final = (
     *("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "onnx int8"),
     *("openvino fp32", "openvino bf16", "openvino int8"),
 )
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-class Row(NamedTuple):
+class BenchRow(NamedTuple):
     """A runtime at a batch size; memory and start are of a process of its own that answers once."""
 
     runtime: str
@@ -48,7 +47,7 @@ class Row(NamedTuple):
     of_limit: float | None  # of what the machine's products could do in that precision
     difference: float  # from eager, of the largest logit, on random pixels
     start_seconds: float
-    memory_bytes: int | None  # None where the system does not tell
+    memory_bytes: int | None  # None where the system does not log
     largest_batch: int | None  # that fits into the memory free now, by what more images were seen to take
 
 
@@ -56,7 +55,7 @@ class Row(NamedTuple):
 class Bench:
     """The table, and the machine's limit in GFLOP/s."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     limits: dict[str, float]
     threads: int
     notes: tuple[str, ...]
@@ -78,7 +77,7 @@ def bench(
     sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
-    tell: Tell = lambda text: None,
+    log: Log = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
@@ -93,13 +92,13 @@ def bench(
             raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
     wanted = runtimes or [each for each in KINDS if not each.endswith("bf16") or has_bf16_units()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
-    tell("measuring the machine's limit")
+    log("measuring the machine's limit")
     rates = limits()
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     for size in sizes or (0,):
         sized = checkpoint if not size else replace(checkpoint, preprocess=replaced(checkpoint.preprocess, size))
         with TemporaryDirectory(prefix="vitrail-") as name:
-            rows += _table(sized, batches, wanted, runtimes, rounds, rates, Path(name), notes, tell)
+            rows += _table(sized, batches, wanted, runtimes, rounds, rates, Path(name), notes, log)
     kept = tuple(each for each in rows if each.runtime in wanted or each.runtime == "eager")
     return Bench(kept, rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
 
@@ -118,31 +117,31 @@ def _table(
     rates: dict[str, float],
     folder: Path,
     notes: list[str],
-    tell: Tell,
-) -> list[Row]:
-    made: dict[str, Runtime] = {"eager": checkpoint}
+    log: Log,
+) -> list[BenchRow]:
+    runtimes: dict[str, Runtime] = {"eager": checkpoint}
     files = {"eager": folder / "whole.safetensors"}
     save(checkpoint, files["eager"])
     for kind in wanted:
-        tell(f"making {kind}")
+        log(f"making {kind}")
         try:
             if kind != "eager":
-                made[kind], files[kind] = _made(checkpoint, kind, folder)
+                runtimes[kind], files[kind] = _open_kind(checkpoint, kind, folder)
         except VitrailError as error:
             if kind in asked:
                 raise
             notes.append(f"{kind} left out: {error}")
-    tell("starting each in a process of its own")
-    alone = {kind: _alone(files[kind]) for kind in made}
+    log("starting each in a process of its own")
+    alone = {kind: _alone(files[kind]) for kind in runtimes}
     rows = []
     gflops = 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
     for batch in batches:
-        tell(f"timing batch {batch}")
-        rows += _timed(checkpoint, made, batch, rounds, gflops, rates, alone)
+        log(f"timing batch {batch}")
+        rows += _timed(checkpoint, runtimes, batch, rounds, gflops, rates, alone)
     return rows
 
 
-def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
+def _open_kind(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
     """The runtime, and a file that a new process can open."""
     name, _, precision = kind.partition(" ")
     if name != "packed":
@@ -150,44 +149,41 @@ def _made(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Pat
         int8 = _random_plan(checkpoint).int8 if precision == "int8" else None
         export(checkpoint, path, int8=int8, bf16=name == "openvino" and precision != "fp32" and has_bf16_units())
         return open_exported(path), path
-    plan = Plan(precision) if precision != "int8" else _random_plan(checkpoint)
+    plan = QuantPlan(precision) if precision != "int8" else _random_plan(checkpoint)
     path = folder / f"{precision}.safetensors"
-    packed = Packed(checkpoint, plan)
-    if packed.plan != plan:
-        raise InputError("; ".join(packed.notes))
-    save_packed(packed, checkpoint, path)
+    save_packed(pack_checkpoint(checkpoint, plan), checkpoint, path)
     return open_packed(path), path
 
 
-def _random_plan(checkpoint: Checkpoint) -> Plan:
+def _random_plan(checkpoint: Checkpoint) -> QuantPlan:
     """Ranges of random pixels: the same arithmetic as with true ones."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randn(4, checkpoint.preprocess.channels, *checkpoint.preprocess.size, generator=generator)
     kind = next(checkpoint.model.parameters()).dtype
-    return Plan("bf16" if has_bf16_units() else "fp32", calibrate(checkpoint.model, [pixels.to(kind)]))
+    return QuantPlan("bf16" if has_bf16_units() else "fp32", calibrate(checkpoint.model, [pixels.to(kind)]))
 
 
 def _timed(
     checkpoint: Checkpoint,
-    made: dict[str, Runtime],
+    runtimes: dict[str, Runtime],
     batch: int,
     rounds: int,
     gflops: float,  # of one image
     rates: dict[str, float],
     alone: dict[str, Alone],
-) -> list[Row]:
+) -> list[BenchRow]:
     shape = (batch, checkpoint.preprocess.channels, *checkpoint.preprocess.size)
     pixels = np.random.default_rng(0).standard_normal(shape, np.float32)
     expected, _ = checkpoint.run(pixels)
-    took = interleaved({kind: _call(each, pixels) for kind, each in made.items()}, rounds)
+    took = interleaved({kind: _call(each, pixels) for kind, each in runtimes.items()}, rounds)
     rows = []
     for kind, seconds in took.items():
-        logits, _ = made[kind].run(pixels)
+        logits, _ = runtimes[kind].run(pixels)
         rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
         share = batch * gflops / seconds / rate if rate else None
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
         rows.append(
-            Row(
+            BenchRow(
                 kind,
                 checkpoint.preprocess.size,
                 batch,
@@ -266,7 +262,7 @@ def _alone(path: Path) -> Alone:
 
 
 def _free() -> int:
-    """Bytes of memory that are free now; 0 where the system does not tell."""
+    """Bytes of memory that are free now; 0 where the system does not log."""
     try:
         with open("/proc/meminfo") as file:
             return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])

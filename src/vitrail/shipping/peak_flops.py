@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.inference.timing import interleaved
-from vitrail.packed import onednn_kernels as kernels
-from vitrail.packed.onednn_kernels import Bytes, Scale
+from vitrail.packed import large_products
+from vitrail.quantisation.cpu_features import has_bf16_units
 
 Shape = tuple[int, int, int]
 SHAPE = (3152, 768, 3072)  # rows, in and out of the largest layer of ViT-B/16, 16 images
@@ -39,18 +39,9 @@ def products(shape: Shape = SHAPE) -> dict[str, Callable[[], Tensor]]:
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(rows, width, generator=generator), torch.randn(out, width, generator=generator)
     bias = torch.zeros(out)
-    calls: dict[str, Callable[[], Tensor]] = {}
-    for name, kind in (("fp32", torch.float32), *((("bf16", torch.bfloat16),) if kernels.has_bf16_units() else ())):
-        given = (x.to(kind), weight.to(kind), bias.to(kind))
-        calls[f"{name} plain"] = partial(F.linear, *given)
-        if kernels.probe(name).works:
-            calls[f"{name} packed"] = partial(kernels.linear, given[0], kernels.pack(given[1], rows), given[2])
-    if kernels.probe("int8").works:
-        scale, made = Scale.of_range(-4.0, 4.0), Bytes.of(weight)
-        packed, zeros = kernels.pack_bytes(made.values, rows), torch.zeros(out, dtype=torch.int32)
-        small = kernels.quantise(x, scale)
-        out_scale = Scale.of_range(-100.0, 100.0)
-        calls["int8 packed"] = partial(
-            kernels.linear_bytes, small, scale, packed, made.steps, zeros, bias, "", out_scale
-        )
-    return calls
+    calls: dict[str, Callable[[], Tensor]] = {"fp32 plain": partial(F.linear, x, weight, bias)}
+    if has_bf16_units():
+        calls["bf16 plain"] = partial(F.linear, *(each.to(torch.bfloat16) for each in (x, weight, bias)))
+    precisions = ("fp32", "bf16", "int8") if has_bf16_units() else ("fp32", "int8")
+    packed = large_products(x, weight, bias, precisions)
+    return calls | {f"{name} packed": call for name, call in packed.items()}

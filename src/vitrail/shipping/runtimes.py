@@ -10,9 +10,8 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError, nearest
 from vitrail.files import path_text
 from vitrail.inference import Runtime, is_exported, open_exported
-from vitrail.packed.packed_file import is_packed, open_packed
-from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Plan
+from vitrail.packed import Packed, is_packed, open_packed
+from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.weights import load
 
 RUNTIMES: Final = ("eager", "packed", "packed-bf16", "onnx", "openvino")
@@ -46,7 +45,7 @@ def open_runtime(
 
 def packed(checkpoint: Checkpoint, runtime: str = "packed") -> Packed:
     """A checkpoint packed in fp32 ("packed") or bf16 ("packed-bf16")."""
-    return Packed(checkpoint, Plan("bf16" if runtime == "packed-bf16" else "fp32"))
+    return Packed(checkpoint, QuantPlan("bf16" if runtime == "packed-bf16" else "fp32"))
 
 
 def check_checkpoint_runtime(runtime: str, place: str) -> None:
