@@ -8,10 +8,10 @@ from torch import nn
 
 from shipping.packs import VARIANTS, network
 from vitrail.errors import ConfigError
-from vitrail.quantisation.range_calibration import calibrate
 from vitrail.quantisation.fake_quant import FakeBf16Linear, FakeInt8Linear, fake_quantise
-from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable, quantisable_layers
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
+from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable, quantisable_layers
+from vitrail.quantisation.range_calibration import calibrate
 
 PIXELS = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
