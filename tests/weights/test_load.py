@@ -17,7 +17,7 @@ from vitrail.images import Preprocess
 from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
 from vitrail.weights import FAMILIES, convert, load
 from vitrail.weights.family import class_names
-from vitrail.weights.overrides import told
+from vitrail.weights.overrides import setting_text
 from vitrail.weights.resize import with_size
 
 SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
@@ -168,10 +168,10 @@ def test_another_size_keeps_the_mode_and_refuses_what_has_no_table() -> None:
 def test_settings_are_told_in_words() -> None:
     colour = Preprocess(32, crop=0.875, antialias=False, mean=(0.1, 0.2, 0.3), order="BGR")
     words = "32x32, crop 0.875, bicubic without antialias, mean 0.1/0.2/0.3, std 0.5, BGR"
-    assert told(colour) == words
-    assert told(Preprocess((32, 48), "squash", 1.0, "bilinear")) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
-    assert told(Resample(antialias=False, offset=0.1)) == "bicubic, offset 0.1"
-    assert told(Resample("bilinear", align_corners=True, antialias=False)) == "bilinear, align_corners"
+    assert setting_text(colour) == words
+    assert setting_text(Preprocess((32, 48), "squash", 1.0, "bilinear")) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
+    assert setting_text(Resample(antialias=False, offset=0.1)) == "bicubic, offset 0.1"
+    assert setting_text(Resample("bilinear", align_corners=True, antialias=False)) == "bilinear, align_corners"
 
 
 @pytest.mark.parametrize("name", ["cls_token", "pos_embed"])

@@ -26,7 +26,7 @@ from vitrail.checkpoint.safetensors_io import StoredTensor
 from vitrail.errors import CheckpointError
 from vitrail.files import ReadOnlyFile
 from vitrail.weights.reading.pickles import read_pickle
-from vitrail.weights.reading.unpickler import StandIn
+from vitrail.weights.reading.unpickler import Inert
 from weights import evil
 
 FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
@@ -295,7 +295,7 @@ def test_arrays_of_numpy_are_kept_as_blanks(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(1), "rng": np.random.RandomState(0).get_state()}, path)
     ours = read_pickle(path)
     assert ours["rng"][0] == "MT19937"
-    assert isinstance(ours["rng"][1], StandIn)
+    assert isinstance(ours["rng"][1], Inert)
     assert ours["a"].read().tolist() == [1.0]
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.weights.reading.unpickler import RefusedPickle, StandIn, Symbol, run
+from vitrail.weights.reading.unpickler import Inert, RefusedPickle, Symbol, run
 
 
-class ByteArray(StandIn):
+class ByteArray(Inert):
     """A numpy array of bytes: `values`, once its state has come."""
 
     __slots__ = ("values",)
@@ -28,7 +28,7 @@ class ByteArray(StandIn):
         _, shape, kind, columns, raw = state
         if type(raw) is str:
             raw = raw.encode("latin-1" if len(raw) == math.prod(shape) else "utf-8")
-        if not isinstance(kind, StandIn) or kind.name != "u1" or type(raw) is not bytes:
+        if not isinstance(kind, Inert) or kind.name != "u1" or type(raw) is not bytes:
             raise ValueError("an array of other things than bytes")
         self.values = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if columns else "C")
 
@@ -42,7 +42,7 @@ def _encoded(text: Any, encoding: Any) -> bytes:
 
 SYMBOLS: Final = {
     "numpy.ndarray": Symbol("numpy.ndarray"),
-    "numpy.dtype": Symbol("numpy.dtype", lambda code, *_: StandIn(str(code))),
+    "numpy.dtype": Symbol("numpy.dtype", lambda code, *_: Inert(str(code))),
     "numpy.core.multiarray._reconstruct": Symbol("numpy.ndarray", ByteArray),
     "numpy._core.multiarray._reconstruct": Symbol("numpy.ndarray", ByteArray),
     "_codecs.encode": Symbol("_codecs.encode", _encoded),

@@ -14,7 +14,7 @@ from vitrail.data.idx import check_size
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile
 from vitrail.images import describe
-from vitrail.weights.reading.archives import Member, read_directory, unpack
+from vitrail.weights.reading.archives import ArchiveMember, read_directory, unpack
 
 Array = np.ndarray[Any, Any]
 
@@ -38,14 +38,14 @@ def read_npz(path: Path, wanted: Container[str]) -> dict[str, Array]:
 class _Described(NamedTuple):
     """What the header of an array says."""
 
-    member: Member
+    member: ArchiveMember
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     columns: bool  # the first axis runs fastest (Fortran order)
     start: int  # of the numbers, in the member
 
 
-def _described(file: ReadOnlyFile, member: Member) -> _Described:
+def _described(file: ReadOnlyFile, member: ArchiveMember) -> _Described:
     """The header of an array, checked against the bytes that are there."""
     where = f"{file.name}: {member.name!r}"
     head = io.BytesIO(unpack(file, member, HEADER))

@@ -26,7 +26,7 @@ from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
 from vitrail.weights.name_tables import to_theirs
-from vitrail.weights.overrides import told
+from vitrail.weights.overrides import setting_text
 from vitrail.weights.reading.npz_arrays import write_npz
 
 OWN: Final = "vitrail"
@@ -70,25 +70,25 @@ def convert(
 ) -> ParityReport:
     """Write a checkpoint the way a family does, and prove it: mapped back bit for bit, both networks run.
 
-    A setting that changes answers and has no place there is refused by name, and nothing is left behind; what else
+    A setting that changes answers and has no target there is refused by name, and nothing is left behind; what else
     stays behind is in the report.
     """
     family = _family(to)
-    place = _free_place(out, family)
+    target = _free_path(out, family)
     if not isinstance(source, Checkpoint):
         name, checkpoint = path_text(source), load(source, override=override, leave_out=leave_out)
     elif override or leave_out:
         raise InputError("override and leave_out belong to a file that is read; this checkpoint is already loaded")
     else:
         name, checkpoint = source.provenance.source, source
-    temporary = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         written = _write(checkpoint, family, temporary)
         report = _compare(checkpoint, temporary, to)
-        os.replace(temporary, place)
+        os.replace(temporary, target)
     except OSError as error:
-        raise CheckpointError(f"could not write {place}: {reason(error)}") from error
+        raise CheckpointError(f"could not write {target}: {reason(error)}") from error
     finally:
         with suppress(OSError):
             if temporary.is_dir():
@@ -96,7 +96,7 @@ def convert(
             else:
                 temporary.unlink()
     left = (*written.left, *report.not_carried)
-    return replace(report, source=name, out=str(place), tensors=written.tensors, not_carried=left)
+    return replace(report, source=name, out=str(target), tensors=written.tensors, not_carried=left)
 
 
 def differences(ours: ViTConfig, theirs: ViTConfig) -> list[str]:
@@ -133,21 +133,21 @@ def _family(to: str) -> Family | None:
     return FAMILIES[to]
 
 
-def _free_place(out: str | os.PathLike[str], family: Family | None) -> Path:
+def _free_path(out: str | os.PathLike[str], family: Family | None) -> Path:
     """Where to write: a name that is free, and ends as what will stand there does."""
-    place = Path(path_text(out))
+    target = Path(path_text(out))
     container = family.container if family else "safetensors"
     expected = ENDINGS[container]
-    if place.suffix not in expected and (container != "folder" or place.suffix in FILES):
+    if target.suffix not in expected and (container != "folder" or target.suffix in FILES):
         named = " or ".join(f"NAME{ending}" for ending in expected)
-        raise InputError(f"expected {named}, as {family.name if family else OWN} is written, got {place.name!r}")
+        raise InputError(f"expected {named}, as {family.name if family else OWN} is written, got {target.name!r}")
     try:
-        there = place.exists() or place.is_symlink()
+        there = target.exists() or target.is_symlink()
     except OSError as error:
-        raise InputError(f"could not write {place}: {reason(error)}") from None
+        raise InputError(f"could not write {target}: {reason(error)}") from None
     if there:
-        raise InputError(f"{place} is already there: choose another name, or move it away")
-    return place
+        raise InputError(f"{target} is already there: choose another name, or move it away")
+    return target
 
 
 class _Written(NamedTuple):
@@ -241,7 +241,7 @@ def _resampling(ours: ViTConfig, theirs: ViTConfig) -> tuple[str, ...]:
     one, other = ours.positions.resample, theirs.positions.resample
     if ours.positions.kind in ("none", "relative") or one == other:
         return ()
-    return (f"resample: {told(one)}; at other sizes it will be {told(other)}",)
+    return (f"resample: {setting_text(one)}; at other sizes it will be {setting_text(other)}",)
 
 
 def _same_pixels(one: Preprocess, other: Preprocess) -> bool:

@@ -112,10 +112,10 @@ def depth_of(contents: Contents, pattern: str) -> int:
         for name in contents.tensors
         if name.startswith(before) and name.endswith(after)
     }
-    found = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
-    if found != list(range(len(found))) or not found:
-        raise CheckpointError(f"{contents.source}: expected blocks numbered from 0 without a gap, got {found[:8]}")
-    return len(found)
+    blocks = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+    if blocks != list(range(len(blocks))) or not blocks:
+        raise CheckpointError(f"{contents.source}: expected blocks numbered from 0 without a gap, got {blocks[:8]}")
+    return len(blocks)
 
 
 def class_names(count: int, given: Any = None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from vitrail.network.surgery import build_empty
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
 from vitrail.weights.hub import fetch
-from vitrail.weights.overrides import check_names, decide, tell
+from vitrail.weights.overrides import check_names, decide, list_settings
 from vitrail.weights.pairing import empty_decoder, expected, pair, read
 from vitrail.weights.reading.contents import Contents
 from vitrail.weights.reading.weight_files import open_contents
@@ -37,10 +37,10 @@ def load(
     leave_out = _patterns(leave_out)
     if isinstance(path, str) and path.startswith("vitrail:"):
         return _own(path, override, leave_out)
-    place = fetch(path) if isinstance(path, str) and path.startswith("hf:") else _of_run(path)
-    contents = open_contents(place, override.get("take", ""))
+    local = fetch(path) if isinstance(path, str) and path.startswith("hf:") else _of_run(path)
+    contents = open_contents(local, override.get("take", ""))
     if checkpoint.KEY in contents.metadata:
-        return _own(place, override, leave_out)
+        return _own(local, override, leave_out)
     return from_contents(contents, override, leave_out)
 
 
@@ -64,14 +64,14 @@ def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Se
         decoder = empty_decoder(description.decoder, description.config.width)
         decoder.load_state_dict({name: tensors[f"decoder.{name}"] for name in decoder.state_dict()}, assign=True)
     mapping = [
-        Mapped(name, link.theirs, tuple(ours[name].shape), link.how.name) for link in plan.links for name in link.ours
+        Mapped(name, link.theirs, tuple(ours[name].shape), link.codec.name) for link in plan.links for name in link.ours
     ]
     mapping += [Mapped("", (row.theirs,), kept.tensors[row.theirs].shape, row.why) for row in plan.derived]
     mapping += [Mapped("", (name,), contents.tensors[name].shape, "left out") for name in kept.left]
     provenance = Provenance(
         source=contents.source,
         family=family.name,
-        settings=tell(description, override, contents),
+        settings=list_settings(description, override, contents),
         mapping=tuple(mapping),
     )
     try:
@@ -111,11 +111,11 @@ def leave(contents: Contents, family: Family, leave_out: Sequence[str]) -> Conte
     left: list[str] = []
     for asked in leave_out:
         patterns = family.parts.get(asked, (asked, f"{asked}.*", f"{asked}/*"))
-        found = [name for name in contents.tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        if not found:
+        matching = [name for name in contents.tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if not matching:
             parts = f"; parts of {family.name}: {', '.join(family.parts)}" if family.parts else ""
             raise InputError(f"leave_out {asked!r}: no tensor has such a name{parts}")
-        left += [name for name in found if name not in left]
+        left += [name for name in matching if name not in left]
     kept = {name: value for name, value in contents.tensors.items() if name not in left}
     return replace(contents, tensors=kept, left=tuple(left))
 

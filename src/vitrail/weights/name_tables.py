@@ -23,15 +23,15 @@ BLOCK: Final = re.compile(r"\bblocks\.(\d+)\.")
 
 
 @dataclass(frozen=True)
-class How:
+class Codec:
     """How some of their tensors make some of ours, and back: values are moved, so that no bit is lost.
 
     Two rows add, where positions of tokens without a slot here go into the tokens: the sum is what is written back.
     """
 
     name: str  # as the report says it
-    join: Callable[[Tensors, ViTConfig], Tensors]  # theirs -> ours
-    part: Callable[[Tensors, ViTConfig], Tensors]  # ours -> theirs
+    decode: Callable[[Tensors, ViTConfig], Tensors]  # theirs -> ours
+    encode: Callable[[Tensors, ViTConfig], Tensors]  # ours -> theirs
 
 
 class Row(NamedTuple):
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
     ours: Names
     theirs: Names
-    how: How | None = None  # None: the same values in the same shape
+    codec: Codec | None = None  # None: the same values in the same shape
 
 
 class Derived(NamedTuple):
@@ -59,42 +59,44 @@ class Link(NamedTuple):
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    how: How
+    codec: Codec
 
 
 # ---- how values move ---------------------------------------------------------------------------------------------
 
 
-def each(name: str, join: Callable[[Tensor, ViTConfig], Tensor], part: Callable[[Tensor, ViTConfig], Tensor]) -> How:
+def reshaped(
+    name: str, decode: Callable[[Tensor, ViTConfig], Tensor], encode: Callable[[Tensor, ViTConfig], Tensor]
+) -> Codec:
     """One of theirs is one of ours, in another shape or order."""
-    return How(name, lambda t, c: [join(t[0], c)], lambda t, c: [part(t[0], c)])
+    return Codec(name, lambda t, c: [decode(t[0], c)], lambda t, c: [encode(t[0], c)])
 
 
-def stack(*shares: int, name: str = "") -> How:
+def stack(*shares: int, name: str = "") -> Codec:
     """Several of theirs, laid end to end along the rows, are one of ours; shares are their relative lengths."""
 
-    def part(tensors: Tensors, config: ViTConfig) -> Tensors:
+    def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
         unit = tensors[0].shape[0] // sum(shares)
         return list(torch.split(tensors[0], [share * unit for share in shares]))
 
-    return How(name or "laid end to end", lambda t, c: [torch.cat(tuple(t))], part)
+    return Codec(name or "laid end to end", lambda t, c: [torch.cat(tuple(t))], encode)
 
 
-def then(first: How, second: How) -> How:
+def then(first: Codec, second: Codec) -> Codec:
     """Two steps on the way to ours; the way back takes them in the other order."""
-    return How(
+    return Codec(
         f"{first.name}, then {second.name}",
-        lambda t, c: second.join(first.join(t, c), c),
-        lambda t, c: first.part(second.part(t, c), c),
+        lambda t, c: second.decode(first.decode(t, c), c),
+        lambda t, c: first.encode(second.encode(t, c), c),
     )
 
 
-SAME = How("same", lambda t, c: t, lambda t, c: t)
+SAME = Codec("same", lambda t, c: t, lambda t, c: t)
 QKV = stack(1, 1, 1, name="q, k and v laid end to end")
 GATED = stack(1, 1, name="gate and value laid end to end")
-WITHOUT_BATCH = each("without the batch axis", lambda t, c: _first(t), lambda t, c: t[None])
-ROW = each("as one row", lambda t, c: t[None], lambda t, c: _first(t))
-TRANSPOSED = each("transposed", lambda t, c: t.t(), lambda t, c: t.t())
+WITHOUT_BATCH = reshaped("without the batch axis", lambda t, c: _first(t), lambda t, c: t[None])
+ROW = reshaped("as one row", lambda t, c: t[None], lambda t, c: _first(t))
+TRANSPOSED = reshaped("transposed", lambda t, c: t.t(), lambda t, c: t.t())
 
 
 def _first(tensor: Tensor) -> Tensor:
@@ -124,8 +126,8 @@ def _to_channels_last(weight: Tensor, config: ViTConfig) -> Tensor:
     return weight.reshape(weight.shape[0], *kernel_shape(config)).permute(0, 2, 3, 1).flatten(1)
 
 
-KERNEL = each("convolution kernel flattened", _from_convolution, _to_convolution)
-CHANNELS_LAST = each("channels moved before the pixels", _from_channels_last, _to_channels_last)
+KERNEL = reshaped("convolution kernel flattened", _from_convolution, _to_convolution)
+CHANNELS_LAST = reshaped("channels moved before the pixels", _from_channels_last, _to_channels_last)
 
 
 # ---- spelling a table out ----------------------------------------------------------------------------------------
@@ -143,18 +145,18 @@ def spell(table: Table, ours: Iterable[str]) -> list[Link]:
             for leaf in ("",) if names[0] in known else (".weight", ".bias"):
                 here = tuple(name + leaf for name in names)
                 if all(name in known for name in here):
-                    links.append(Link(here, tuple(name + leaf for name in others), row.how or SAME))
+                    links.append(Link(here, tuple(name + leaf for name in others), row.codec or SAME))
     return links
 
 
 def derived(table: Table, depth: int) -> list[Derived]:
     """The rows for tensors that follow from the config, with the numbers of the blocks filled in."""
-    found: list[Derived] = []
+    rows: list[Derived] = []
     for row in table:
         if isinstance(row, Derived):
             count = depth if "{i}" in row.theirs else 1
-            found += [row._replace(theirs=row.theirs.replace("{i}", str(i))) for i in range(count)]
-    return found
+            rows += [row._replace(theirs=row.theirs.replace("{i}", str(i))) for i in range(count)]
+    return rows
 
 
 def _numbered(row: Row, depth: int) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -173,7 +175,7 @@ def to_theirs(table: Table, ours: Mapping[str, Tensor], config: ViTConfig) -> tu
     given: dict[str, Tensor] = {}
     placed: set[str] = set()
     for link in spell(table, ours):
-        values = link.how.part([ours[name] for name in link.ours], config)
+        values = link.codec.encode([ours[name] for name in link.ours], config)
         given.update((name, value.contiguous()) for name, value in zip(link.theirs, values, strict=True))
         placed.update(link.ours)
     for row in derived(table, config.depth):

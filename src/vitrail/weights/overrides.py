@@ -62,7 +62,7 @@ def decide(description: Description, override: Mapping[str, Any]) -> Description
     return replace(description, config=config, preprocess=preprocess, classes=classes, reasons=reasons)
 
 
-def tell(description: Description, override: Mapping[str, Any], contents: Contents) -> tuple[Setting, ...]:
+def list_settings(description: Description, override: Mapping[str, Any], contents: Contents) -> tuple[Setting, ...]:
     """What no tensor says, or only in part: the value in force, and why it is that."""
     config = description.config
     values: dict[str, Any] = {name: getattr(config, name) for name in SHOWN if hasattr(config, name)}
@@ -70,7 +70,7 @@ def tell(description: Description, override: Mapping[str, Any], contents: Conten
     values["preprocess"] = description.preprocess
     values["classes"] = f"{config.classes}" + (" with names" if description.classes else "")
     pixels = [name for name in OF_PIXELS if name in override]
-    found = []
+    settings = []
     for name, value in values.items():
         if value is None:
             continue
@@ -79,14 +79,14 @@ def tell(description: Description, override: Mapping[str, Any], contents: Conten
         if name == "classes" and description.classes:
             usual = IMAGENET if description.classes == imagenet1k() else "the file names them"
         why = "given" if given else description.reasons.get(name, usual)
-        found.append(Setting(name, told(value), why))
+        settings.append(Setting(name, setting_text(value), why))
     if contents.wrapper:
         beside = f"; also there: {', '.join(contents.others)}" if contents.others else ""
-        found.append(Setting("take", contents.wrapper, f"where the file keeps its weights{beside}"))
-    return tuple(found)
+        settings.append(Setting("take", contents.wrapper, f"where the file keeps its weights{beside}"))
+    return tuple(settings)
 
 
-def told(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting in few words."""
     if isinstance(value, Resample):
         marks = [name for name in ("antialias", "align_corners") if getattr(value, name)]

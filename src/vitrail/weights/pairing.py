@@ -23,7 +23,7 @@ from vitrail.weights.reading.contents import Contents
 FLOATS: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-class Plan(NamedTuple):
+class Pairing(NamedTuple):
     """Every tensor of ours with where it comes from, and those of theirs that only repeat the config."""
 
     links: list[Link]
@@ -41,7 +41,7 @@ def expected(description: Description, model: ViT) -> dict[str, Tensor]:
     return ours
 
 
-def pair(family: Family, description: Description, ours: Mapping[str, Tensor], contents: Contents) -> Plan:
+def pair(family: Family, description: Description, ours: Mapping[str, Tensor], contents: Contents) -> Pairing:
     """All of ours against all of theirs; what does not come out even is one error that lists both sides."""
     table, theirs = family.table(description), contents.tensors
     links = spell(table, ours)
@@ -66,10 +66,10 @@ def pair(family: Family, description: Description, ours: Mapping[str, Tensor], c
             f"{contents.source}, read as {family.name}: {share}; "
             f"{join_limited(wrong, most=12)}{_hint(family, unused, used)}"
         )
-    return Plan(links, repeated)
+    return Pairing(links, repeated)
 
 
-def read(plan: Plan, contents: Contents, config: ViTConfig) -> dict[str, Tensor]:
+def read(plan: Pairing, contents: Contents, config: ViTConfig) -> dict[str, Tensor]:
     """The values of every tensor of ours, read and brought into our shape by a few threads, all finite.
 
     Half precision stays as it is; a file of several kinds of float is read in the widest that holds them all.
@@ -78,20 +78,20 @@ def read(plan: Plan, contents: Contents, config: ViTConfig) -> dict[str, Tensor]
     widest = reduce(torch.promote_types, [kind for kind in kinds if kind.is_floating_point])
 
     def take(link: Link) -> list[tuple[str, Tensor]]:
-        values = link.how.join([contents.tensors[name].read() for name in link.theirs], config)
+        values = link.codec.decode([contents.tensors[name].read() for name in link.theirs], config)
         taken = []
         for name, value in zip(link.ours, values, strict=True):
             if not all_finite(value):
                 raise CheckpointError(f"{contents.source}: {', '.join(link.theirs)} hold NaN or infinite values")
             value = value.to(widest) if value.is_floating_point() else value
-            whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
-            taken.append((name, value if whole else value.clone(memory_format=torch.contiguous_format)))
+            alone = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
+            taken.append((name, value if alone else value.clone(memory_format=torch.contiguous_format)))
         return taken
 
-    found = dict(pair for taken in in_threads(take, plan.links) for pair in taken)
+    tensors = dict(pair for taken in in_threads(take, plan.links) for pair in taken)
     for row in plan.derived:
         _verify(row, contents, config)
-    return found
+    return tensors
 
 
 def empty_decoder(config: ViTConfig, width: int) -> MaskedDecoder:
@@ -105,16 +105,16 @@ def _misfits(link: Link, ours: Mapping[str, Tensor], contents: Contents, config:
     stored = [contents.tensors[name] for name in link.theirs]
     got = " + ".join(f"{name} {list(each.shape)}" for name, each in zip(link.theirs, stored, strict=True))
     try:
-        made = link.how.join([torch.empty(s.shape, dtype=s.dtype, device="meta") for s in stored], config)
+        decoded = link.codec.decode([torch.empty(s.shape, dtype=s.dtype, device="meta") for s in stored], config)
     except (RuntimeError, IndexError, ValueError, TypeError):
-        made = ()
+        decoded = ()
     wrong = []
-    for place, name in enumerate(link.ours):
-        if len(made) != len(link.ours) or made[place].shape != ours[name].shape:
+    for number, name in enumerate(link.ours):
+        if len(decoded) != len(link.ours) or decoded[number].shape != ours[name].shape:
             wrong.append(f"{name}: expected {list(ours[name].shape)}, got {got}")
-        elif made[place].dtype not in (FLOATS if ours[name].is_floating_point() else (torch.int64,)):
+        elif decoded[number].dtype not in (FLOATS if ours[name].is_floating_point() else (torch.int64,)):
             kind = "a float of 16, 32 or 64 bits" if ours[name].is_floating_point() else "int64"
-            wrong.append(f"{name}: expected {kind}, got {made[place].dtype}")
+            wrong.append(f"{name}: expected {kind}, got {decoded[number].dtype}")
     return wrong
 
 

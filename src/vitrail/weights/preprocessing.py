@@ -148,23 +148,23 @@ def timm_default(config: ViTConfig) -> Known:
     """
     size, ordinary = config.image_size, 0.9 if _side(config.image_size) < 384 else 1.0
     if config.rotary is not None:
-        found = Known(Preprocess(size, crop=1.0, **IMAGENET), "assumed: as timm scores DINOv3's web weights")
+        known = Known(Preprocess(size, crop=1.0, **IMAGENET), "assumed: as timm scores DINOv3's web weights")
     elif config.embedding_norm:
-        found = Known(Preprocess(size, crop=1.0, **CLIP), "assumed: a norm before the encoder is CLIP's")
+        known = Known(Preprocess(size, crop=1.0, **CLIP), "assumed: a norm before the encoder is CLIP's")
     elif config.distillation_token:
-        found = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: as timm scores distilled DeiT")
+        known = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: as timm scores distilled DeiT")
     elif config.pool == "map":
-        found = Known(Preprocess(size, crop=0.9, **HALF), "assumed: as timm scores SigLIP")
+        known = Known(Preprocess(size, crop=0.9, **HALF), "assumed: as timm scores SigLIP")
     elif config.layer_scale is not None and config.pool == "cls":
-        found = Known(
+        known = Known(
             Preprocess(size, crop=1.0, **IMAGENET), "assumed: LayerScale and a cls token are DINOv2's, DeiT-III's"
         )
     elif config.final_norm == "pooled" and config.cls_token:
-        found = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: a cls token and a pooled norm are MAE's")
+        known = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: a cls token and a pooled norm are MAE's")
     else:
         why = "assumed: as timm scores AugReg; DeiT, DINO and MAE look alike, and have ImageNet's mean and std"
-        found = Known(Preprocess(size, crop=ordinary, **HALF), why)
-    return for_channels(found, config.channels)
+        known = Known(Preprocess(size, crop=ordinary, **HALF), why)
+    return for_channels(known, config.channels)
 
 
 # ---- what transformers' published folders are prepared with ----------------------------------------------------

@@ -16,7 +16,7 @@ from vitrail.weights.families.google import (
     PARTS,
     REASONS,
     RESAMPLE,
-    Spelling,
+    FlaxSpelling,
     attention,
     blocks,
     ends,
@@ -27,21 +27,21 @@ from vitrail.weights.families.google import (
     spelling_of,
 )
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, How, Row, Table, each, then
+from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, Codec, Row, Table, reshaped, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
 
 NAFLEX: Final = Resample("bilinear", antialias=True)  # of every image to its own grid
 FIXED: Final = "sincos-2d-moco"
-CANONICAL: Final = Spelling("params/", linen=True, positions="pos_embedding", pool="MAPHead_0/")
+CANONICAL: Final = FlaxSpelling("params/", linen=True, positions="pos_embedding", pool="MAPHead_0/")
 USUAL: Final = 224  # the side of the images where no table says it
 
-MADE: Final = How(  # fixed positions are in no file
+MADE: Final = Codec(  # fixed positions are in no file
     "made from the config",
     lambda t, c: [fixed_table(c.positions.kind, c.grid, c.slots, c.width)],
     lambda t, c: [],
 )
-GRID: Final = each("grid laid out row by row", lambda t, c: t.flatten(0, 1), lambda t, c: t.reshape(*c.grid, -1))
+GRID: Final = reshaped("grid laid out row by row", lambda t, c: t.flatten(0, 1), lambda t, c: t.reshape(*c.grid, -1))
 FLAT: Final = then(TRANSPOSED, CHANNELS_LAST)
 
 
@@ -76,14 +76,14 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
 
 def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
-    config, spelling = description.config, Spelling.of(description)
+    config, spelling = description.config, FlaxSpelling.of(description)
     rows = [*ends(spelling), *blocks(spelling, config.depth), *_map_head(spelling.before + spelling.pool)]
     if config.positions.kind == FIXED and not spelling.positions:
         rows.append(Row("tokens.tables.0.table", (), MADE))
     if not spelling.flat:
         return rows
     flat = {"patches.projection.weight": FLAT, "tokens.tables.0.table": GRID}
-    return [row._replace(how=flat.get(str(row.ours), row.how)) for row in rows]
+    return [row._replace(codec=flat.get(str(row.ours), row.codec)) for row in rows]
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -111,7 +111,7 @@ def _map_head(theirs: str) -> Sequence[Row]:
     )
 
 
-def _flat_patches(contents: Contents, spelling: Spelling, override: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_patches(contents: Contents, spelling: FlaxSpelling, override: Mapping[str, Any]) -> dict[str, Any]:
     """The sides of patches that come as one row of values; three colours, unless another number is given."""
     values = shape_of(contents, f"{spelling.before}embedding/kernel", axes=2)[0]
     channels = check_int("channels", override.get("channels", 3))
@@ -125,7 +125,7 @@ def _flat_patches(contents: Contents, spelling: Spelling, override: Mapping[str,
 
 
 def _positions(
-    contents: Contents, spelling: Spelling, settings: Mapping[str, Any], override: Mapping[str, Any]
+    contents: Contents, spelling: FlaxSpelling, settings: Mapping[str, Any], override: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Where tokens stand: a table, a grid of NaFlex, or fixed; only the oldest tables have a place for cls."""
     patch, name = settings["patch_size"], spelling.before + spelling.positions

@@ -86,15 +86,15 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
             raise CheckpointError(f"{contents.source}: a CLIP tower with {what}, which is not read here")
     if f"{before}conv1.weight" not in contents.tensors:
         return _describe_trunk(contents, before, override)
-    said, vision = _said(contents)
+    model_config, vision = _read_config(contents)
     width, channels, height, across = shape_of(contents, f"{before}conv1.weight", axes=4)
     depth = depth_of(contents, before + BLOCK + "ln_1.weight")
     places = shape_of(contents, f"{before}positional_embedding", axes=2)[0]
     size, _ = grid_of(places, (1,), (height, across), {**_given_size(vision), **override})
     heads, why = _heads(contents, before, width, vision, override)
-    found = {"width": width, "layers": depth, "patch_size": (height, across), "image_size": size}
-    _refuse_contradictions(contents, vision, found, override)
-    activation, how = _activation(contents, said, vision, override)
+    sizes = {"width": width, "layers": depth, "patch_size": (height, across), "image_size": size}
+    _refuse_contradictions(contents, vision, sizes, override)
+    activation, activation_why = _activation(contents, model_config, vision, override)
     after = check_choice("final_ln_after_pool", vision.get("final_ln_after_pool", False), (True, False))
     config = ViTConfig(
         image_size=size,
@@ -120,9 +120,9 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     preprocess, known = _pixels(contents, config, override)
     reasons = {
         "heads": why,
-        "activation": how,
+        "activation": activation_why,
         "norm_eps": f"the folder's {CONFIG}" if vision.get("norm_kwargs") else "CLIP's own",
-        "pool": f"the folder's {CONFIG}" if said else "as OpenAI's towers; no tensor says it",
+        "pool": f"the folder's {CONFIG}" if model_config else "as OpenAI's towers; no tensor says it",
         "resample": "open_clip's own, for other sizes",
         "preprocess": known,
         "classes": "the values of an image's embedding",
@@ -178,10 +178,10 @@ def sidecars(description: Description) -> dict[str, Any]:
         "quick_gelu": config.activation == "quick_gelu",
         "vision_cfg": vision,
     }
-    said: dict[str, Any] = {"model_cfg": model}
+    config_file: dict[str, Any] = {"model_cfg": model}
     with suppress(CheckpointError):  # what open_clip cannot do to an image stays behind, and the report says so
-        said["preprocess_cfg"] = _to_open_clip(description.preprocess)
-    return {CONFIG: said}
+        config_file["preprocess_cfg"] = _to_open_clip(description.preprocess)
+    return {CONFIG: config_file}
 
 
 # ---- a tower of timm's -------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def sidecars(description: Description) -> dict[str, Any]:
 
 def _describe_trunk(contents: Contents, before: str, override: Mapping[str, Any]) -> Description:
     """timm's own description of the trunk, with open_clip's projection behind it."""
-    _, vision = _said(contents)
+    _, vision = _read_config(contents)
     start = before + TRUNK
     inside = {name[len(start) :]: value for name, value in contents.tensors.items() if name.startswith(start)}
     about = {"config.json": {"architecture": str(vision["timm_model_name"])}} if "timm_model_name" in vision else {}
@@ -239,7 +239,7 @@ def _outputs(contents: Contents, name: str, axis: int) -> int:
     return shape_of(contents, name, axes=2)[axis] if name in contents.tensors else 0
 
 
-def _said(contents: Contents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _read_config(contents: Contents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """model_cfg and its vision_cfg, both empty where there is no open_clip_config.json."""
     if CONFIG not in contents.sidecars:
         return {}, {}
@@ -258,16 +258,16 @@ def _given_size(vision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_contradictions(
-    contents: Contents, vision: Mapping[str, Any], found: Mapping[str, Any], override: Mapping[str, Any]
+    contents: Contents, vision: Mapping[str, Any], sizes: Mapping[str, Any], override: Mapping[str, Any]
 ) -> None:
     """Sizes that the config says and the tensors do not have."""
-    for name, value in found.items():
+    for name, value in sizes.items():
         if name not in vision or name in override:
             continue
-        said = check_pair(name, vision[name]) if isinstance(value, tuple) else vision[name]
-        if said != value:
+        given = check_pair(name, vision[name]) if isinstance(value, tuple) else vision[name]
+        if given != value:
             raise CheckpointError(
-                f"{contents.source}: {CONFIG} says {name} {short_repr(said)}, the tensors say {value}: "
+                f"{contents.source}: {CONFIG} says {name} {short_repr(given)}, the tensors say {value}: "
                 "they do not belong "
                 "together"
             )
@@ -286,20 +286,20 @@ def _heads(
 
 
 def _activation(
-    contents: Contents, said: Mapping[str, Any], vision: Mapping[str, Any], override: Mapping[str, Any]
+    contents: Contents, model_config: Mapping[str, Any], vision: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[str, str]:
     if "activation" in override:
         return str(override["activation"]), "given"
-    if not said:
+    if not model_config:
         raise CheckpointError(
             f"{contents.source}: a CLIP tower, and no tensor says whether it computes quick_gelu (OpenAI, DFN, "
             f"MetaCLIP) or gelu (LAION, DataComp): give override={{'activation': 'quick_gelu'}} or 'gelu', or load a "
             f"folder with {CONFIG}"
         )
     arguments = _mapping("act_kwargs", vision.get("act_kwargs") or {})
-    if check_choice("quick_gelu", said.get("quick_gelu", False), (True, False)) and not arguments:
+    if check_choice("quick_gelu", model_config.get("quick_gelu", False), (True, False)) and not arguments:
         return "quick_gelu", f"the folder's {CONFIG}"
-    if any(name != "approximate" for name in arguments) or said.get("quick_gelu"):
+    if any(name != "approximate" for name in arguments) or model_config.get("quick_gelu"):
         raise CheckpointError(
             f"{contents.source}: {CONFIG} gives its activation {short_repr(arguments)}: not understood"
         )
@@ -319,8 +319,8 @@ def _pixels(contents: Contents, config: ViTConfig, override: Mapping[str, Any]) 
     known = evaluation("clip", config.image_size, config.channels)
     if CONFIG not in contents.sidecars or config.channels != 3:
         return known
-    said = _mapping("preprocess_cfg", contents.sidecars[CONFIG].get("preprocess_cfg") or {})
-    given = {name: value for name, value in said.items() if value is not None}
+    asked = _mapping("preprocess_cfg", contents.sidecars[CONFIG].get("preprocess_cfg") or {})
+    given = {name: value for name, value in asked.items() if value is not None}
     mode = given.get("resize_mode", "shortest")
     if mode == "longest" and "resize" not in override:
         raise CheckpointError(
@@ -349,11 +349,11 @@ def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
         f"order={preprocess.order!r}": preprocess.order != "RGB",
         f"range={preprocess.range:g}": preprocess.range != 255,
     }
-    found = [what for what, there in wrong.items() if there]
-    if found:
+    beyond = [what for what, there in wrong.items() if there]
+    if beyond:
         raise CheckpointError(
-            f"clip cannot carry {', '.join(found)}: open_clip resizes bicubic or bilinear with antialias, to the short "
-            "side without a crop or to the frame; set that when loading, with override={...}"
+            f"clip cannot carry {', '.join(beyond)}: open_clip resizes bicubic or bilinear with antialias, to the "
+            "short side without a crop or to the frame; set that when loading, with override={...}"
         )
     return {
         "size": _side(preprocess.size),

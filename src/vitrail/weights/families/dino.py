@@ -18,7 +18,7 @@ from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
 from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, chunked, only, unchunked
 from vitrail.weights.families.plain import ENDS, SCALES, mlp_of, sizes_of
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors
+from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
 
@@ -172,7 +172,7 @@ def _with_keys(tensors: Tensors, config: ViTConfig) -> Tensors:
     return [torch.cat((query, torch.zeros_like(query), value))]
 
 
-MASKED: Final = How(
+MASKED: Final = Codec(
     "thirds of queries and values; that of keys is masked out, whatever it holds", _without_keys, _with_keys
 )
 

@@ -69,7 +69,7 @@ def _chunked(row: Row, size: int, depth: int) -> list[Row]:
         Row(
             tuple(name.replace("{i}", str(block)) for name in _tuple(row.ours)),
             tuple(name.replace("{i}", f"{block // size}.{block}") for name in _tuple(row.theirs)),
-            row.how,
+            row.codec,
         )
         for block in range(depth)
     ]

@@ -23,11 +23,11 @@ from vitrail.weights.name_tables import (
     SAME,
     TRANSPOSED,
     WITHOUT_BATCH,
-    How,
+    Codec,
     Row,
     Table,
     Tensors,
-    each,
+    reshaped,
     then,
 )
 from vitrail.weights.preprocessing import evaluation
@@ -48,7 +48,7 @@ REASONS: Final = {
 }
 
 
-class Spelling(NamedTuple):
+class FlaxSpelling(NamedTuple):
     """How a file spells its names: what differs between the generations of Google's code."""
 
     before: str = ""  # what stands before every name
@@ -62,7 +62,7 @@ class Spelling(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    def of(cls, description: Description) -> Spelling:
+    def of(cls, description: Description) -> FlaxSpelling:
         return cls(*json.loads(description.layout))
 
 
@@ -91,7 +91,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
 
 def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
-    config, spelling = description.config, Spelling.of(description)
+    config, spelling = description.config, FlaxSpelling.of(description)
     stem = resnet_rows(spelling.before, config.stem) if isinstance(config.stem, ResNetStem) else ()
     return (*ends(spelling), *stem, *blocks(spelling, config.depth))
 
@@ -105,7 +105,7 @@ def outline(checkpoint: Checkpoint) -> Description:
             "is False): choose another family, such as big_vision"
         )
     refuse_oblong("google", config)
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=Spelling().layout())
+    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=FlaxSpelling().layout())
 
 
 def refuse_oblong(family: str, config: ViTConfig) -> None:
@@ -121,7 +121,7 @@ def refuse_oblong(family: str, config: ViTConfig) -> None:
 # ---- what names and shapes say -----------------------------------------------------------------------------------
 
 
-def spelling_of(contents: Contents) -> Spelling | None:
+def spelling_of(contents: Contents) -> FlaxSpelling | None:
     """How the names are spelled, or None where they are none of Google's."""
     names = contents.tensors
     for before in PREFIXES:
@@ -131,7 +131,7 @@ def spelling_of(contents: Contents) -> Spelling | None:
             continue
         first = block if stacked else f"{block}_0"
         places = (INPUT, "pos_embedding", "Transformer/pos_embedding")
-        return Spelling(
+        return FlaxSpelling(
             before,
             linen=f"{first}/MlpBlock_3/Dense_0/kernel" not in names,
             stacked=stacked,
@@ -142,7 +142,7 @@ def spelling_of(contents: Contents) -> Spelling | None:
     return None
 
 
-def sizes_of(contents: Contents, spelling: Spelling) -> dict[str, Any]:
+def sizes_of(contents: Contents, spelling: FlaxSpelling) -> dict[str, Any]:
     """What shapes say, as settings of ViTConfig: all but the positions and the native size."""
     tensors, before = contents.tensors, spelling.before
     block = f"{before}Transformer/encoderblock" + ("" if spelling.stacked else "_0")
@@ -201,7 +201,7 @@ def _outputs(contents: Contents, kernel: str) -> int:
     return shape_of(contents, kernel, axes=2)[1] if kernel in contents.tensors else 0
 
 
-def _numbers(spelling: Spelling) -> tuple[int, int, int]:
+def _numbers(spelling: FlaxSpelling) -> tuple[int, int, int]:
     """The numbers that a block's attention, its second norm and its MLP have."""
     return (0, 1, 0) if spelling.linen else (1, 2, 3)
 
@@ -209,26 +209,28 @@ def _numbers(spelling: Spelling) -> tuple[int, int, int]:
 # ---- how values move ---------------------------------------------------------------------------------------------
 
 
-def several(how: How) -> How:
-    """The same for each of several."""
-    return How(
-        how.name,
-        lambda t, c: [how.join([one], c)[0] for one in t],
-        lambda t, c: [how.part([one], c)[0] for one in t],
+def for_each(codec: Codec) -> Codec:
+    """The same for each of them."""
+    return Codec(
+        codec.name,
+        lambda t, c: [codec.decode([one], c)[0] for one in t],
+        lambda t, c: [codec.encode([one], c)[0] for one in t],
     )
 
 
-def stacked(how: How) -> How:
+def stacked(codec: Codec) -> Codec:
     """Blocks that lie in one array, one behind the other, brought apart."""
 
-    def join(tensors: Tensors, config: ViTConfig) -> Tensors:
-        return [how.join(parts, config)[0] for parts in zip(*(one.unbind(0) for one in tensors), strict=True)]
+    def decode(tensors: Tensors, config: ViTConfig) -> Tensors:
+        return [codec.decode(parts, config)[0] for parts in zip(*(one.unbind(0) for one in tensors), strict=True)]
 
-    def part(tensors: Tensors, config: ViTConfig) -> Tensors:
-        parts = [how.part([one], config) for one in tensors]
+    def encode(tensors: Tensors, config: ViTConfig) -> Tensors:
+        parts = [codec.encode([one], config) for one in tensors]
         return [torch.stack(tuple(same)) for same in zip(*parts, strict=True)]
 
-    return How(f"blocks brought apart, then {how.name}" if how is not SAME else "blocks brought apart", join, part)
+    return Codec(
+        f"blocks brought apart, then {codec.name}" if codec is not SAME else "blocks brought apart", decode, encode
+    )
 
 
 def _from_heads(kernel: Tensor, config: ViTConfig) -> Tensor:  # (D, A, d) -> (A*d, D)
@@ -247,12 +249,14 @@ def _to_out(weight: Tensor, config: ViTConfig) -> Tensor:
     return weight.t().reshape(-1, config.per_head, weight.shape[0])
 
 
-HWIO: Final = each("outputs and inputs before the pixels", lambda t, c: _oihw(t), lambda t, c: t.permute(2, 3, 1, 0))
+HWIO: Final = reshaped(
+    "outputs and inputs before the pixels", lambda t, c: _oihw(t), lambda t, c: t.permute(2, 3, 1, 0)
+)
 PATCHES: Final = then(HWIO, KERNEL)
-HEADS: Final = each("heads laid end to end, transposed", _from_heads, _to_heads)
-HEADS_BIAS: Final = each("heads laid end to end", lambda t, c: t.flatten(), lambda t, c: t.reshape(-1, c.per_head))
-OUT: Final = each("heads laid end to end, transposed", _from_out, _to_out)
-CHANNELS: Final = each("as one row of channels", lambda t, c: t.flatten(), lambda t, c: t.reshape(1, 1, 1, -1))
+HEADS: Final = reshaped("heads laid end to end, transposed", _from_heads, _to_heads)
+HEADS_BIAS: Final = reshaped("heads laid end to end", lambda t, c: t.flatten(), lambda t, c: t.reshape(-1, c.per_head))
+OUT: Final = reshaped("heads laid end to end, transposed", _from_out, _to_out)
+CHANNELS: Final = reshaped("as one row of channels", lambda t, c: t.flatten(), lambda t, c: t.reshape(1, 1, 1, -1))
 
 
 def _oihw(kernel: Tensor) -> Tensor:
@@ -266,16 +270,16 @@ def dense(ours: str, theirs: str) -> Sequence[Row]:
     return Row(f"{ours}.weight", f"{theirs}/kernel", TRANSPOSED), Row(f"{ours}.bias", f"{theirs}/bias")
 
 
-def norm(ours: str, theirs: str, how: How | None = None) -> Sequence[Row]:
-    return Row(f"{ours}.weight", f"{theirs}/scale", how), Row(f"{ours}.bias", f"{theirs}/bias", how)
+def norm(ours: str, theirs: str, codec: Codec | None = None) -> Sequence[Row]:
+    return Row(f"{ours}.weight", f"{theirs}/scale", codec), Row(f"{ours}.bias", f"{theirs}/bias", codec)
 
 
 def attention(ours: str, theirs: str) -> Sequence[Row]:
     """Attention with its heads on an axis of their own."""
     three = [f"{theirs}/{part}" for part in ("query", "key", "value")]
     return (
-        Row(f"{ours}.qkv.weight", tuple(f"{name}/kernel" for name in three), then(several(HEADS), QKV)),
-        Row(f"{ours}.qkv.bias", tuple(f"{name}/bias" for name in three), then(several(HEADS_BIAS), QKV)),
+        Row(f"{ours}.qkv.weight", tuple(f"{name}/kernel" for name in three), then(for_each(HEADS), QKV)),
+        Row(f"{ours}.qkv.bias", tuple(f"{name}/bias" for name in three), then(for_each(HEADS_BIAS), QKV)),
         Row(f"{ours}.out.weight", f"{theirs}/out/kernel", OUT),
         Row(f"{ours}.out.bias", f"{theirs}/out/bias"),
     )
@@ -285,7 +289,7 @@ def mlp(ours: str, theirs: str) -> Sequence[Row]:
     return *dense(f"{ours}.up", f"{theirs}/Dense_0"), *dense(f"{ours}.down", f"{theirs}/Dense_1")
 
 
-def ends(spelling: Spelling) -> Sequence[Row]:
+def ends(spelling: FlaxSpelling) -> Sequence[Row]:
     """What stands before and after the blocks; without the table where there is none."""
     before = spelling.before
     rows = [
@@ -301,7 +305,7 @@ def ends(spelling: Spelling) -> Sequence[Row]:
     return rows
 
 
-def blocks(spelling: Spelling, depth: int) -> Sequence[Row]:
+def blocks(spelling: FlaxSpelling, depth: int) -> Sequence[Row]:
     """Every block apart, or all of them in one array each."""
     first, second, third = _numbers(spelling)
     ours = "encoder.blocks.{i}"
@@ -315,7 +319,7 @@ def blocks(spelling: Spelling, depth: int) -> Sequence[Row]:
     if not spelling.stacked:
         return rows
     return [
-        Row(tuple(str(row.ours).replace("{i}", str(i)) for i in range(depth)), row.theirs, stacked(row.how or SAME))
+        Row(tuple(str(row.ours).replace("{i}", str(i)) for i in range(depth)), row.theirs, stacked(row.codec or SAME))
         for row in rows
     ]
 

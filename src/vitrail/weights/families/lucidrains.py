@@ -20,7 +20,7 @@ from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.positions import fixed_table
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
-from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Derived, How, Row, Table, then
+from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
 
@@ -35,9 +35,9 @@ OLDEST: Final = f"{FN} {HEAD_NORM} {BATCH}"
 
 MOCO: Final = "sincos-2d-moco"
 VECTOR: Final = replace(then(then(ROW, CHANNELS_LAST), WITHOUT_BATCH), name=CHANNELS_LAST.name)
-IDENTITY: Final = How("no layer: the identity", lambda t, c: [torch.eye(c.width)], lambda t, c: [])
-ZEROS: Final = How("no bias: zeros", lambda t, c: [torch.zeros(c.width)], lambda t, c: [])
-SINCOS: Final = How("fixed positions", lambda t, c: [fixed_table(MOCO, c.grid, 0, c.width)], lambda t, c: [])
+IDENTITY: Final = Codec("no layer: the identity", lambda t, c: [torch.eye(c.width)], lambda t, c: [])
+ZEROS: Final = Codec("no bias: zeros", lambda t, c: [torch.zeros(c.width)], lambda t, c: [])
+SINCOS: Final = Codec("fixed positions", lambda t, c: [fixed_table(MOCO, c.grid, 0, c.width)], lambda t, c: [])
 
 
 def knows(contents: Contents) -> bool:
@@ -93,14 +93,14 @@ def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
     config, words = description.config, description.layout.split()
     names = _names(description.layout)
-    place = 2 if config.patch_norms else 1
+    layer = 2 if config.patch_norms else 1
     batch = WITHOUT_BATCH if BATCH in words else None
     out = names.attention + ("to_out" if SIMPLE in words else "to_out.0")
     rows: list[Row | Derived] = [
         Row("patches.norm_before.weight", "to_patch_embedding.1.weight", VECTOR),
         Row("patches.norm_before.bias", "to_patch_embedding.1.bias", VECTOR),
-        Row("patches.projection.weight", f"to_patch_embedding.{place}.weight", CHANNELS_LAST),
-        Row("patches.projection.bias", f"to_patch_embedding.{place}.bias"),
+        Row("patches.projection.weight", f"to_patch_embedding.{layer}.weight", CHANNELS_LAST),
+        Row("patches.projection.bias", f"to_patch_embedding.{layer}.bias"),
         Row("patches.norm_after", "to_patch_embedding.3"),
         Row("encoder.blocks.{i}.norm1", "transformer.layers.{i}.0.norm"),
         Row("encoder.blocks.{i}.norm2", names.norm2),

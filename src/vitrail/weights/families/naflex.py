@@ -13,10 +13,10 @@ from vitrail.errors import CheckpointError
 from vitrail.weights.families import timm, timm_config
 from vitrail.weights.families.timm_config import refuse
 from vitrail.weights.family import Description, Family, shape_of
-from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, each
+from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, reshaped
 from vitrail.weights.reading.contents import Contents
 
-GRID: Final = each(
+GRID: Final = reshaped(
     "grid laid out row by row", lambda t, c: t.squeeze(0).flatten(0, 1), lambda t, c: t.reshape(1, *c.grid, -1)
 )
 TOKENS: Final = ("cls_token", "reg_token")

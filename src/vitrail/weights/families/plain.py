@@ -32,14 +32,16 @@ ENDS: Table = (
 )
 
 
-class Sizes(NamedTuple):
+class ShapeSettings(NamedTuple):
     """What the shapes of these names say, as settings of ViTConfig, and why there are so many heads."""
 
     settings: dict[str, Any]
     heads_why: str
 
 
-def sizes_of(contents: Contents, override: Mapping[str, Any], published: Mapping[int, int] | None = None) -> Sizes:
+def sizes_of(
+    contents: Contents, override: Mapping[str, Any], published: Mapping[int, int] | None = None
+) -> ShapeSettings:
     """Width, depth, heads, MLP and patches from blocks.{i} and patch_embed.proj; the rest is the family's own."""
     tensors = contents.tensors
     width, channels, *patch = shape_of(contents, "patch_embed.proj.weight", axes=4)
@@ -65,7 +67,7 @@ def sizes_of(contents: Contents, override: Mapping[str, Any], published: Mapping
         "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
         "initialisation": "timm",
     }
-    return Sizes(settings, why)
+    return ShapeSettings(settings, why)
 
 
 def mlp_of(contents: Contents, up: str, down: str) -> dict[str, Any]:

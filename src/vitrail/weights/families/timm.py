@@ -24,10 +24,10 @@ from vitrail.weights.families.plain import (
     root_of,
     sizes_of,
 )
-from vitrail.weights.families.timm_config import FOLDER, HYBRIDS, POOLS, Said, read_config, refuse, sidecars
+from vitrail.weights.families.timm_config import FOLDER, HYBRIDS, POOLS, TimmConfig, read_config, refuse, sidecars
 from vitrail.weights.families.timm_pixels import from_timm
 from vitrail.weights.family import PUBLISHED_HEADS, Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Derived, How, Row, Table, Tensors, stack
+from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors, stack
 from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import Contents
 
@@ -67,7 +67,7 @@ def _with_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
     return [registers[None], torch.cat((table[: config.slots], zeros, table[config.slots :]))[None]]
 
 
-REGISTER_SLOTS: Final = How("places of registers added to them", _without_register_slots, _with_register_slots)
+REGISTER_SLOTS: Final = Codec("places of registers added to them", _without_register_slots, _with_register_slots)
 
 
 def knows(contents: Contents) -> bool:
@@ -77,10 +77,10 @@ def knows(contents: Contents) -> bool:
 
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from timm's config.json where there is one."""
-    tensors, said = contents.tensors, read_config(contents, override)
+    tensors, given = contents.tensors, read_config(contents, override)
     eva = "blocks.0.gamma_1" in tensors
     _refuse_others(contents)
-    heads = {} if said.heads is None else {"heads": said.heads}
+    heads = {} if given.heads is None else {"heads": given.heads}
     sizes = sizes_of(contents, heads | dict(override), _published(contents, eva))
     settings, reasons = sizes.settings, {"heads": FOLDER if heads and "heads" not in override else sizes.heads_why}
     settings["registers"] = shape_of(contents, "reg_token", axes=3)[1] if "reg_token" in tensors else 0
@@ -88,25 +88,25 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     settings["embedding_norm"] = "norm_pre.weight" in tensors
     settings["layer_scale"] = 1e-5 if "blocks.0.ls1.gamma" in tensors or eva else None
     settings |= _mlp(contents)
-    settings["pool"], settings["final_norm"], reasons["pool"] = _pool(contents, settings, said, override)
+    settings["pool"], settings["final_norm"], reasons["pool"] = _pool(contents, settings, given, override)
     if any(name.startswith(STEM) for name in tensors):
         layers = resnet_layers(contents, STEM)
         settings["stem"] = ResNetStem(layers, norm_eps=1e-5, weight_eps=1e-8, standardise="variance")
         settings["channels"] = shape_of(contents, f"{root_of(layers, STEM)}conv.weight", axes=4)[1]
-    placed = _table(contents, settings, said, override) if not eva else _rotary(contents)
+    placed = _table(contents, settings, given, override) if not eva else _rotary(contents)
     settings |= placed.settings
-    clip = "_clip_" in said.architecture if said.architecture else settings["embedding_norm"]
+    clip = "_clip_" in given.architecture if given.architecture else settings["embedding_norm"]
     settings["norm_eps"] = 1e-5 if clip or eva else 1e-6
     reasons["norm_eps"] = "as timm's CLIP towers" if clip else "as timm's DINOv3" if eva else "timm's default"
     reasons["resample"] = "timm's own, for other sizes"
     if "activation" not in settings:
-        settings["activation"], reasons["activation"] = _activation(contents, settings, said, override)
+        settings["activation"], reasons["activation"] = _activation(contents, settings, given, override)
     config = ViTConfig(**settings)
-    if "mean" in said.pixels:
-        preprocess, reasons["preprocess"] = from_timm(said.pixels, config.image_size), FOLDER
+    if "mean" in given.pixels:
+        preprocess, reasons["preprocess"] = from_timm(given.pixels, config.image_size), FOLDER
     else:
         preprocess, reasons["preprocess"] = timm_default(config)
-    names = class_names(config.classes, said.labels)
+    names = class_names(config.classes, given.labels)
     return Description(
         config, preprocess, reasons, names, layout="eva" if eva else PLACED if placed.registers else "vit"
     )
@@ -156,7 +156,7 @@ def _mlp(contents: Contents) -> dict[str, Any]:
 
 
 def _pool(
-    contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]
+    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Pool, where the final norm stands, and why: names tell of some pools, config.json of others, else as usual."""
     names = contents.tensors
@@ -167,25 +167,27 @@ def _pool(
         return "cls+distillation", final, "the tensors say so"
     mean = final == "pooled" or "blocks.0.gamma_1" in names or not settings["cls_token"]
     usual = "avg" if mean else "token"
-    given = str(said.arguments.get("global_pool", usual))
-    if given not in POOLS:
-        raise CheckpointError(f"{contents.source}: timm's global_pool {given!r} is none of {list(POOLS)}")
-    if said.pool and said.pool != given and "global_pool" not in said.arguments and "pool" not in override:
+    pool = str(given.arguments.get("global_pool", usual))
+    if pool not in POOLS:
+        raise CheckpointError(f"{contents.source}: timm's global_pool {pool!r} is none of {list(POOLS)}")
+    if given.pool and given.pool != pool and "global_pool" not in given.arguments and "pool" not in override:
         raise CheckpointError(
-            f"{contents.source}: config.json says global_pool {said.pool!r}, and timm would load it with {given!r}: "
+            f"{contents.source}: config.json says global_pool {given.pool!r}, and timm would load it with {pool!r}: "
             "give override={'pool': ...}"
         )
-    return POOLS[given], final, FOLDER if "global_pool" in said.arguments else "timm's default for these names"
+    return POOLS[pool], final, FOLDER if "global_pool" in given.arguments else "timm's default for these names"
 
 
-class _Placed(NamedTuple):
+class _PositionSettings(NamedTuple):
     """Positions and image size as settings, and whether registers have places in the table too."""
 
     settings: dict[str, Any]
     registers: bool = False
 
 
-def _table(contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]) -> _Placed:
+def _table(
+    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
+) -> _PositionSettings:
     """From the table; with registers it may have places for them and cls, or for patches only."""
     named = int(settings["cls_token"]) + int(settings["distillation_token"])
     registers = settings["registers"]
@@ -193,18 +195,18 @@ def _table(contents: Contents, settings: Mapping[str, Any], said: Said, override
     patch = (settings["patch_size"][0] * reduction, settings["patch_size"][1] * reduction)
     places = shape_of(contents, "pos_embed", axes=3)[1]
     slots = (0, named + registers) if registers else (0, named) if named == 1 else (named,)
-    size = said.size(patch)
+    size = given.size(patch)
     told = {"image_size": size} if size is not None and "image_size" not in override else override
     image, count = grid_of(places, slots, patch, told)
     positions = Positions(prefix=count > 0, resample=RESAMPLE)
-    return _Placed({"image_size": image, "positions": positions}, registers=bool(registers and count))
+    return _PositionSettings({"image_size": image, "positions": positions}, registers=bool(registers and count))
 
 
-def _rotary(contents: Contents) -> _Placed:
+def _rotary(contents: Contents) -> _PositionSettings:
     """DINOv3 as timm has it: no table at all; the native size is the one it was published for."""
     bias = "no-key" if "blocks.0.attn.q_bias" in contents.tensors else "none"
     patch = shape_of(contents, "patch_embed.proj.weight", axes=4)[2]
-    return _Placed(
+    return _PositionSettings(
         {
             "image_size": 256 if patch and 256 % patch == 0 else 16 * max(patch, 1),
             "positions": Positions("none"),
@@ -251,13 +253,13 @@ def _refuse_others(contents: Contents) -> None:
 
 
 def _activation(
-    contents: Contents, settings: Mapping[str, Any], said: Said, override: Mapping[str, Any]
+    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
 ) -> tuple[str, str]:
     """What the MLPs compute, and how that is known; a bare CLIP tower must be told."""
     if "activation" in override:
         return str(override["activation"]), "given"
-    if said.activation is not None:
-        return said.activation, FOLDER if said.arguments.get("act_layer") else f"as timm's {said.architecture}"
+    if given.activation is not None:
+        return given.activation, FOLDER if given.arguments.get("act_layer") else f"as timm's {given.architecture}"
     if settings["embedding_norm"]:
         raise CheckpointError(
             f"{contents.source}: a CLIP tower in timm's names, and no tensor says whether it computes gelu (LAION, "

@@ -52,7 +52,7 @@ NO_MATTER: Final = (  # arguments that leave a network at rest as it is
 )
 
 
-class Said(NamedTuple):
+class TimmConfig(NamedTuple):
     """What a folder's config.json says; empty where there is none."""
 
     architecture: str = ""
@@ -93,7 +93,7 @@ class Said(NamedTuple):
         return max(height // patch[0], 1) * patch[0], max(width // patch[1], 1) * patch[1]
 
 
-def read_config(contents: Contents, override: Mapping[str, Any]) -> Said:
+def read_config(contents: Contents, override: Mapping[str, Any]) -> TimmConfig:
     """What config.json says of the network; what it says and is not known here is refused."""
     plain = contents.sidecars.get("config.json", {})
     arguments, pixels = _mapping(plain.get("model_args")), _mapping(plain.get("pretrained_cfg"))
@@ -112,7 +112,7 @@ def read_config(contents: Contents, override: Mapping[str, Any]) -> Said:
             f"{contents.source}: config.json changes embed_dim and does not say num_heads: give override={{'heads': N}}"
         )
     labels = plain.get("label_names") or pixels.get("label_names")
-    return Said(architecture, arguments, str(plain.get("global_pool", "")), labels, pixels)
+    return TimmConfig(architecture, arguments, str(plain.get("global_pool", "")), labels, pixels)
 
 
 def sidecars(description: Description) -> dict[str, Any]:

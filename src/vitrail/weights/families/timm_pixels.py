@@ -35,7 +35,7 @@ def from_timm(pretrained_cfg: Mapping[str, Any], size: Size | None = None) -> Pr
             f"timm's interpolation {short_repr(interpolation)} cannot be honoured: expected one of "
             f"{', '.join(TIMM_INTERPOLATIONS)}"
         )
-    made = checked(
+    preprocess = checked(
         "timm's pretrained config",
         size=list(shape[1:]) if size is None else size,
         channels=shape[0],
@@ -45,9 +45,9 @@ def from_timm(pretrained_cfg: Mapping[str, Any], size: Size | None = None) -> Pr
         mean=given.get("mean", IMAGENET["mean"]),
         std=given.get("std", IMAGENET["std"]),
     )
-    if _always_bilinear(made):
-        return replace(made, interpolation="bilinear")
-    return made
+    if _always_bilinear(preprocess):
+        return replace(preprocess, interpolation="bilinear")
+    return preprocess
 
 
 def to_timm(preprocess: Preprocess) -> dict[str, Any]:

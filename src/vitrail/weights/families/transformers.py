@@ -20,7 +20,7 @@ from vitrail.weights.families.transformers_configs import (
     FILE,
     GRANTED,
     MODEL_TYPES,
-    Told,
+    ConfigFile,
     activation_of,
     agree,
     ask,
@@ -37,7 +37,7 @@ from vitrail.weights.families.transformers_names import (
     REGISTERS,
     SPELLINGS,
     STYLES,
-    Layout,
+    TransformersLayout,
     find_layout,
     knows,
     table,
@@ -58,8 +58,8 @@ class _File(NamedTuple):
     """All that is known before a config is made."""
 
     contents: Contents
-    layout: Layout
-    told: Told
+    layout: TransformersLayout
+    config_file: ConfigFile
     override: Mapping[str, Any]
 
     def rows(self, layer: str) -> int:
@@ -73,18 +73,18 @@ class _File(NamedTuple):
 
 def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from config.json where there is one."""
-    told = read_config(contents.sidecars)
-    if told.said.get("apply_layernorm") is False:
+    config_file = read_config(contents.sidecars)
+    if config_file.values.get("apply_layernorm") is False:
         raise CheckpointError(f"{contents.source}: a DINOv2 backbone without its final norm is no network known here")
-    layout = find_layout(contents, told.kind)
-    file = _File(contents, layout, told, override)
-    kind, said = MODEL_TYPES[layout.kind], told.said
+    layout = find_layout(contents, config_file.model_type)
+    file = _File(contents, layout, config_file, override)
+    kind, values = MODEL_TYPES[layout.kind], config_file.values
     settings = _sizes(file)
     settings["heads"], heads_why = _heads(file)
     settings["head_width"] = _head_width(file, layout.blocks, settings["heads"], settings["width"])
     settings["activation"], activation_why = _activation(file, settings["mlp"] == "swiglu")
-    settings["norm_eps"] = check_number("layer_norm_eps", ask(said, "layer_norm_eps", kind.norm_eps), 0.0, 1.0)
-    settings |= training_of(said) | _ends(file) | _positions(file, settings["patch_size"])
+    settings["norm_eps"] = check_number("layer_norm_eps", ask(values, "layer_norm_eps", kind.norm_eps), 0.0, 1.0)
+    settings |= training_of(values) | _ends(file) | _positions(file, settings["patch_size"])
     config = ViTConfig(**settings)
     _compare(file, config)
     _expect_head(contents, config)
@@ -94,14 +94,14 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
             "transformers reads as if they were a square: no network known here"
         )
     embeds = layout.kind == "clip_vision_model" and config.pool == "cls"  # its outputs are no classes
-    labels_agree(told.labels, 0 if embeds else config.classes)
+    labels_agree(config_file.labels, 0 if embeds else config.classes)
     preprocess, preprocess_why = _preprocess(file, config)
     reasons = {
         "heads": heads_why,
         "activation": activation_why,
-        "norm_eps": FILE if said.get("layer_norm_eps") is not None else GRANTED,
+        "norm_eps": FILE if values.get("layer_norm_eps") is not None else GRANTED,
         "resample": "transformers' own, for other sizes",
-        "rotary": FILE if told.there else GRANTED,
+        "rotary": FILE if config_file.exists else GRANTED,
         "pool": f"as transformers' {layout.kind} with these tensors",
         "preprocess": preprocess_why,
     }
@@ -111,7 +111,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         config,
         preprocess,
         reasons,
-        () if embeds else class_names(config.classes, told.labels),
+        () if embeds else class_names(config.classes, config_file.labels),
         layout=str(layout),
         decoder=_decoder(file, config) if layout.decoder else None,
         extras={"mask_token": (1, config.width)} if layout.tower + MASK in contents.tensors else {},
@@ -120,8 +120,10 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
 
 def _expect_head(contents: Contents, config: ViTConfig) -> None:
     """A folder that says it classifies has a classifier, unless the user wants to do without."""
-    said = contents.sidecars.get("config.json", {}).get("architectures") or []
-    classifies = [name for name in said if "ForImageClassification" in str(name)] if isinstance(said, list) else []
+    classes = contents.sidecars.get("config.json", {}).get("architectures") or []
+    classifies = (
+        [name for name in classes if "ForImageClassification" in str(name)] if isinstance(classes, list) else []
+    )
     if classifies and not config.classes and not any("classifier" in name for name in contents.left):
         raise CheckpointError(f"{contents.source}: its config.json says {classifies[0]}, and no tensor is a classifier")
 
@@ -145,7 +147,9 @@ def _sizes(file: _File) -> dict[str, Any]:
         "patch_bias": layout.kind != "clip_vision_model",
         "embedding_norm": layout.kind == "clip_vision_model",
         "cls_token": MODEL_TYPES[layout.kind].cls_token,
-        "layer_scale": ask(file.told.said, "layerscale_value", 1.0) if layout.kind.startswith("dino") else None,
+        "layer_scale": ask(file.config_file.values, "layerscale_value", 1.0)
+        if layout.kind.startswith("dino")
+        else None,
         "initialisation": "hf",
     }
 
@@ -157,14 +161,14 @@ def _patches(file: _File) -> tuple[int, int, tuple[int, int]]:
         width, channels, *patch = shape_of(file.contents, weight, axes=4)
         return width, channels, check_pair("patch_size", patch)
     width, values = shape_of(file.contents, weight, axes=2)
-    channels = check_int("num_channels", file.override.get("channels", ask(file.told.said, "num_channels", 3)))
+    channels = check_int("num_channels", file.override.get("channels", ask(file.config_file.values, "num_channels", 3)))
     side = isqrt(values // channels)
     if side * side * channels != values:
         raise ConfigError(f"patches of {values} values are no squares of {channels} channels")
     return width, channels, (side, side)
 
 
-def _qkv_bias(layout: Layout, there: tuple[bool, ...]) -> str:
+def _qkv_bias(layout: TransformersLayout, there: tuple[bool, ...]) -> str:
     """Where only some of the biases are there that a model type has together, the others are missing."""
     if layout.kind == "dinov3_vit" and there == NO_KEY:
         return "no-key"
@@ -177,12 +181,12 @@ def _inner(file: _File, blocks: str) -> int:
 
 
 def _heads(file: _File) -> tuple[int, str]:
-    if "heads" in file.override or not file.told.there:
+    if "heads" in file.override or not file.config_file.exists:
         return heads_for(_inner(file, file.layout.blocks), file.override)
-    said = file.told.said.get("num_attention_heads")
-    if said is None:
+    heads = file.config_file.values.get("num_attention_heads")
+    if heads is None:
         return MODEL_TYPES[file.layout.kind].heads, GRANTED
-    return check_int("num_attention_heads", said), FILE
+    return check_int("num_attention_heads", heads), FILE
 
 
 def _head_width(file: _File, blocks: str, heads: int, width: int) -> int:
@@ -196,13 +200,13 @@ def _head_width(file: _File, blocks: str, heads: int, width: int) -> int:
 def _activation(file: _File, gated: bool) -> tuple[str, str]:
     if "activation" in file.override:
         return str(file.override["activation"]), "given"
-    if file.layout.kind == "clip_vision_model" and not file.told.there:
+    if file.layout.kind == "clip_vision_model" and not file.config_file.exists:
         raise CheckpointError(
             f"{file.contents.source}: a CLIP tower without config.json, and no tensor says whether it computes "
             "quick_gelu (OpenAI, DFN, MetaCLIP) or gelu (LAION, DataComp): give override={'activation': ...}, or load "
             "the folder"
         )
-    return activation_of(file.told, MODEL_TYPES[file.layout.kind], gated)
+    return activation_of(file.config_file, MODEL_TYPES[file.layout.kind], gated)
 
 
 def _ends(file: _File) -> dict[str, Any]:
@@ -225,7 +229,7 @@ def _ends(file: _File) -> dict[str, Any]:
         return {"pool": "cls+mean" if classes else "cls", "classes": classes, "registers": shape[1]}
     represented = file.rows(f"{tower}pooler.dense") if name in ("vit", "deit") and not classes else 0
     if represented:
-        check_choice("pooler_act", ask(file.told.said, "pooler_act", "tanh"), ("tanh",))
+        check_choice("pooler_act", ask(file.config_file.values, "pooler_act", "tanh"), ("tanh",))
     plain = {"pool": "cls", "classes": classes, "representation_width": represented}
     if name != "deit":
         return plain
@@ -238,7 +242,9 @@ def _pool(file: _File) -> str:
     """SigLIP's attention pool where it is there, as config.json must say; else the mean, as its classifier takes it."""
     there = f"{file.layout.tower}head.probe" in file.contents.tensors
     asked = check_choice(
-        "vision_use_head", ask(file.told.said, "vision_use_head", there or file.told.there), (True, False)
+        "vision_use_head",
+        ask(file.config_file.values, "vision_use_head", there or file.config_file.exists),
+        (True, False),
     )
     if there != asked and "pool" not in file.override:
         got = "has no such tensors: give override={'pool': 'mean'}" if asked else "has its tensors: leave_out=('pool',)"
@@ -248,17 +254,19 @@ def _pool(file: _File) -> str:
 
 def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
     """Positions and image size: from the table of places, or rotary with the size of config.json."""
-    said, layout, kind = file.told.said, file.layout, MODEL_TYPES[file.layout.kind]
+    values, layout, kind = file.config_file.values, file.layout, MODEL_TYPES[file.layout.kind]
     flat = layout.kind == "siglip2_vision_model"  # whose config has no such entry
     given = (
-        {} if flat or said.get("image_size") is None else {"image_size": check_pair("image_size", said["image_size"])}
+        {}
+        if flat or values.get("image_size") is None
+        else {"image_size": check_pair("image_size", values["image_size"])}
     )
     if kind.style == "dinov3":
         usual = (224, 224) if all(224 % side == 0 for side in patch) else (16 * patch[0], 16 * patch[1])
         return {
             "image_size": given.get("image_size", usual),
             "positions": Positions("none"),
-            "rotary": rotary_of(said),
+            "rotary": rotary_of(values),
         }
     places = shape_of(file.contents, layout.tower + STYLES[kind.style].places, axes=3 if kind.style == "vit" else 2)[-2]
     slots = 2 if layout.kind == "deit" else int(kind.cls_token)
@@ -269,8 +277,8 @@ def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
 
 def _compare(file: _File, config: ViTConfig) -> None:
     """Whatever config.json and the tensors both say must be the same."""
-    name, said = file.layout.kind, file.told.said
-    found: dict[str, Any] = {
+    name, values = file.layout.kind, file.config_file.values
+    expected: dict[str, Any] = {
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_channels": config.channels,
@@ -283,21 +291,21 @@ def _compare(file: _File, config: ViTConfig) -> None:
         "mlp_bias": True,
     }
     if name == "siglip2_vision_model":
-        found["num_patches"] = config.grid[0] * config.grid[1]
+        expected["num_patches"] = config.grid[0] * config.grid[1]
     else:
-        found["image_size"] = config.image_size
+        expected["image_size"] = config.image_size
     if name.startswith("dinov2"):
-        ratio_agrees(said, config)
+        ratio_agrees(values, config)
     else:
-        found["intermediate_size"] = config.mlp_width
+        expected["intermediate_size"] = config.mlp_width
     if name == "dinov3_vit":
-        found |= {"key_bias": config.qkv_bias == "all"}
-        found |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
+        expected |= {"key_bias": config.qkv_bias == "all"}
+        expected |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
     elif MODEL_TYPES[name].style == "vit":
-        found["qkv_bias"] = config.qkv_bias == "all"
+        expected["qkv_bias"] = config.qkv_bias == "all"
     if config.representation_width:
-        found["pooler_output_size"] = config.representation_width
-    agree(said, found)
+        expected["pooler_output_size"] = config.representation_width
+    agree(values, expected)
 
 
 def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
@@ -307,10 +315,10 @@ def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
     depth = depth_of(contents, f"{blocks}{{i}}.{spelling.norms[0]}.weight")
     wide = shape_of(contents, f"{blocks}0.{spelling.up}.weight", axes=2)[0]
     agree(
-        file.told.said,
+        file.config_file.values,
         {"decoder_hidden_size": width, "decoder_num_hidden_layers": depth, "decoder_intermediate_size": wide},
     )
-    heads = check_int("decoder_num_attention_heads", ask(file.told.said, "decoder_num_attention_heads", 16))
+    heads = check_int("decoder_num_attention_heads", ask(file.config_file.values, "decoder_num_attention_heads", 16))
     return ViTConfig(
         image_size=encoder.image_size,
         patch_size=encoder.patch_size,
@@ -359,7 +367,7 @@ def outline(checkpoint: Checkpoint) -> Description:
         config,
         checkpoint.preprocess,
         classes=checkpoint.classes,
-        layout=str(Layout(name, kind.spellings[0], tower, tower + stem, DECODERS[0] if decoder else "")),
+        layout=str(TransformersLayout(name, kind.spellings[0], tower, tower + stem, DECODERS[0] if decoder else "")),
         decoder=None if decoder is None else decoder.config,
         extras={"mask_token": (1, config.width)} if masked else {},
         warnings=(POOLER,) if name in ("vit", "deit") and not beside and not config.representation_width else (),
@@ -368,7 +376,7 @@ def outline(checkpoint: Checkpoint) -> Description:
 
 def sidecars(description: Description) -> dict[str, Any]:
     """config.json, and preprocessor_config.json where an image processor can do the same."""
-    name = Layout.of(description).kind
+    name = TransformersLayout.of(description).kind
     plain = write_config(name, description.config, description.decoder, description.classes)
     if name == "dinov2":
         plain["use_mask_token"] = bool(description.extras)

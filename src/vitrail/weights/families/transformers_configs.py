@@ -97,49 +97,49 @@ ACTIVATIONS: Final = {
 NAMES: Final = {"gelu_tanh": "gelu_pytorch_tanh"}  # ours that transformers calls otherwise
 
 
-class Told(NamedTuple):
+class ConfigFile(NamedTuple):
     """What a config.json says of the network that sees; all of it may be of any type."""
 
-    kind: str  # "": it does not say
-    said: Mapping[str, Any]
+    model_type: str  # "": it does not say
+    values: Mapping[str, Any]
     labels: Any
-    there: bool  # whether there is such a file
+    exists: bool
 
 
-def read_config(sidecars: Mapping[str, Any]) -> Told:
+def read_config(sidecars: Mapping[str, Any]) -> ConfigFile:
     """The part of a config.json that speaks of the vision network; a model type not known here is refused."""
     plain = sidecars.get("config.json")
     if not isinstance(plain, Mapping) or plain.get("model_type") is None:
-        return Told("", {}, None, False)
+        return ConfigFile("", {}, None, False)
     named = plain["model_type"]
     known = [*MODEL_TYPES, *WHOLE]
     if named not in known:
         raise CheckpointError(
             f"config.json has model_type {short_repr(named)}, which is not known here; known are {', '.join(known)}"
         )
-    said: Any = plain
+    values: Any = plain
     if named in WHOLE:
-        said = plain.get("vision_config", {})
-        if not isinstance(said, Mapping):
-            raise CheckpointError(f"config.json: expected vision_config as an object, got {short_repr(said)}")
-    return Told(WHOLE.get(str(named), str(named)), said, plain.get("id2label"), True)
+        values = plain.get("vision_config", {})
+        if not isinstance(values, Mapping):
+            raise CheckpointError(f"config.json: expected vision_config as an object, got {short_repr(values)}")
+    return ConfigFile(WHOLE.get(str(named), str(named)), values, plain.get("id2label"), True)
 
 
-def ask(said: Mapping[str, Any], name: str, default: Any) -> Any:
+def ask(values: Mapping[str, Any], name: str, default: Any) -> Any:
     """What a config says of a name; null is as good as nothing."""
-    value = said.get(name)
+    value = values.get(name)
     return default if value is None else value
 
 
-def agree(said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def agree(values: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Sizes that a config says must be those that the tensors have."""
-    for name, value in found.items():
-        if said.get(name) is None:
+    for name, value in expected.items():
+        if values.get(name) is None:
             continue
         if isinstance(value, bool):
-            given: Any = check_choice(name, said[name], (True, False))
+            given: Any = check_choice(name, values[name], (True, False))
         else:
-            given = check_pair(name, said[name]) if isinstance(value, tuple) else check_int(name, said[name], 0)
+            given = check_pair(name, values[name]) if isinstance(value, tuple) else check_int(name, values[name], 0)
         if given != value:
             raise ConfigError(f"config.json says {name}={given}, the tensors say {value}: they do not belong together")
 
@@ -150,32 +150,32 @@ def labels_agree(labels: Any, classes: int) -> None:
         raise ConfigError(f"config.json names {len(labels)} classes in id2label, and the head has {classes} outputs")
 
 
-def activation_of(told: Told, kind: ModelType, gated: bool) -> tuple[str, str]:
+def activation_of(file: ConfigFile, kind: ModelType, gated: bool) -> tuple[str, str]:
     """Our name of the activation, and why it is that one."""
-    if gated and (kind.style == "vit" or not told.there):  # DINOv2's gated MLP does not ask for hidden_act
+    if gated and (kind.style == "vit" or not file.exists):  # DINOv2's gated MLP does not ask for hidden_act
         return "silu", "gated MLPs have no other"
-    if told.said.get("hidden_act") is None:
+    if file.values.get("hidden_act") is None:
         return kind.activation, GRANTED
-    return ACTIVATIONS[check_choice("hidden_act", told.said["hidden_act"], ACTIVATIONS)], FILE
+    return ACTIVATIONS[check_choice("hidden_act", file.values["hidden_act"], ACTIVATIONS)], FILE
 
 
-def rotary_of(said: Mapping[str, Any]) -> Rotary:
+def rotary_of(values: Mapping[str, Any]) -> Rotary:
     """DINOv3's rotary positions; what moves them in training may be null, which means not at all."""
     return Rotary(
         "dinov3",
-        theta=ask(said, "rope_theta", 100.0),
-        shift=ask(said, "pos_embed_shift", 0.0),
-        jitter=ask(said, "pos_embed_jitter", 1.0),
-        rescale=ask(said, "pos_embed_rescale", 1.0 if "pos_embed_rescale" in said else 2.0),
+        theta=ask(values, "rope_theta", 100.0),
+        shift=ask(values, "pos_embed_shift", 0.0),
+        jitter=ask(values, "pos_embed_jitter", 1.0),
+        rescale=ask(values, "pos_embed_rescale", 1.0 if "pos_embed_rescale" in values else 2.0),
     )
 
 
-def training_of(said: Mapping[str, Any]) -> dict[str, Any]:
+def training_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """What acts in training only."""
     return {
-        "dropout": ask(said, "hidden_dropout_prob", 0.0),
-        "attention_dropout": ask(said, "attention_probs_dropout_prob", ask(said, "attention_dropout", 0.0)),
-        "drop_path": ask(said, "drop_path_rate", 0.0),
+        "dropout": ask(values, "hidden_dropout_prob", 0.0),
+        "attention_dropout": ask(values, "attention_probs_dropout_prob", ask(values, "attention_dropout", 0.0)),
+        "drop_path": ask(values, "drop_path_rate", 0.0),
     }
 
 
@@ -185,11 +185,11 @@ def mlp_of_ratio(width: int, ratio: float, gated: bool) -> int:
     return (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden
 
 
-def ratio_agrees(said: Mapping[str, Any], config: ViTConfig) -> None:
+def ratio_agrees(values: Mapping[str, Any], config: ViTConfig) -> None:
     """DINOv2's mlp_ratio must be that of the tensors."""
-    if said.get("mlp_ratio") is None:
+    if values.get("mlp_ratio") is None:
         return
-    ratio = check_number("mlp_ratio", said["mlp_ratio"], 0.0, 1024.0)
+    ratio = check_number("mlp_ratio", values["mlp_ratio"], 0.0, 1024.0)
     wide = mlp_of_ratio(config.width, ratio, config.mlp == "swiglu")
     if wide != config.mlp_width:
         raise ConfigError(
@@ -229,8 +229,8 @@ def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels
             "decoder_intermediate_size": decoder.mlp_width,
         }
     if labels and kind.style != "clip":  # CLIP's outputs are an embedding
-        plain["id2label"] = {str(check_number): label for check_number, label in enumerate(labels)}
-        plain["label2id"] = {label: check_number for check_number, label in enumerate(labels)}
+        plain["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        plain["label2id"] = {label: number for number, label in enumerate(labels)}
     return plain
 
 

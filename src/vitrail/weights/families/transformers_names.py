@@ -23,8 +23,8 @@ from vitrail.weights.name_tables import (
     QKV,
     ROW,
     WITHOUT_BATCH,
+    Codec,
     Derived,
-    How,
     Names,
     Row,
     Table,
@@ -33,7 +33,7 @@ from vitrail.weights.name_tables import (
 from vitrail.weights.reading.contents import Contents
 
 
-class Spelling(NamedTuple):
+class BlockNames(NamedTuple):
     """The names in a block, and what may stand before its number."""
 
     stems: tuple[str, ...]
@@ -57,16 +57,16 @@ _PROJ: Final = ("mlp.up_proj", "mlp.down_proj")
 _JOINED: Final = (("mlp.weights_in",), "mlp.weights_out")
 _APART: Final = (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj")
 SPELLINGS: Final = {
-    "vit-4": Spelling(("encoder.layer.",), _AROUND, _OLD, _OUT[0], "intermediate.dense", "output.dense"),
-    "vit-5": Spelling(("layers.",), _AROUND, _NEW, _OUT[1], *_MLP),
-    "dinov2-4": Spelling(("encoder.layer.",), _NORMS, _OLD, _OUT[0], *_MLP, *_JOINED),
-    "dinov2-5": Spelling(("encoder.layer.",), _NORMS, _NEW, _OUT[1], *_MLP, *_APART),
-    "dinov3": Spelling(("layer.", "model.layer."), _NORMS, _NEW, _OUT[1], *_PROJ, *_APART),
-    "clip": Spelling(("encoder.layers.",), ("layer_norm1", "layer_norm2"), _CLIP, _OUT[2], *_MLP),
+    "vit-4": BlockNames(("encoder.layer.",), _AROUND, _OLD, _OUT[0], "intermediate.dense", "output.dense"),
+    "vit-5": BlockNames(("layers.",), _AROUND, _NEW, _OUT[1], *_MLP),
+    "dinov2-4": BlockNames(("encoder.layer.",), _NORMS, _OLD, _OUT[0], *_MLP, *_JOINED),
+    "dinov2-5": BlockNames(("encoder.layer.",), _NORMS, _NEW, _OUT[1], *_MLP, *_APART),
+    "dinov3": BlockNames(("layer.", "model.layer."), _NORMS, _NEW, _OUT[1], *_PROJ, *_APART),
+    "clip": BlockNames(("encoder.layers.",), ("layer_norm1", "layer_norm2"), _CLIP, _OUT[2], *_MLP),
 }
 
 
-class Style(NamedTuple):
+class OuterNames(NamedTuple):
     """The names outside the blocks that differ between model types."""
 
     patches: str
@@ -75,9 +75,9 @@ class Style(NamedTuple):
 
 
 STYLES: Final = {
-    "vit": Style("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", "layernorm"),
-    "dinov3": Style("embeddings.patch_embeddings", "", "norm"),
-    "clip": Style("embeddings.patch_embedding", "embeddings.position_embedding.weight", "post_layernorm"),
+    "vit": OuterNames("embeddings.patch_embeddings.projection", "embeddings.position_embeddings", "layernorm"),
+    "dinov3": OuterNames("embeddings.patch_embeddings", "", "norm"),
+    "clip": OuterNames("embeddings.patch_embedding", "embeddings.position_embedding.weight", "post_layernorm"),
 }
 DECODERS: Final = ("decoder.decoder_layers.", "decoder.decoder_encoder.layer.")
 MASK: Final = "embeddings.mask_token"
@@ -86,7 +86,7 @@ DISTILLED: Final = "embeddings.distillation_token"
 REGISTERS: Final = "embeddings.register_tokens"
 
 
-class Layout(NamedTuple):
+class TransformersLayout(NamedTuple):
     """How a file spells a network: as text, the layout of its description."""
 
     kind: str  # its model type
@@ -97,7 +97,7 @@ class Layout(NamedTuple):
     ids: str = ""  # "ids" where the numbers of the positions are kept as a tensor
 
     @classmethod
-    def of(cls, description: Description) -> Layout:
+    def of(cls, description: Description) -> TransformersLayout:
         return cls(*description.layout.split("|"))
 
     def __str__(self) -> str:
@@ -111,11 +111,11 @@ def knows(contents: Contents) -> bool:
     return any(name.endswith(f"{style.patches}.weight") for style in STYLES.values() for name in contents.tensors)
 
 
-def find_layout(contents: Contents, named: str) -> Layout:
+def find_layout(contents: Contents, named: str) -> TransformersLayout:
     """The spelling that the names are of; the model type is the one named, or what the names tell."""
     names = contents.tensors
     style, tower = _find_tower(contents)
-    name = named or _told_by(names, style, tower)
+    name = named or _guess_model_type(names, style, tower)
     kind = MODEL_TYPES[name]
     if kind.style != style:
         raise CheckpointError(
@@ -127,25 +127,25 @@ def find_layout(contents: Contents, named: str) -> Layout:
         blocks = next((start for start in starts if all(start + first in names for first in firsts)), None)
         if blocks is not None:
             decoder = next((start for start in DECODERS if name == "vit_mae" and start + firsts[0] in names), "")
-            return Layout(name, spelling, tower, blocks, decoder, "ids" if tower + IDS in names else "")
+            return TransformersLayout(name, spelling, tower, blocks, decoder, "ids" if tower + IDS in names else "")
     raise CheckpointError(f"{contents.source}: patches in the names of transformers' {name}, and no blocks in them")
 
 
 def _find_tower(contents: Contents) -> tuple[str, str]:
     """The style of the names, and what stands before them."""
-    found = [
+    towers = [
         (name, each.removesuffix(f"{style.patches}.weight"))
         for name, style in STYLES.items()
         for each in contents.tensors
         if each.endswith(f"{style.patches}.weight")
     ]
-    if len(found) != 1:
-        where = ", ".join(tower or "the file itself" for _, tower in found[:8]) or "nowhere"
+    if len(towers) != 1:
+        where = ", ".join(tower or "the file itself" for _, tower in towers[:8]) or "nowhere"
         raise CheckpointError(f"{contents.source}: expected the patches of one network, got them in: {where}")
-    return found[0]
+    return towers[0]
 
 
-def _told_by(names: Mapping[str, Any], style: str, tower: str) -> str:
+def _guess_model_type(names: Mapping[str, Any], style: str, tower: str) -> str:
     """The model type that names alone tell; plain networks of several types look alike, and count as vit."""
     if style == "dinov3":
         return "dinov3_vit"
@@ -170,7 +170,7 @@ def _told_by(names: Mapping[str, Any], style: str, tower: str) -> str:
 
 def table(description: Description) -> Table:
     """The rows of a layout."""
-    layout, config = Layout.of(description), description.config
+    layout, config = TransformersLayout.of(description), description.config
     kind, tower = MODEL_TYPES[layout.kind], layout.tower
     style = STYLES[kind.style]
     rows: list[Row | Derived] = [
@@ -198,7 +198,7 @@ def table(description: Description) -> Table:
     return rows
 
 
-def _blocks(ours: str, theirs: str, layout: Layout, config: ViTConfig) -> list[Row]:
+def _blocks(ours: str, theirs: str, layout: TransformersLayout, config: ViTConfig) -> list[Row]:
     spelling = SPELLINGS[layout.spelling]
     up, down = (spelling.gated, spelling.gated_down) if config.mlp == "swiglu" else ((spelling.up,), spelling.down)
     entering: Names = tuple(theirs + each for each in up)
@@ -218,7 +218,7 @@ def _blocks(ours: str, theirs: str, layout: Layout, config: ViTConfig) -> list[R
     return rows
 
 
-def _vit_ends(layout: Layout, config: ViTConfig) -> list[Row | Derived]:
+def _vit_ends(layout: TransformersLayout, config: ViTConfig) -> list[Row | Derived]:
     tower, places = layout.tower, layout.tower + STYLES["vit"].places
     both = config.pool == "cls+distillation"
     cls, registers = f"{tower}embeddings.cls_token", tower + REGISTERS
@@ -241,7 +241,7 @@ def _vit_ends(layout: Layout, config: ViTConfig) -> list[Row | Derived]:
     return rows
 
 
-def _clip_ends(layout: Layout, config: ViTConfig) -> list[Row | Derived]:
+def _clip_ends(layout: TransformersLayout, config: ViTConfig) -> list[Row | Derived]:
     tower = layout.tower
     projected = layout.kind == "clip_vision_model" and config.pool == "cls"
     rows: list[Row | Derived] = [
@@ -275,9 +275,9 @@ def _with_distillation(tensors: Tensors, config: ViTConfig) -> Tensors:
     return [token[None], torch.cat((places[:1], torch.zeros_like(token), places[1:]))[None]]
 
 
-NO_REGISTERS: Final = How(
+NO_REGISTERS: Final = Codec(
     "followed by no registers",
     lambda t, c: [torch.cat(tuple(t), dim=1)[0]],
     lambda t, c: [t[0][None], t[0].new_zeros(1, 0, c.width)],
 )
-AS_REGISTER: Final = How("distillation token with its place as a register", _without_distillation, _with_distillation)
+AS_REGISTER: Final = Codec("distillation token with its place as a register", _without_distillation, _with_distillation)

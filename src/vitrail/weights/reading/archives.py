@@ -30,7 +30,7 @@ _ENTRY = struct.Struct("<4s6H3I5H2I")
 _LOCAL = struct.Struct("<4s5H3I2H")
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """One file in an archive: where its bytes lie, and what they are once unpacked."""
 
     name: str
@@ -41,7 +41,7 @@ class Member(NamedTuple):
     start: int  # of the bytes, in the file
 
 
-def read_directory(file: ReadOnlyFile) -> dict[str, Member]:
+def read_directory(file: ReadOnlyFile) -> dict[str, ArchiveMember]:
     """The members by name, in the order they lie there."""
     try:
         directory = _find_directory(file)
@@ -50,14 +50,16 @@ def read_directory(file: ReadOnlyFile) -> dict[str, Member]:
         _check_places(entries, members, directory.start)
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"{file.name}: a zip archive that is damaged or was tampered with: {error}") from None
-    found: dict[str, Member] = {}
+    found: dict[str, ArchiveMember] = {}
     for each in members:
         if found.setdefault(each.name, each) is not each:
             raise CheckpointError(f"{file.name}: the archive has two members {each.name!r:.80}: refused")
     return found
 
 
-def check_sizes(file: ReadOnlyFile, members: Mapping[str, Member], deflated: bool = False, room: int = 0) -> None:
+def check_sizes(
+    file: ReadOnlyFile, members: Mapping[str, ArchiveMember], deflated: bool = False, room: int = 0
+) -> None:
     """Refuse members that unpack to much more than the file weighs (room: how much more may be); or any packed ones."""
     total = sum(each.size for each in members.values())
     if total > EXPANSION * file.size + room:
@@ -70,7 +72,7 @@ def check_sizes(file: ReadOnlyFile, members: Mapping[str, Member], deflated: boo
         raise CheckpointError(f"{file.name}: {packed!r:.80} is compressed, which torch.save never does: refused")
 
 
-def unpack(file: ReadOnlyFile, member: Member, most: int = -1) -> bytes:
+def unpack(file: ReadOnlyFile, member: ArchiveMember, most: int = -1) -> bytes:
     """The bytes of a member, checked against its checksum; with `most`, only so many from its start, unchecked."""
     if 0 <= most < member.size:
         if member.method == STORED:
@@ -81,24 +83,24 @@ def unpack(file: ReadOnlyFile, member: Member, most: int = -1) -> bytes:
     return data
 
 
-def check(file: ReadOnlyFile, member: Member, checksum: int) -> None:
+def check(file: ReadOnlyFile, member: ArchiveMember, checksum: int) -> None:
     """The checksum of what was read against the one of the directory."""
     if member.checksum and checksum != member.checksum:  # torch may be told not to compute any: they are then 0
         raise CheckpointError(f"{file.name} is damaged: {member.name!r} does not match its checksum: get the file anew")
 
 
-def _inflate(file: ReadOnlyFile, member: Member, count: int) -> bytes:
+def _inflate(file: ReadOnlyFile, member: ArchiveMember, count: int) -> bytes:
     """The first bytes of a compressed member: never more than asked for, whatever it would unpack to."""
-    whole = count == member.size
-    packed = file.read(member.start, member.packed if whole else min(member.packed, 2 * count + 1024))
+    complete = count == member.size
+    packed = file.read(member.start, member.packed if complete else min(member.packed, 2 * count + 1024))
     machine = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        data = machine.decompress(packed, count + whole)  # one more than there should be would show a lie
-        if whole and not machine.eof and len(data) == count:
+        data = machine.decompress(packed, count + complete)  # one more than there should be would show a lie
+        if complete and not machine.eof and len(data) == count:
             data += machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
         raise CheckpointError(f"{file.name} is damaged: {member.name!r} cannot be unpacked ({error})") from None
-    if whole and (len(data) != count or not machine.eof or machine.unused_data):
+    if complete and (len(data) != count or not machine.eof or machine.unused_data):
         raise CheckpointError(f"{file.name} is damaged: {member.name!r} does not unpack to {member.size:,} bytes")
     return data
 
@@ -180,13 +182,13 @@ def _widened(extra: bytes, *values: int) -> list[int]:
             wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
             break
         at += 4 + length
-    found = [next(wide, -1) if value == 0xFFFFFFFF else value for value in values]
-    if min(found) < 0:
+    widened = [next(wide, -1) if value == 0xFFFFFFFF else value for value in values]
+    if min(widened) < 0:
         raise ValueError("a size is missing")
-    return found
+    return widened
 
 
-def _member(file: ReadOnlyFile, entry: _Entry) -> Member:
+def _member(file: ReadOnlyFile, entry: _Entry) -> ArchiveMember:
     """An entry of the directory, if the member's own header says the same."""
     if len(entry.name) > LONGEST_NAME:
         raise ValueError(f"a name of {len(entry.name):,} bytes")
@@ -210,10 +212,10 @@ def _member(file: ReadOnlyFile, entry: _Entry) -> Member:
     if (flags, method) != (entry.flags, entry.method) or any(a != b and a not in unsaid for a, b in same):
         raise ValueError(f"{shown} and the directory contradict each other")
     start = entry.offset + _LOCAL.size + length + extra
-    return Member(name, entry.method, entry.checksum, entry.packed, entry.size, start)
+    return ArchiveMember(name, entry.method, entry.checksum, entry.packed, entry.size, start)
 
 
-def _check_places(entries: list[_Entry], members: list[Member], end: int) -> None:
+def _check_places(entries: list[_Entry], members: list[ArchiveMember], end: int) -> None:
     """From the first byte to the directory, one member after the other: none shares bytes, none hides any."""
     at, room = 0, 0
     for entry, member in zip(entries, members, strict=True):

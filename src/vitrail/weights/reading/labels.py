@@ -34,8 +34,8 @@ def read_labels(path: str | os.PathLike[str]) -> tuple[str, ...]:
     labels = _from_json(path, text)
     if labels is None:
         labels = _from_lines(path, text)
-    for place, label in enumerate(labels):
-        _check(path, place, label)
+    for number, label in enumerate(labels):
+        _check(path, number, label)
     twice = [label for label, times in Counter(labels).items() if times > 1]
     if twice:
         raise CheckpointError(f"{path}: class names must differ, got twice: {', '.join(map(short_repr, twice[:5]))}")

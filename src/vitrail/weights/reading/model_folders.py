@@ -26,7 +26,7 @@ ENDINGS: Final = (".pth", ".pt", ".bin", ".npz", ".ckpt", ".pkl")
 
 
 @dataclass(frozen=True)
-class Found:
+class WeightFiles:
     """The files of a folder that hold its weights; with several, which holds which tensor."""
 
     files: tuple[Path, ...]
@@ -34,7 +34,7 @@ class Found:
     sidecars: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_weights(folder: Path) -> Found:
+def find_weights(folder: Path) -> WeightFiles:
     """The weights of a folder: safetensors if there are any, and nothing else is then opened."""
     try:
         names = sorted(os.listdir(folder))
@@ -51,21 +51,21 @@ def find_weights(folder: Path) -> Found:
         index = _read_index(folder, chosen)
         files = tuple(_inside(folder, name) for name in dict.fromkeys(index.values()))
         _refuse_twins(folder, files)
-        return Found(files, index, sidecars)
-    return Found((_inside(folder, chosen),), {}, sidecars)
+        return WeightFiles(files, index, sidecars)
+    return WeightFiles((_inside(folder, chosen),), {}, sidecars)
 
 
 def read_sidecars(folder: Path) -> dict[str, Any]:
     """The JSON files beside the weights, by name; refused where they ask for code to be run."""
-    found = {name: read_json(_inside(folder, name)) for name in SIDECARS if os.path.lexists(folder / name)}
-    for name, values in found.items():
+    sidecars = {name: read_json(_inside(folder, name)) for name in SIDECARS if os.path.lexists(folder / name)}
+    for name, values in sidecars.items():
         asked = next((key for each in _objects(values) for key in REMOTE_CODE if key in each), None)
         if asked is not None:
             raise CheckpointError(
                 f"{folder / name} asks for code of its own ({asked}), which is never run here: if its weights are of a "
                 "known family, take that entry out"
             )
-    return found
+    return sidecars
 
 
 def read_json(path: Path) -> dict[str, Any]:

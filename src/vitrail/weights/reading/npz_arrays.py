@@ -27,7 +27,7 @@ from vitrail.checkpoint.safetensors_io import (
 )
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, atomic_write, path_text, reason
-from vitrail.weights.reading.archives import STORED, Member, check, check_sizes, read_directory, unpack
+from vitrail.weights.reading.archives import STORED, ArchiveMember, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.sniff import name_archive, name_suspect
 
 LARGEST_HEADER: Final = 64 * 2**10  # of one array
@@ -71,7 +71,7 @@ def read_opened(file: ReadOnlyFile) -> dict[str, StoredTensor]:
     if len(members) > MOST_TENSORS or not all(name.endswith(".npy") for name in members):
         raise CheckpointError(f"{file.name} {name_archive(members)}")
     check_sizes(file, members, deflated=True, room=ROOM)
-    found: dict[str, StoredTensor] = {}
+    arrays: dict[str, StoredTensor] = {}
     room = LARGEST_HEADERS + 256 * len(members)
     for member in members.values():
         name = member.name.removesuffix(".npy").replace("\\", "/")
@@ -79,10 +79,10 @@ def read_opened(file: ReadOnlyFile) -> dict[str, StoredTensor]:
         room -= array.start
         if room < 0:
             raise CheckpointError(f"{file.name}: the headers of its arrays are too long: refused")
-        if name in found:
+        if name in arrays:
             raise CheckpointError(f"{file.name}: two arrays have the name {name!r}: refused")
-        found[name] = StoredTensor(array.shape, array.dtype, partial(_read, file, member, array))
-    return found
+        arrays[name] = StoredTensor(array.shape, array.dtype, partial(_read, file, member, array))
+    return arrays
 
 
 class _Array(NamedTuple):
@@ -94,7 +94,7 @@ class _Array(NamedTuple):
     start: int  # of the numbers, in the member
 
 
-def _describe(file: ReadOnlyFile, member: Member) -> _Array:
+def _describe(file: ReadOnlyFile, member: ArchiveMember) -> _Array:
     """The header of an array, checked against the bytes that are there."""
     where = f"{file.name}: {member.name!r}"
     head = unpack(file, member, 256)  # nearly all headers are shorter
@@ -142,7 +142,7 @@ def _checked(plain: Any, start: int) -> _Array:
     return _Array(shape, DTYPES[word], columns, start)
 
 
-def _read(file: ReadOnlyFile, member: Member, array: _Array) -> Tensor:
+def _read(file: ReadOnlyFile, member: ArchiveMember, array: _Array) -> Tensor:
     """The values of an array in fresh memory, the last axis running fastest."""
     raw = fresh(member.size - array.start, file.name)
     view = raw.numpy().data

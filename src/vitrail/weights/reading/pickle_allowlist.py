@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint.safetensors_io import MOST_DIMENSIONS, StoredTensor
-from vitrail.weights.reading.unpickler import Bag, RefusedPickle, StandIn, Symbol, plain_key
+from vitrail.weights.reading.unpickler import Bag, Inert, RefusedPickle, Symbol, plain_key
 
 STORAGES: Final = {
     "Double": torch.float64,
@@ -112,7 +112,7 @@ def _object(kind: Any, base: Any, state: Any) -> Any:
     return Bag()
 
 
-class _NumberKind(StandIn):
+class _NumberKind(Inert):
     """numpy.dtype: the code of a kind of number; little-endian unless it says otherwise."""
 
     __slots__ = ("order",)
@@ -149,12 +149,12 @@ def _number(kind: Any, raw: Any = b"") -> Any:
         raise ValueError("a number without a kind")
     raw = raw.encode("latin-1") if type(raw) is str and len(raw) <= 8 else raw
     if kind.name not in _CODES or type(raw) is not bytes:
-        return StandIn("numpy.scalar")
+        return Inert("numpy.scalar")
     return struct.unpack(kind.order + _CODES[kind.name], raw)[0]
 
 
-def _stand_in(name: str) -> Callable[..., StandIn]:
-    return lambda *_: StandIn(name)
+def _stand_in(name: str) -> Callable[..., Inert]:
+    return lambda *_: Inert(name)
 
 
 def _symbols() -> dict[str, Any]:
@@ -184,13 +184,13 @@ def _symbols() -> dict[str, Any]:
         makers[f"{module}.multiarray.scalar"] = _number
         makers[f"{module}.multiarray._reconstruct"] = _stand_in("numpy.ndarray")
     makers |= {"numpy.dtype": _number_kind, "numpy.ndarray": None}
-    found: dict[str, Any] = {name: Symbol(name, make) for name, make in makers.items()}
-    found |= {f"torch.{name}": getattr(torch, name) for name in DTYPES}
+    symbols: dict[str, Any] = {name: Symbol(name, make) for name, make in makers.items()}
+    symbols |= {f"torch.{name}": getattr(torch, name) for name in DTYPES}
     for name, dtype in STORAGES.items():
-        found |= {f"torch.{name}Storage": Kind(dtype), f"torch.cuda.{name}Storage": Kind(dtype)}
+        symbols |= {f"torch.{name}Storage": Kind(dtype), f"torch.cuda.{name}Storage": Kind(dtype)}
     for name in ("torch.storage.UntypedStorage", "torch.UntypedStorage"):
-        found[name] = Kind(None)
-    return found
+        symbols[name] = Kind(None)
+    return symbols
 
 
 SYMBOLS: Final = _symbols()

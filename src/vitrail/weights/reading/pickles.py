@@ -27,10 +27,10 @@ from vitrail.checkpoint.safetensors_io import (
 )
 from vitrail.errors import CheckpointError
 from vitrail.files import ReadOnlyFile
-from vitrail.weights.reading.archives import Member, check, check_sizes, read_directory, unpack
+from vitrail.weights.reading.archives import ArchiveMember, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.pickle_allowlist import SYMBOLS, Kind, parameter, typed
 from vitrail.weights.reading.sniff import name_archive, name_suspect
-from vitrail.weights.reading.unpickler import CutShort, RefusedName, RefusedPickle, Run, Symbol, printable, run
+from vitrail.weights.reading.unpickler import CutShort, PickleResult, RefusedName, RefusedPickle, Symbol, printable, run
 
 LARGEST_PICKLE: Final = 64 * 2**20
 MAGIC: Final = 0x1950A86A20F9469CFC6C  # what torch wrote first, before its files were zip archives
@@ -77,7 +77,7 @@ def _read_zip(file: ReadOnlyFile) -> Any:
     if program.size > LARGEST_PICKLE:
         raise RefusedPickle(f"has a pickle of {program.size:,} bytes, at most {LARGEST_PICKLE:,} are read")
 
-    def place(key: str) -> Member:
+    def place(key: str) -> ArchiveMember:
         member = members.get(f"{top}/data/{key}")
         if member is None:
             raise ValueError(f"it names the bytes {printable(key)!r}, which are not there")
@@ -89,7 +89,7 @@ def _read_zip(file: ReadOnlyFile) -> Any:
     return found.value
 
 
-def _is_script(members: dict[str, Member], top: str) -> bool:
+def _is_script(members: dict[str, ArchiveMember], top: str) -> bool:
     return f"{top}/constants.pkl" in members or any(name.startswith(f"{top}/code/") for name in members)
 
 
@@ -122,7 +122,7 @@ def _read_legacy(file: ReadOnlyFile, head: bytes) -> Any:
     return parts[3].value
 
 
-def _five(file: ReadOnlyFile, data: bytes, head: bytes, tensors: _Tensors) -> list[Run]:
+def _five(file: ReadOnlyFile, data: bytes, head: bytes, tensors: _Tensors) -> list[PickleResult]:
     first = run(data, *tensors.tools)
     if first.value != MAGIC or type(first.value) is not int:
         raise CheckpointError(f"{file.name} {name_suspect(head, file.name, first.value)}")
@@ -139,7 +139,7 @@ def _five(file: ReadOnlyFile, data: bytes, head: bytes, tensors: _Tensors) -> li
     return parts
 
 
-def _place_storages(file: ReadOnlyFile, tensors: _Tensors, parts: Sequence[Run]) -> None:
+def _place_storages(file: ReadOnlyFile, tensors: _Tensors, parts: Sequence[PickleResult]) -> None:
     """Find the bytes of every storage; together they must reach exactly to the end of the file."""
     keys, at = parts[4].value, parts[4].end
     if type(keys) is not list or not all(type(key) is str for key in keys):
@@ -162,7 +162,7 @@ class _Storage:
 
     __slots__ = ("count", "dtype", "file", "member", "size", "sound", "start")
 
-    def __init__(self, file: ReadOnlyFile, dtype: torch.dtype | None, count: int, member: Member | None) -> None:
+    def __init__(self, file: ReadOnlyFile, dtype: torch.dtype | None, count: int, member: ArchiveMember | None) -> None:
         self.file, self.dtype, self.count, self.member = file, dtype, count, member
         self.size = count * (1 if dtype is None else dtype.itemsize)  # in bytes; without a dtype they are counted so
         self.start = 0 if member is None else member.start  # in the file
@@ -182,7 +182,7 @@ class _Storage:
         self.sound = True
         return raw
 
-    def _check_all(self, member: Member) -> None:
+    def _check_all(self, member: ArchiveMember) -> None:
         """The checksum of all bytes, piece by piece, for a tensor that looks at some of them."""
         checksum = 0
         for start in range(0, self.size, PIECE):
@@ -194,7 +194,7 @@ class _Storage:
 class _Tensors:
     """The storages that a pickle names, and the makers of tensors that look at them."""
 
-    def __init__(self, file: ReadOnlyFile, place: Callable[[str], Member] | None) -> None:
+    def __init__(self, file: ReadOnlyFile, place: Callable[[str], ArchiveMember] | None) -> None:
         self.file, self.place = file, place
         self.storages: dict[str, _Storage] = {}
         self.count = 0

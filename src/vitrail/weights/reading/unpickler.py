@@ -49,7 +49,7 @@ class Symbol(NamedTuple):
     make: Callable[..., Any] | None = None
 
 
-class StandIn:
+class Inert:
     """Something that a pickle may hold and that nobody here needs."""
 
     __slots__ = ("name",)
@@ -74,7 +74,7 @@ class Bag(dict[Any, Any]):
         self.update(state)
 
 
-class Run(NamedTuple):
+class PickleResult(NamedTuple):
     """What a pickle gave, and where in the bytes it ended."""
 
     value: Any
@@ -87,7 +87,7 @@ def run(
     persistent: Callable[[Any], Any] | None = None,
     start: int = 0,
     longest: int = LONGEST_TEXT,
-) -> Run:
+) -> PickleResult:
     """Run one pickle; RefusedPickle or CutShort say why not, any other ValueError that it is broken.
 
     `longest` is how many bytes one text may have.
@@ -130,7 +130,7 @@ class _Machine:
         self.copied = 0  # items that went into something made from a list or dict
         self.room = len(data) + SPARE  # bytes left for long texts
 
-    def run(self) -> Run:
+    def run(self) -> PickleResult:
         data, stack = self.data, self.stack
         for _ in range(MOST_STEPS):
             code = data[self.at]
@@ -138,7 +138,7 @@ class _Machine:
             if code == 0x2E:  # STOP
                 if len(stack) != 1 or self.marks:
                     raise ValueError("it ends in the middle")
-                return Run(stack[0], self.at)
+                return PickleResult(stack[0], self.at)
             step = _STEPS.get(code)
             if step is None:
                 raise RefusedPickle(_unknown(code))
@@ -306,7 +306,7 @@ class _Machine:
     def build(self) -> None:
         """BUILD: attributes. Those of a dict (torch notes versions there) are not needed."""
         state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, StandIn | Bag):
+        if isinstance(target, Inert | Bag):
             self.copied += len(state) if isinstance(state, dict) else 0
             target.fill(state)
         elif type(target) is not dict:

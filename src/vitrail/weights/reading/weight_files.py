@@ -13,7 +13,7 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, path_text
 from vitrail.weights.reading import npz_arrays, pickles
 from vitrail.weights.reading.contents import Contents
-from vitrail.weights.reading.model_folders import UNITS, Found, find_weights, read_sidecars
+from vitrail.weights.reading.model_folders import UNITS, WeightFiles, find_weights, read_sidecars
 from vitrail.weights.reading.sniff import name_suspect, name_tree
 from vitrail.weights.reading.unpickler import printable
 
@@ -33,18 +33,18 @@ def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
     """What a file or folder holds, no tensor read yet; take names one of several copies in a file."""
     source = path_text(path)
     check_type("take", take, str, error=InputError)
-    place = Path(source)
+    file = Path(source)
     if os.path.isdir(source):
-        found = find_weights(place)
-    elif place.name in UNITS and os.path.isfile(source):  # the folder is the unit
-        found = Found((place,), {}, read_sidecars(place.parent))
+        weights = find_weights(file)
+    elif file.name in UNITS and os.path.isfile(source):  # the folder is the unit
+        weights = WeightFiles((file,), {}, read_sidecars(file.parent))
     else:
-        found = Found((place,))
-    raws = [_open(file) for file in found.files]
-    raw = raws[0] if not found.index else _joined(source, found, raws)
+        weights = WeightFiles((file,))
+    raws = [_open(each) for each in weights.files]
+    raw = raws[0] if not weights.index else _joined(source, weights, raws)
     taken = _unwrap(source, raw.tree, take)
-    whole = raw.kind == "safetensors" and "config.json" in found.sidecars
-    bare = _without_prefixes(taken.tensors, () if not whole else OF_TRANSFORMERS)
+    of_transformers = raw.kind == "safetensors" and "config.json" in weights.sidecars
+    bare = _without_prefixes(taken.tensors, () if not of_transformers else OF_TRANSFORMERS)
     return Contents(
         source=source,
         kind=raw.kind,
@@ -52,7 +52,7 @@ def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
         wrapper=", ".join((*taken.wrapper, *bare.wrapper)),
         others=tuple(taken.others),
         metadata=raw.metadata,
-        sidecars=found.sidecars,
+        sidecars=weights.sidecars,
     )
 
 
@@ -89,12 +89,12 @@ def _open(path: Path) -> _Raw:
     raise CheckpointError(f"{path} {name_suspect(head, path)}")
 
 
-def _joined(source: str, found: Found, raws: list[_Raw]) -> _Raw:
+def _joined(source: str, weights: WeightFiles, raws: list[_Raw]) -> _Raw:
     """Several files as one: every tensor in the file that the index names, none elsewhere, none besides."""
     tree: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     where: dict[str, str] = {}
-    names = list(dict.fromkeys(found.index.values()))
+    names = list(dict.fromkeys(weights.index.values()))
     for name, raw in zip(names, raws, strict=True):
         if not isinstance(raw.tree, dict) or raw.kind != raws[0].kind:
             raise CheckpointError(f"{source}: {name} holds no tensors by name, or is of another kind than {names[0]}")
@@ -104,12 +104,12 @@ def _joined(source: str, found: Found, raws: list[_Raw]) -> _Raw:
             shown = printable(str(tensor))
             if tensor in where:
                 raise CheckpointError(f"{source}: {shown} is both in {where[tensor]} and in {name}")
-            if found.index.get(tensor) != name:
-                said = found.index.get(tensor, "no file")
-                raise CheckpointError(f"{source}: {shown} is in {name}, but the index says {said}")
+            if weights.index.get(tensor) != name:
+                expected = weights.index.get(tensor, "no file")
+                raise CheckpointError(f"{source}: {shown} is in {name}, but the index says {expected}")
             where[tensor], tree[tensor] = name, value
         metadata |= raw.metadata
-    missing = [printable(tensor) for tensor in found.index if tensor not in where]
+    missing = [printable(tensor) for tensor in weights.index if tensor not in where]
     if missing:
         raise CheckpointError(f"{source}: not in the file that the index names: {_listed(missing)}")
     return _Raw(raws[0].kind, tree, metadata)
@@ -166,26 +166,26 @@ def _choose(source: str, tree: Mapping[Any, Any], asked: str) -> str:
 
 
 def _holders(tree: Mapping[Any, Any]) -> set[int]:
-    """The dicts in and below this one that hold tensors at any depth, by identity; each is looked at once."""
+    """The dicts in and below this one that hold tensors at any depth, by identity; mapping is looked at once."""
     parents: dict[int, list[int]] = {}
     todo, seen, holding = [tree], {id(tree)}, []
     while todo:
-        each = todo.pop()
-        for inner in each.values():
+        mapping = todo.pop()
+        for inner in mapping.values():
             if isinstance(inner, StoredTensor):
-                holding.append(id(each))
+                holding.append(id(mapping))
             elif isinstance(inner, dict):
-                parents.setdefault(id(inner), []).append(id(each))
+                parents.setdefault(id(inner), []).append(id(mapping))
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     todo.append(inner)
-    found: set[int] = set()
+    holders: set[int] = set()
     while holding:
         number = holding.pop()
-        if number not in found:
-            found.add(number)
+        if number not in holders:
+            holders.add(number)
             holding += parents.get(number, [])
-    return found
+    return holders
 
 
 def _rest(tree: Mapping[Any, Any], inner: str) -> Iterable[tuple[Any, Any]]:
