@@ -169,7 +169,8 @@ def test_settings_are_told_in_words() -> None:
     colour = Preprocess(32, crop=0.875, antialias=False, mean=(0.1, 0.2, 0.3), order="BGR")
     words = "32x32, crop 0.875, bicubic without antialias, mean 0.1/0.2/0.3, std 0.5, BGR"
     assert setting_text(colour) == words
-    assert setting_text(Preprocess((32, 48), "squash", 1.0, "bilinear")) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
+    plain = Preprocess((32, 48), "squash", 1.0, "bilinear")
+    assert setting_text(plain) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
     assert setting_text(Resample(antialias=False, offset=0.1)) == "bicubic, offset 0.1"
     assert setting_text(Resample("bilinear", align_corners=True, antialias=False)) == "bilinear, align_corners"
 

@@ -11,11 +11,9 @@ from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings
 from vitrail.cli.terminal import busy, print_json, say
 from vitrail.cli.weights import show_settings
+from vitrail.weights.family_names import FAMILY_NAMES
 
-FAMILIES = (  # here in words, since asking the families would import torch
-    "vitrail, timm, timm-naflex, transformers, google, big_vision, dino, dinov2, dinov3, mae, deit, clip, torchvision, "
-    "lucidrains, jeonsworld"
-)
+FAMILIES = ", ".join(["vitrail", *sorted(FAMILY_NAMES)])
 
 
 @app.command("convert")

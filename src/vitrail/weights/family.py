@@ -31,6 +31,11 @@ class Description:
     extras: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of what is kept beside the network
     warnings: tuple[str, ...] = ()  # what to know before using what is written
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, **more: Any) -> Description:
+        """A checkpoint as it is, with what a family adds."""
+        return cls(checkpoint.model.config, checkpoint.preprocess, **{"classes": checkpoint.classes} | more)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -40,7 +45,7 @@ class Family:
     knows: Callable[[Contents], bool]  # from names and shapes, never from the name of the file
     describe: Callable[[Contents, Mapping[str, Any]], Description]  # the overrides may decide what shapes leave open
     table: Callable[[Description], Table]
-    outline: Callable[[Checkpoint], Description]  # how it would carry a checkpoint
+    outline: Callable[[Checkpoint], Description] = Description.of  # how it would carry a checkpoint
     sidecars: Callable[[Description], dict[str, Any]] = lambda description: {}  # JSON files beside the weights
     container: str = "pickle"  # what it writes: folder, pickle or npz
     weights: str = "model.safetensors"  # the file of weights in its folders
@@ -104,6 +109,21 @@ def shape_of(contents: Contents, name: str, axes: int | None = None) -> tuple[in
     return shape
 
 
+def rows_of(contents: Contents, name: str, axis: int = 0) -> int:
+    """How many values a layer hands on, by the shape of its weight; 0 where it is not there."""
+    return shape_of(contents, name, axes=2)[axis] if name in contents.tensors else 0
+
+
+def square_side(source: str, values: int, channels: int) -> int:
+    """The side of a square patch of so many values, which come as one row."""
+    side = math.isqrt(values // channels)
+    if side < 1 or side * side * channels != values:
+        raise CheckpointError(
+            f"{source}: {values} values make no square patch of {channels} channels: give override={{'channels': N}}"
+        )
+    return side
+
+
 def depth_of(contents: Contents, pattern: str) -> int:
     """How many blocks there are: names with 0, 1, 2 ... in place of {i}, without a gap."""
     before, after = pattern.split("{i}")
@@ -130,3 +150,18 @@ def class_names(count: int, given: Any = None) -> tuple[str, ...]:
         return imagenet1k() if count == 1000 else ()
     times = Counter(given)
     return tuple(name if times[name] == 1 else f"{name} ({number})" for number, name in enumerate(given))
+
+
+# ---- what is written ---------------------------------------------------------------------------------------------
+
+
+def refuse_any(family: str, reasons: Mapping[str, bool]) -> None:
+    """Refuse a checkpoint for the first of these reasons that holds."""
+    for what, holds in reasons.items():
+        if holds:
+            raise CheckpointError(f"{family} cannot carry {what}: choose another family")
+
+
+def one_or_pair(size: tuple[int, int]) -> int | list[int]:
+    """(height, width) for JSON: one number where both are the same."""
+    return size[0] if size[0] == size[1] else list(size)

@@ -1,39 +1,17 @@
-"""Every known family by name, in the order in which a file is held against them."""
+"""Every known family by name, in the order in which a file is held against them: one module each."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
-from vitrail.weights.families.big_vision import BIG_VISION
-from vitrail.weights.families.clip import CLIP
-from vitrail.weights.families.deit import DEIT
-from vitrail.weights.families.dino import DINO, DINOV2, DINOV3
-from vitrail.weights.families.google import GOOGLE
-from vitrail.weights.families.jeonsworld import JEONSWORLD
-from vitrail.weights.families.lucidrains import LUCIDRAINS
-from vitrail.weights.families.mae import MAE
-from vitrail.weights.families.naflex import NAFLEX
-from vitrail.weights.families.timm import TIMM
-from vitrail.weights.families.torchvision import TORCHVISION
-from vitrail.weights.families.transformers import TRANSFORMERS
 from vitrail.weights.family import Family
+from vitrail.weights.family_names import FAMILY_NAMES
 
-FAMILIES: Final[dict[str, Family]] = {
-    family.name: family
-    for family in (
-        DINOV3,
-        DINOV2,
-        MAE,
-        DEIT,
-        DINO,
-        TIMM,
-        NAFLEX,
-        GOOGLE,
-        BIG_VISION,
-        JEONSWORLD,
-        CLIP,
-        TORCHVISION,
-        TRANSFORMERS,
-        LUCIDRAINS,
-    )
-}
+
+def _family(name: str) -> Family:
+    family: Family = import_module(f"{__name__}.{name.replace('-', '_')}").FAMILY
+    return family
+
+
+FAMILIES: Final[dict[str, Family]] = {name: _family(name) for name in FAMILY_NAMES}

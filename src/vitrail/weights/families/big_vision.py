@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from vitrail.weights.families.google import (
     sizes_of,
     spelling_of,
 )
-from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
+from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of, square_side
 from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, Codec, Row, Table, reshaped, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
@@ -96,7 +95,7 @@ def outline(checkpoint: Checkpoint) -> Description:
     )
     if not spelling.flat:
         refuse_oblong("big_vision", config)
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=spelling.layout())
+    return Description.of(checkpoint, layout=spelling.layout())
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
@@ -115,12 +114,7 @@ def _flat_patches(contents: Contents, spelling: FlaxSpelling, override: Mapping[
     """The sides of patches that come as one row of values; three colours, unless another number is given."""
     values = shape_of(contents, f"{spelling.before}embedding/kernel", axes=2)[0]
     channels = check_int("channels", override.get("channels", 3))
-    side = math.isqrt(values // channels)
-    if side < 1 or side * side * channels != values:
-        raise CheckpointError(
-            f"{contents.source}: {values} values make no square patch of {channels} channels: give "
-            "override={'channels': N}"
-        )
+    side = square_side(contents.source, values, channels)
     return {"patch_size": (side, side), "channels": channels}
 
 
@@ -146,7 +140,7 @@ def _usual_size(patch: tuple[int, int]) -> tuple[int, int]:
     return USUAL if USUAL % patch[0] == 0 else 14 * patch[0], USUAL if USUAL % patch[1] == 0 else 14 * patch[1]
 
 
-BIG_VISION: Final = Family(
+FAMILY: Final = Family(
     name="big_vision",
     knows=knows,
     describe=describe,

@@ -19,7 +19,7 @@ from vitrail.errors import CheckpointError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.families import timm
-from vitrail.weights.family import Description, Family, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.family import Description, Family, depth_of, grid_of, heads_for, one_or_pair, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Derived, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
@@ -104,7 +104,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         depth=depth,
         heads=heads,
         mlp_width=shape_of(contents, before + FIRST + "mlp.c_fc.weight", axes=2)[0],
-        classes=_outputs(contents, f"{before}proj", 1),
+        classes=rows_of(contents, f"{before}proj", 1),
         patch_bias=False,
         positions=Positions(resample=RESAMPLE),
         activation=activation,
@@ -149,18 +149,18 @@ def outline(checkpoint: Checkpoint) -> Description:
         raise CheckpointError(f"clip cannot carry {config.channels} channels: open_clip's tower takes 3")
     if not config.slots:
         raise CheckpointError("clip cannot carry a network without a cls token that has a position")
-    return Description(config, checkpoint.preprocess, layout=VISUAL)
+    return Description.of(checkpoint, classes=(), layout=VISUAL)
 
 
 def sidecars(description: Description) -> dict[str, Any]:
     """open_clip_config.json, its vision part: a text tower to go with it must be added by whoever has one."""
     config = description.config
     vision: dict[str, Any] = {
-        "image_size": _side(config.image_size),
+        "image_size": one_or_pair(config.image_size),
         "layers": config.depth,
         "width": config.width,
         "head_width": config.per_head,
-        "patch_size": _side(config.patch_size),
+        "patch_size": one_or_pair(config.patch_size),
         "mlp_ratio": _ratio(config),
         "pool_type": {pool: name for name, pool in POOLS.items()}.get(config.pool, "tok"),
         "final_ln_after_pool": config.final_norm == "pooled",
@@ -198,7 +198,7 @@ def _describe_trunk(contents: Contents, before: str, override: Mapping[str, Any]
     projection = f"{before}head.proj"
     projected = f"{projection}.weight" in contents.tensors
     if projected:
-        outputs, bias = _outputs(contents, f"{projection}.weight", 0), f"{projection}.bias" in contents.tensors
+        outputs, bias = rows_of(contents, f"{projection}.weight"), f"{projection}.bias" in contents.tensors
         config = replace(config, classes=outputs, head_bias=bias)
     pool = vision.get("timm_pool", "avg") if vision else override.get("pool")
     if pool is None and config.pool == "cls":
@@ -232,11 +232,6 @@ def _behind(before: str, rows: Table) -> Table:
         else:
             moved.append(row._replace(theirs=tuple(before + name for name in row.theirs)))
     return tuple(moved)
-
-
-def _outputs(contents: Contents, name: str, axis: int) -> int:
-    """How many values a projection hands on; 0 where it is not there."""
-    return shape_of(contents, name, axes=2)[axis] if name in contents.tensors else 0
 
 
 def _read_config(contents: Contents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -356,17 +351,13 @@ def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
             "short side without a crop or to the frame; set that when loading, with override={...}"
         )
     return {
-        "size": _side(preprocess.size),
+        "size": one_or_pair(preprocess.size),
         "mode": "RGB",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
         "interpolation": preprocess.interpolation,
         "resize_mode": {resize: mode for mode, resize in MODES.items()}[preprocess.resize],
     }
-
-
-def _side(size: tuple[int, int]) -> int | list[int]:
-    return size[0] if size[0] == size[1] else list(size)
 
 
 def _ratio(config: ViTConfig) -> float:
@@ -388,7 +379,7 @@ TEXT: Final = (
     *("input_resolution", "context_length", "vocab_size"),  # numbers that OpenAI's files keep as tensors
 )
 
-CLIP: Final = Family(
+FAMILY: Final = Family(
     name="clip",
     knows=knows,
     describe=describe,

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vitrail.checkpoint import Checkpoint
 from vitrail.network.config import Positions, Resample, ViTConfig
-from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, only, under_model
-from vitrail.weights.families.plain import ENDS, sizes_of
+from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHOLE, only, sizes_of, under_model
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
@@ -66,21 +64,11 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     return Description(config, known.preprocess, reasons, class_names(config.classes))
 
 
-def table(description: Description) -> Table:
-    return ROWS
-
-
-def outline(checkpoint: Checkpoint) -> Description:
-    return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes)
-
-
-DEIT: Final = Family(
+FAMILY: Final = Family(
     name="deit",
     knows=knows,
     describe=describe,
-    table=table,
-    outline=outline,
-    container="pickle",
+    table=lambda description: ROWS,
     wrapper="model",
     parts={"head": ("head.*", "head_dist.*")},
 )

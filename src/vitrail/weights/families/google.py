@@ -16,7 +16,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ResNetStem, ViTConfig
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, shape_of
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, rows_of, shape_of
 from vitrail.weights.name_tables import (
     KERNEL,
     QKV,
@@ -105,7 +105,7 @@ def outline(checkpoint: Checkpoint) -> Description:
             "is False): choose another family, such as big_vision"
         )
     refuse_oblong("google", config)
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=FlaxSpelling().layout())
+    return Description.of(checkpoint, layout=FlaxSpelling().layout())
 
 
 def refuse_oblong(family: str, config: ViTConfig) -> None:
@@ -161,8 +161,8 @@ def sizes_of(contents: Contents, spelling: FlaxSpelling) -> dict[str, Any]:
         "heads": heads,
         "head_width": 0 if heads * head_width == width else head_width,
         "mlp_width": shape_of(contents, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2 + axis)[-1],
-        "classes": _outputs(contents, f"{before}head/kernel"),
-        "representation_width": _outputs(contents, f"{before}pre_logits/kernel"),
+        "classes": rows_of(contents, f"{before}head/kernel", 1),
+        "representation_width": rows_of(contents, f"{before}pre_logits/kernel", 1),
         "cls_token": f"{before}cls" in tensors,
         "pool": "cls" if f"{before}cls" in tensors else "mean",
         "activation": "gelu_tanh",
@@ -195,10 +195,6 @@ def resnet_layers(contents: Contents, before: str) -> tuple[int, ...]:
             layers.append(unit)
             unit = 0
     return tuple(layers)
-
-
-def _outputs(contents: Contents, kernel: str) -> int:
-    return shape_of(contents, kernel, axes=2)[1] if kernel in contents.tensors else 0
 
 
 def _numbers(spelling: FlaxSpelling) -> tuple[int, int, int]:
@@ -339,7 +335,7 @@ def resnet_rows(before: str, stem: ResNetStem) -> Sequence[Row]:
     return rows
 
 
-GOOGLE: Final = Family(
+FAMILY: Final = Family(
     name="google",
     knows=knows,
     describe=describe,

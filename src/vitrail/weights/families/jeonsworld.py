@@ -11,7 +11,7 @@ from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.weights.families.google import RESAMPLE, refuse_oblong
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, QKV, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import Contents
 
@@ -63,7 +63,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         depth=depth_of(contents, f"{BLOCK}attention_norm.weight"),
         heads=heads,
         mlp_width=shape_of(contents, f"{BLOCK}ffn.fc1.weight".replace("{i}", "0"), axes=2)[0],
-        classes=shape_of(contents, "head.weight", axes=2)[0] if "head.weight" in contents.tensors else 0,
+        classes=rows_of(contents, "head.weight"),
         positions=Positions(resample=RESAMPLE),
         activation="gelu",
         norm_eps=1e-6,
@@ -79,11 +79,6 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     return Description(config, preprocess, reasons, class_names(config.classes))
 
 
-def table(description: Description) -> Table:
-    """The rows: one spelling only."""
-    return TABLE
-
-
 def outline(checkpoint: Checkpoint) -> Description:
     """How ViT-pytorch would carry a checkpoint: always a cls token with a position, heads that share the width."""
     config = checkpoint.model.config
@@ -95,15 +90,14 @@ def outline(checkpoint: Checkpoint) -> Description:
             f"make {config.width}"
         )
     refuse_oblong("jeonsworld", config)
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes)
+    return Description.of(checkpoint)
 
 
-JEONSWORLD: Final = Family(
+FAMILY: Final = Family(
     name="jeonsworld",
     knows=knows,
     describe=describe,
-    table=table,
+    table=lambda description: TABLE,
     outline=outline,
-    container="pickle",
     parts={"head": ("head.*",)},
 )

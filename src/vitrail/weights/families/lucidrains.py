@@ -19,7 +19,7 @@ from vitrail.checks import check_int, check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.positions import fixed_table
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
@@ -66,7 +66,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         heads=heads,
         head_width=inner // max(heads, 1) if inner != width else 0,
         mlp_width=shape_of(contents, names.up.replace("{i}", "0") + ".weight", axes=2)[0],
-        classes=shape_of(contents, head, axes=2)[0] if head in contents.tensors else 0,
+        classes=rows_of(contents, head),
         patch_norms=normed,
         cls_token=pool == "cls",
         positions=Positions(MOCO if layout == SIMPLE else "learned"),
@@ -145,7 +145,7 @@ def outline(checkpoint: Checkpoint) -> Description:
     if config.heads == 1 and config.per_head == config.width:
         _refuse_out(checkpoint)
         words.append(NO_OUT)
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=" ".join(words))
+    return Description.of(checkpoint, layout=" ".join(words))
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
@@ -250,12 +250,11 @@ def _pool(contents: Contents, layout: str, override: Mapping[str, Any]) -> str:
     return "cls"
 
 
-LUCIDRAINS: Final = Family(
+FAMILY: Final = Family(
     name="lucidrains",
     knows=knows,
     describe=describe,
     table=table,
     outline=outline,
-    container="pickle",
     parts={"head": ("mlp_head.weight", "mlp_head.bias", "mlp_head.1.*", "linear_head.*")},
 )

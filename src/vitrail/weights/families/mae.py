@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.network.config import Positions, Resample, ViTConfig
-from vitrail.weights.families.facebook import ATTENTION, PLAIN_MLP, WHOLE, only, under_model
-from vitrail.weights.families.plain import ENDS, sizes_of
+from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHOLE, only, sizes_of, under_model
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
 from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
@@ -75,8 +74,7 @@ def table(description: Description) -> Table:
 
 
 def outline(checkpoint: Checkpoint) -> Description:
-    decoder = None if checkpoint.decoder is None else checkpoint.decoder.config
-    return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, decoder=decoder)
+    return Description.of(checkpoint, decoder=None if checkpoint.decoder is None else checkpoint.decoder.config)
 
 
 def _decoder(contents: Contents, encoder: ViTConfig) -> ViTConfig:
@@ -99,13 +97,12 @@ def _decoder(contents: Contents, encoder: ViTConfig) -> ViTConfig:
     )
 
 
-MAE: Final = Family(
+FAMILY: Final = Family(
     name="mae",
     knows=knows,
     describe=describe,
     table=table,
     outline=outline,
-    container="pickle",
     wrapper="model",
     parts={"decoder": ("decoder_*", "mask_token"), "head": ("head.*",)},
 )

@@ -13,7 +13,7 @@ import torch
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ResNetStem, Rotary, ViTConfig
-from vitrail.weights.families.plain import (
+from vitrail.weights.families.block_names import (
     BLOCKS,
     ENDS,
     MLP,
@@ -139,7 +139,7 @@ def outline(checkpoint: Checkpoint) -> Description:
         raise CheckpointError(f"timm cannot carry a ResNet of {config.stem.layers}: it has {known}")
     placed = config.registers and config.slots and config.positions.kind == "learned"
     layout = "eva" if config.rotary else PLACED if placed else "vit"
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes, layout=layout)
+    return Description.of(checkpoint, layout=layout)
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def _tanh(settings: Mapping[str, Any]) -> bool:
     return (width, patch) in ((768, 32), (1152, 16), (1536, 16)) or large
 
 
-TIMM: Final = Family(
+FAMILY: Final = Family(
     name="timm",
     knows=knows,
     describe=describe,

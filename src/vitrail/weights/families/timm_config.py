@@ -11,7 +11,7 @@ from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import ResNetStem, ViTConfig
 from vitrail.weights.families.timm_pixels import to_timm
-from vitrail.weights.family import Description
+from vitrail.weights.family import Description, refuse_any
 from vitrail.weights.reading.contents import Contents
 
 FOLDER: Final = "the folder's config.json"
@@ -178,9 +178,7 @@ def refuse(name: str, config: ViTConfig) -> None:
         "a gated MLP": flexible and config.mlp == "swiglu",
         "a norm behind attention pooling": flexible and (config.pool, config.final_norm) == ("map", "pooled"),
     }
-    for what, there in reasons.items():
-        if there:
-            raise CheckpointError(f"{name} cannot carry {what}: choose another family")
+    refuse_any(name, reasons)
 
 
 def _architecture(config: ViTConfig) -> str:

@@ -13,7 +13,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, Resample, ViTConfig
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import Contents
@@ -70,8 +70,8 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
         depth=depth_of(contents, BLOCK + "ln_1.weight"),
         heads=heads,
         mlp_width=shape_of(contents, f"{FIRST}{MLP[layout][0]}.weight", axes=2)[0],
-        classes=_rows(contents, "heads.head.weight"),
-        representation_width=_rows(contents, "heads.pre_logits.weight"),
+        classes=rows_of(contents, "heads.head.weight"),
+        representation_width=rows_of(contents, "heads.pre_logits.weight"),
         positions=Positions(resample=RESAMPLE),
         norm_eps=1e-6,
     )
@@ -96,7 +96,7 @@ def outline(checkpoint: Checkpoint) -> Description:
         raise CheckpointError(f"torchvision cannot carry {config.channels} channels: its network takes 3")
     if not config.slots:
         raise CheckpointError("torchvision cannot carry a network without a cls token that has a position")
-    return Description(config, checkpoint.preprocess, classes=checkpoint.classes)
+    return Description.of(checkpoint)
 
 
 def _pixels(config: ViTConfig) -> tuple[Preprocess, str]:
@@ -111,17 +111,11 @@ def _pixels(config: ViTConfig) -> tuple[Preprocess, str]:
     return preprocess, why
 
 
-def _rows(contents: Contents, name: str) -> int:
-    """How many outputs a layer has; 0 where it is not there."""
-    return shape_of(contents, name, axes=2)[0] if name in contents.tensors else 0
-
-
-TORCHVISION: Final = Family(
+FAMILY: Final = Family(
     name="torchvision",
     knows=knows,
     describe=describe,
     table=table,
     outline=outline,
-    container="pickle",
     parts={"head": ("heads.*",)},
 )

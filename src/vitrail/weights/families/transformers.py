@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from math import isqrt
 from typing import Any, Final, NamedTuple
 
 from vitrail.checkpoint import Checkpoint
@@ -43,7 +42,18 @@ from vitrail.weights.families.transformers_names import (
     table,
 )
 from vitrail.weights.families.transformers_pixels import from_transformers, to_transformers
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
+from vitrail.weights.family import (
+    Description,
+    Family,
+    class_names,
+    depth_of,
+    grid_of,
+    heads_for,
+    refuse_any,
+    rows_of,
+    shape_of,
+    square_side,
+)
 from vitrail.weights.preprocessing import transformers_default
 from vitrail.weights.reading.contents import Contents
 
@@ -63,9 +73,7 @@ class _File(NamedTuple):
     override: Mapping[str, Any]
 
     def rows(self, layer: str) -> int:
-        """How many values a layer hands on; 0 where it is not there."""
-        there = f"{layer}.weight" in self.contents.tensors
-        return shape_of(self.contents, f"{layer}.weight", axes=2)[0] if there else 0
+        return rows_of(self.contents, f"{layer}.weight")
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -162,9 +170,7 @@ def _patches(file: _File) -> tuple[int, int, tuple[int, int]]:
         return width, channels, check_pair("patch_size", patch)
     width, values = shape_of(file.contents, weight, axes=2)
     channels = check_int("num_channels", file.override.get("channels", ask(file.config_file.values, "num_channels", 3)))
-    side = isqrt(values // channels)
-    if side * side * channels != values:
-        raise ConfigError(f"patches of {values} values are no squares of {channels} channels")
+    side = square_side(file.contents.source, values, channels)
     return width, channels, (side, side)
 
 
@@ -363,10 +369,8 @@ def outline(checkpoint: Checkpoint) -> Description:
     tower = kind.tower if beside else ""
     stem = SPELLINGS[kind.spellings[0]].stems[0]
     masked = name in ("dinov2_with_registers", "dinov3_vit") or (name == "dinov2" and "mask_token" in checkpoint.extras)
-    return Description(
-        config,
-        checkpoint.preprocess,
-        classes=checkpoint.classes,
+    return Description.of(
+        checkpoint,
         layout=str(TransformersLayout(name, kind.spellings[0], tower, tower + stem, DECODERS[0] if decoder else "")),
         decoder=None if decoder is None else decoder.config,
         extras={"mask_token": (1, config.width)} if masked else {},
@@ -422,12 +426,10 @@ def _refuse(name: str, config: ViTConfig) -> None:
         "images or patches that are not square": sides > 2 and (clip or name == "vit_mae" or name.startswith("dinov2")),
         "a gated MLP": config.mlp == "swiglu" and not name.startswith("dino"),
     }
-    for what, there in reasons.items():
-        if there:
-            raise CheckpointError(f"transformers' {name} cannot carry {what}: choose another family")
+    refuse_any(f"transformers' {name}", reasons)
 
 
-TRANSFORMERS: Final = Family(
+FAMILY: Final = Family(
     name="transformers",
     knows=knows,
     describe=describe,

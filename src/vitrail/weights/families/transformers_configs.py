@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from vitrail.checks import check_choice, check_int, check_number, check_pair, short_repr
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.network.config import Resample, Rotary, ViTConfig
+from vitrail.weights.family import one_or_pair
 
 PLAIN: Final = Resample(antialias=False)  # bicubic, by size
 FILE: Final = "the folder's config.json"
@@ -210,14 +211,14 @@ def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "num_channels": config.channels,
-        "patch_size": _side(config.patch_size),
+        "patch_size": one_or_pair(config.patch_size),
         "hidden_act": NAMES.get(config.activation, config.activation),
         "layer_norm_eps": config.norm_eps,
     }
     if name == "siglip2_vision_model":
         plain["num_patches"] = config.grid[0] * config.grid[1]
     else:
-        plain["image_size"] = _side(config.image_size)
+        plain["image_size"] = one_or_pair(config.image_size)
     if config.head_width and kind.free_heads:
         plain["head_dim"] = config.head_width
     plain |= {"vit": _of_vit, "dinov3": _of_dinov3, "clip": _of_clip}[kind.style](name, config)
@@ -288,7 +289,3 @@ def _of_clip(name: str, config: ViTConfig) -> dict[str, Any]:
     if name == "clip_vision_model":
         return plain | ({"projection_dim": config.classes} if config.classes else {})
     return plain if config.pool == "map" else plain | {"vision_use_head": False}
-
-
-def _side(size: tuple[int, int]) -> int | list[int]:
-    return size[0] if size[0] == size[1] else list(size)

@@ -1,12 +1,13 @@
-"""The names that timm, DeiT, DINO, DINOv2 and MAE share: blocks.0.attn.qkv and so on; what their shapes say."""
+"""The names that timm, DeiT, DINO, DINOv2, DINOv3 and MAE share: blocks.0.attn.qkv and so on; what their shapes say."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vitrail.network.config import ResNetStem
-from vitrail.weights.family import depth_of, heads_for, shape_of
+from vitrail.weights.family import depth_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import Contents
 
@@ -29,6 +30,18 @@ ENDS: Table = (
     Row("patches.projection.bias", "patch_embed.proj.bias"),
     Row("tokens.cls", "cls_token", WITHOUT_BATCH),
     Row("head.classify", "head"),
+)
+PLAIN: Final = (  # the names of a vision transformer without a head, and no other
+    r"(cls_token|pos_embed|(patch_embed\.proj|norm)\.(weight|bias)"
+    r"|blocks\.\d+\.(norm1|norm2|attn\.qkv|attn\.proj|mlp\.fc1|mlp\.fc2)\.(weight|bias))"
+)
+ATTENTION: Table = tuple(  # of timm's blocks what these networks have, and nothing of the MLP
+    row for row in BLOCKS if isinstance(row, Row) and not str(row.theirs).endswith(("q_norm", "k_norm", "mlp.fc2"))
+)
+WHOLE: Final = {"cls_token": True, "patch_bias": True, "qkv_bias": "all", "head_bias": True}  # every one of them has
+PLAIN_MLP: Table = (
+    Row("encoder.blocks.{i}.mlp.up", "blocks.{i}.mlp.fc1"),
+    Row("encoder.blocks.{i}.mlp.down", "blocks.{i}.mlp.fc2"),
 )
 
 
@@ -63,7 +76,7 @@ def sizes_of(
         "cls_token": "cls_token" in tensors,
         "qkv_bias": "all" if "blocks.0.attn.qkv.bias" in tensors else "none",
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
-        "classes": shape_of(contents, "head.weight", axes=2)[0] if "head.weight" in tensors else 0,
+        "classes": rows_of(contents, "head.weight"),
         "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
         "initialisation": "timm",
     }
@@ -76,6 +89,18 @@ def mlp_of(contents: Contents, up: str, down: str) -> dict[str, Any]:
     if wide == 2 * narrow:
         return {"mlp_width": narrow, "mlp": "swiglu", "activation": "silu"}
     return {"mlp_width": narrow}
+
+
+def only(contents: Contents, more: str = "") -> bool:
+    """Whether every name is a plain one, or fits `more`; and the first ones are there."""
+    pattern = re.compile(f"{PLAIN}|{more}" if more else PLAIN)
+    there = all(name in contents.tensors for name in ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"))
+    return there and all(pattern.fullmatch(name) for name in contents.tensors)
+
+
+def under_model(contents: Contents) -> bool:
+    """Whether the weights stood under "model" in a pickle, as DeiT and MAE write them."""
+    return contents.kind == "pickle" and "model" in contents.wrapper.split(", ")
 
 
 def resnet_rows(before: str, stem: ResNetStem) -> Table:

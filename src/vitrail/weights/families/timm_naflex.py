@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isqrt
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
@@ -12,7 +11,7 @@ from vitrail.checks import check_int
 from vitrail.errors import CheckpointError
 from vitrail.weights.families import timm, timm_config
 from vitrail.weights.families.timm_config import refuse
-from vitrail.weights.family import Description, Family, shape_of
+from vitrail.weights.family import Description, Family, shape_of, square_side
 from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, reshaped
 from vitrail.weights.reading.contents import Contents
 
@@ -30,12 +29,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     """As timm's plain networks, once patches and table are given their usual shapes."""
     width, values = shape_of(contents, "embeds.proj.weight", axes=2)
     channels = check_int("channels", override.get("channels", 3))
-    patch = isqrt(values // channels)
-    if patch * patch * channels != values:
-        raise CheckpointError(
-            f"{contents.source}: patches of {values} values are no squares of {channels} channels: "
-            "give override={'channels': N}"
-        )
+    patch = square_side(contents.source, values, channels)
     tensors = {name.removeprefix("embeds."): value for name, value in contents.tensors.items()}
     weight = tensors.pop("proj.weight")
     tensors["patch_embed.proj.weight"] = weight._replace(shape=(width, channels, patch, patch))
@@ -75,7 +69,7 @@ def outline(checkpoint: Checkpoint) -> Description:
     refuse("timm-naflex", checkpoint.model.config)
     if checkpoint.model.config.slots:
         raise CheckpointError("timm-naflex cannot carry positions of prefix tokens: its table is a grid of patches")
-    return Description(checkpoint.model.config, checkpoint.preprocess, classes=checkpoint.classes, layout="vit")
+    return Description.of(checkpoint, layout="vit")
 
 
 def sidecars(description: Description) -> dict[str, Any]:
@@ -90,7 +84,7 @@ def sidecars(description: Description) -> dict[str, Any]:
     return {"config.json": plain | {"architecture": "naflexvit_base_patch16_gap"}}
 
 
-NAFLEX: Final = Family(
+FAMILY: Final = Family(
     name="timm-naflex",
     knows=knows,
     describe=describe,
