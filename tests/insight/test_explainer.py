@@ -20,8 +20,8 @@ from vitrail.images.model_info import ModelInfo
 from vitrail.inference import RuntimeBase
 from vitrail.insight import METHODS, Likeness, Versus, explain, explain_pixels
 from vitrail.insight.explainer import _pieces
-from vitrail.insight.occlusion import Array
 from vitrail.network import ViT, ViTConfig
+from vitrail.types import Array
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from insight.small import build
 from vitrail.insight import Best, explain_pixels
 from vitrail.insight.activations import Answer, asked
-from vitrail.insight.attribution import Drawn
+from vitrail.insight.attention_methods import Relevance
+from vitrail.insight.attribution import Attribution
 from vitrail.insight.faithfulness import area, centre_first, curves, order_of, random_orders, scores_of
-from vitrail.insight.map_scores import Candidate, judged
-from vitrail.insight.methods import Relevance
+from vitrail.insight.map_scores import Candidate, score_maps
 from vitrail.insight.occlusion import Ask
 from vitrail.insight.sanity import outlying, rank_correlation, shuffled
 from vitrail.insight.targets import Aim, aim_at
@@ -116,11 +116,13 @@ def test_a_constant_map_is_flagged(pixels: Tensor) -> None:
     model = build()
     aim = aim_at(1, asked(model, pixels[:1]).logits[0])
     centre = -np.array([[0.5, 0.1, 0.4], [0.6, 0.2, 0.3]])
-    found = judged(partial(asked, model), pixels[0], [Candidate(Relevance(), Drawn(centre), centre)], aim, 0.5)
+    found = score_maps(
+        partial(asked, model), pixels[0], [Candidate(Relevance(), Attribution(centre), centre)], aim, 0.5
+    )
     assert found.shuffled == pytest.approx(1)
     assert any("hardly depends on the weights" in each for each in found.warnings)
     flat = np.full((2, 3), 0.25)
-    found = judged(partial(asked, model), pixels[0], [Candidate(Relevance(), Drawn(flat), flat)], aim, 0.5)
+    found = score_maps(partial(asked, model), pixels[0], [Candidate(Relevance(), Attribution(flat), flat)], aim, 0.5)
     assert any("the map is flat" in each for each in found.warnings)
     assert not found.reliable
 
@@ -151,11 +153,11 @@ def test_where_a_map_hardly_depends_on_the_weights(
     ask, aim = bright(15)
     pixels = torch.full((1, 8, 8), -0.2)
     pixels[0, 6:, 6:] = 1.0  # where the map is highest
-    found = judged(ask, pixels, [Candidate(Relevance(), Drawn(swapped()), sign * other)], aim, 0.5)
+    found = score_maps(ask, pixels, [Candidate(Relevance(), Attribution(swapped()), sign * other)], aim, 0.5)
     assert found.shuffled == pytest.approx(sign * likeness)
     assert any("hardly depends on the weights" in each for each in found.warnings) == unchanged
-    worse = Candidate(Best(("rollout",)), Drawn(-swapped((0, 1))), np.random.default_rng(0).random((4, 4)))
-    chosen = judged(ask, pixels, [Candidate(Relevance(), Drawn(swapped()), sign * other), worse], aim, 0.5)
+    worse = Candidate(Best(("rollout",)), Attribution(-swapped((0, 1))), np.random.default_rng(0).random((4, 4)))
+    chosen = score_maps(ask, pixels, [Candidate(Relevance(), Attribution(swapped()), sign * other), worse], aim, 0.5)
     gains = [each.gain for each in chosen.tried.values()]
     assert gains[0] > gains[1]
     assert (chosen.method == worse.method.words) == unchanged
@@ -178,7 +180,9 @@ def test_a_tenth_of_a_map_catches_the_eye(place: int, told: bool) -> None:
     values = np.random.default_rng(0).permutation(100.0 + np.arange(100)).reshape(10, 10)
     marks = values == 199 - place
     ask, aim = bright(0)
-    found = judged(ask, torch.zeros(1, 8, 8), [Candidate(Relevance(), Drawn(values), None, marks)], aim, 0.5, False)
+    found = score_maps(
+        ask, torch.zeros(1, 8, 8), [Candidate(Relevance(), Attribution(values), None, marks)], aim, 0.5, False
+    )
     assert ["1 of the patches marked most (crossed out) has a token" in each for each in found.warnings] == [
         True
     ] * told
@@ -215,7 +219,7 @@ def test_a_map_no_better_than_chance_says_so() -> None:
     pixels = torch.full((1, 8, 8), -0.2)
     pixels[0, 6:, 6:] = 1.0
     for values, told in ((swapped(), False), (-swapped(), True)):
-        found = judged(ask, pixels, [Candidate(Relevance(), Drawn(values))], aim, 0.5)
+        found = score_maps(ask, pixels, [Candidate(Relevance(), Attribution(values))], aim, 0.5)
         assert any("no more than covering at random" in each for each in found.warnings) == told
         assert found.reliable != told
 
@@ -242,10 +246,10 @@ def test_a_map_that_weights_do_not_change_is_not_the_best() -> None:
     right[0, 0] = 1
     other = np.arange(16.0).reshape(4, 4)
     candidates = [
-        Candidate(Relevance(), Drawn(right), right),
-        Candidate(Best(("rollout",)), Drawn(other), np.random.default_rng(0).random((4, 4))),
+        Candidate(Relevance(), Attribution(right), right),
+        Candidate(Best(("rollout",)), Attribution(other), np.random.default_rng(0).random((4, 4))),
     ]
-    assert judged(ask, pixels, candidates, aim, 0.9).method == candidates[1].method.words
+    assert score_maps(ask, pixels, candidates, aim, 0.9).method == candidates[1].method.words
 
 
 def test_outlying_tokens_are_found_and_told() -> None:
@@ -264,7 +268,7 @@ def test_outlying_tokens_are_found_and_told() -> None:
         pixels = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))
         values[3, 3] = 0.0
         spread = values + np.arange(16).reshape(4, 4)[::-1] * 1e-3
-        found_one = judged(ask, pixels, [Candidate(Relevance(), Drawn(spread), None, marks)], aim, 0.5)
+        found_one = score_maps(ask, pixels, [Candidate(Relevance(), Attribution(spread), None, marks)], aim, 0.5)
         assert sum("far larger than the others" in each for each in found_one.warnings) == said
 
 
@@ -298,5 +302,5 @@ def test_an_outlier_on_a_map_of_zeros_is_not_marked() -> None:
     values[0, 0] = 1.0
     marks[3, 3] = True
     pixels = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))
-    found = judged(ask, pixels, [Candidate(Relevance(), Drawn(values), None, marks)], aim, 0.5)
+    found = score_maps(ask, pixels, [Candidate(Relevance(), Attribution(values), None, marks)], aim, 0.5)
     assert not any("far larger" in each for each in found.warnings)

@@ -15,8 +15,8 @@ import vitrail
 from insight.small import POOLS, build
 from vitrail.insight import GradCam, IntegratedGradients, Occlusion, explain_pixels, gradients
 from vitrail.insight.activations import Answer
-from vitrail.insight.gradients import integrated_gradients, patch_sums
-from vitrail.insight.occlusion import covered, occlusion_map
+from vitrail.insight.gradients import patch_sums
+from vitrail.insight.occlusion import covered
 from vitrail.insight.targets import aim_at
 from vitrail.network import ViT
 
@@ -56,7 +56,7 @@ def test_grad_cam_of_the_last_block_is_not_blank_with_a_cls_token(pixels: Tensor
 
 def against_captum(model: ViT, pixels: Tensor, target: int, steps: int, tolerance: float) -> None:
     aim = aim_at(target, model(pixels[None])[0].detach())
-    ours = integrated_gradients(model, pixels, IntegratedGradients(steps=steps), aim)
+    ours = IntegratedGradients(steps=steps).integrate(model, pixels, aim)
     theirs = Captum(model).attribute(
         pixels[None], baselines=0.0, target=target, n_steps=steps, method="gausslegendre", internal_batch_size=8
     )[0]
@@ -107,7 +107,7 @@ def test_points_are_added_until_the_sum_is_right_within_a_hundredth(
         return torch.full_like(pixels[0], difference * (1 + errors[len(tried) - 1]) / pixels[0].numel())
 
     monkeypatch.setattr(gradients, "_integrate", integrate)
-    found = integrated_gradients(model, pixels[0], IntegratedGradients(), aim)
+    found = IntegratedGradients().integrate(model, pixels[0], aim)
     assert (found.steps, len(tried)) == (steps, len(errors))
     assert found.error == pytest.approx(errors[-1], abs=1e-4)
     tried.clear()
@@ -126,7 +126,7 @@ def test_a_window_is_a_seventh_of_the_shorter_side_unless_told(side: int, window
 
     pixels = torch.rand(2, 2 * side, 2 * side + 4)
     grid = (side, side + 2)
-    occlusion_map(ask, pixels, grid, Occlusion(), lambda logits, _: logits[:, 0])
+    Occlusion().falls(ask, pixels, grid, lambda logits, _: logits[:, 0])
     assert sum(asked) == 1 + (side - window + 1) * (side + 2 - window + 1)
     assert max(asked) <= 16
 

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from PIL import Image
@@ -45,8 +45,8 @@ from vitrail.reporting.html_page import (
     tabs,
     tiles,
 )
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Images = Callable[[str], Image.Image]
 
 # What a page shows of each kind: enough to judge, few enough for a small file; the table has them all.

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
 from vitrail.inference.runtime import check_runtime
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Done = Callable[[int], None]
 
 

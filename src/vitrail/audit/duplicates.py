@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vitrail.audit.fingerprints import MIRROR, SIDE, Fingerprints
 from vitrail.checks import check_int, check_number
 from vitrail.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 BLANK: Final = 2.0  # contrast, in steps of 255, under which an image shows nothing that could be recognised
 _PARTS: Final = 4  # of 16 bits: hashes at most 7 bits apart have a part at most 1 bit apart

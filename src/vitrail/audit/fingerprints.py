@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -14,8 +14,7 @@ from PIL import Image
 from vitrail.checks import check_int
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Bands, decode, decode_bands, describe, describe_bands
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 SIDE: Final = 16  # of the tiny copy
 ORDINARY: Final = "8-bit colour or grey"

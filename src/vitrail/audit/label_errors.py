@@ -7,14 +7,13 @@ if its own class gets next to nothing by that measure, and another class gets mu
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vitrail.errors import InputError
 from vitrail.evaluation.probes import out_of_fold
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 FOLDS: Final = 5
 LITTLE: Final = 0.1  # of its usual probability: the class given is not believed

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images.preprocess import Resize
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 LARGEST: Final = 224  # pixels a side that are suggested: what pretrained networks were made for
 SMALL: Final = 64  # below, a side is rounded to a multiple of 4 rather than 16: 28 stays 28

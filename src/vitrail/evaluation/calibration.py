@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from vitrail.errors import InputError
 from vitrail.evaluation.results import Bin
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 COLDEST: Final = 0.05
 HOTTEST: Final = 20.0

@@ -18,8 +18,7 @@ from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, w
 from vitrail.inference import Runtime
 from vitrail.inference.batches import Done
 from vitrail.inference.runtimes import runtime_of
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Differing(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from vitrail.inference.batches import Done, run_batches
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.runtimes import runtime_of
 
-Array = np.ndarray[Any, Any]
 Data = Dataset | str | os.PathLike[str]
 
 ALL: Final = "all"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from vitrail.data.counter_rng import draws
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 def stratified(targets: Array, folds: int, seed: int = 0) -> Array:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from vitrail.evaluation.results import Score
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 WIDTH: Final = 1.959963984540054  # standard deviations either side of the mean that hold 95 %
 LEVELS: Final = (0.025, 0.975)

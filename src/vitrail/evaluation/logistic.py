@@ -9,13 +9,13 @@ where the lowest point lies.
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 EXACT: Final = 1 << 22  # up to so many numbers are fitted in float64
 NEVER: Final = 1e-6  # highest probability, on the images it was fitted to, of a class that none of them shows

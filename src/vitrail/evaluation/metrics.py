@@ -9,11 +9,11 @@ Resampling asks for the same scores with a weight for each image: `weights` (n,)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Pairs(NamedTuple):

@@ -24,8 +24,7 @@ from vitrail.images import check_image_list
 from vitrail.inference import Runtime, probabilities
 from vitrail.inference.batches import Done, Images, run_batches
 from vitrail.inference.image_reader import Named, Skip
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 LADDER: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)  # values of l2 that are tried
 TRIED: Final = 6000  # images they are tried on, at most

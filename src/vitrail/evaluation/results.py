@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Score(NamedTuple):

@@ -14,8 +14,8 @@ from vitrail.evaluation.calibration import ece, gaps
 from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
 from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Missed, Score
 from vitrail.inference import probabilities as probabilities_of
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Statistic = Callable[[Array], Array]
 
 LISTED: Final = 50  # pairs most confused, and worst images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from PIL import Image
@@ -37,8 +37,8 @@ from vitrail.reporting.html_page import (
 )
 from vitrail.reporting.matrix_charts import confusion
 from vitrail.reporting.svg import Chart
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Images = Callable[[int], Image.Image | None]  # the image of a row of an evaluation
 
 WORST: Final = 24  # images shown of each kind: enough to see a pattern, few enough for a small file

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from vitrail.evaluation.calibration import below, check_finite
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 MIDDLE: Final = 0.5
 

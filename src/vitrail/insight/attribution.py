@@ -1,72 +1,62 @@
-"""draw: a network, pixels and a method -> the maps of a batch, not yet judged."""
+"""Method: a way to explain an answer, a name and its options with the maps that it makes -> Attribution."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from torch import Tensor
 
-from vitrail.errors import InputError
-from vitrail.insight.activations import asked
-from vitrail.insight.flow import flow_map
-from vitrail.insight.gradients import RIGHT, grad_cam_map, integrated_gradients, patch_sums
-from vitrail.insight.methods import (
-    Attention,
-    Flow,
-    GradCam,
-    GradientRollout,
-    IntegratedGradients,
-    Method,
-    Occlusion,
-    Relevance,
-    Rollout,
-)
-from vitrail.insight.occlusion import Array, occlusion_map
-from vitrail.insight.rollout import attention_map, gradient_rollout_map, relevance_map, rollout_map
+from vitrail.insight.activations import Answer
 from vitrail.insight.targets import Aim
 from vitrail.network.vit import ViT
+from vitrail.types import Array
+
+Ask: TypeAlias = Callable[[Tensor], Answer]  # pixels (n, C, H, W) -> what a network or runtime says
 
 
-class Drawn(NamedTuple):
-    """A map (h, w), and what its method has to say about it."""
+class Attribution(NamedTuple):
+    """A map (h, w), not yet scored, and what its method has to say about it."""
 
     map: Array
     pixel_map: Array | None = None
     warning: str = ""
 
 
-def draw(model: ViT, pixels: Tensor, method: Method, aims: Sequence[Aim]) -> list[Drawn]:
-    """The maps of a batch by one method."""
-    if isinstance(method, IntegratedGradients):
-        return [_integrated(model, each, method, aim) for each, aim in zip(pixels, aims, strict=True)]
-    if isinstance(method, Occlusion):
-        grid, ask = model.grid_of(pixels), partial(asked, model)
-        pairs = zip(pixels, aims, strict=True)
-        return [Drawn(occlusion_map(ask, each, grid, method, aim.of).numpy()) for each, aim in pairs]
-    if isinstance(method, Attention):
-        maps = attention_map(model, pixels, method)
-    elif isinstance(method, Rollout):
-        maps = rollout_map(model, pixels, method)
-    elif isinstance(method, GradientRollout):
-        maps = gradient_rollout_map(model, pixels, method, aims)
-    elif isinstance(method, Relevance):
-        maps = relevance_map(model, pixels, method, aims)
-    elif isinstance(method, GradCam):
-        maps = grad_cam_map(model, pixels, method, aims)
-    elif isinstance(method, Flow):
-        maps = flow_map(model, pixels, method)
-    else:
-        raise InputError(f"method {method.name!r} draws no map of its own")
-    return [Drawn(each.cpu().numpy()) for each in maps]
+class Method:
+    """What every method has. A new one is a frozen dataclass with `maps`, and a line in `methods.METHODS`."""
 
+    name: ClassVar[str]
+    reads_tokens: ClassVar[bool] = True  # so outlying tokens may distort its maps
+    needs_network: ClassVar[bool] = True  # any runtime will do where answers are enough
 
-def _integrated(model: ViT, pixels: Tensor, method: IntegratedGradients, aim: Aim) -> Drawn:
-    found = integrated_gradients(model, pixels, method, aim)
-    late = f"after {found.steps} steps the attributions still miss the difference of outputs by {found.error:.1%}"
-    return Drawn(
-        patch_sums(found.pixels, model.config.cell).cpu().numpy(),
-        found.pixels.sum(dim=0).cpu().numpy(),
-        late if found.error > RIGHT else "",
-    )
+    @property
+    def words(self) -> str:
+        """The name, with the options that are not as usual."""
+        changed = [
+            f"{each.name} {getattr(self, each.name)}"
+            for each in fields(self)  # type: ignore[arg-type]
+            if getattr(self, each.name) != each.default
+        ]
+        return f"{self.name} ({', '.join(changed)})" if changed else self.name
+
+    def maps(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> Tensor:
+        """The maps of a batch: pixels (B, C, H, W) -> (B, h, w), the higher, the more a patch speaks for its aim."""
+        raise NotImplementedError
+
+    def attribute(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> list[Attribution]:
+        """The same with all that is known beside the maps."""
+        return [Attribution(each.cpu().numpy()) for each in self.maps(model, pixels, aims)]
+
+    def attribute_answers(self, ask: Ask, pixels: Tensor, grid: tuple[int, int], aim: Aim) -> Attribution:
+        """The map (h, w) of one image (C, H, W) by answers alone, of methods that do not need the network."""
+        raise NotImplementedError
+
+    def candidates(self) -> Sequence[Method]:
+        """The methods of which the most faithful map is taken: itself alone."""
+        return [self]
+
+    def quicker(self) -> Self:
+        """The same for weights that mean nothing, where the last digit is not worth its time."""
+        return self

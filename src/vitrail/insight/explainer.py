@@ -16,16 +16,16 @@ from vitrail.images import Source
 from vitrail.inference import Runtime
 from vitrail.inference.runtime import check_runtime
 from vitrail.insight.activations import Answer, asked, frozen
-from vitrail.insight.attribution import Drawn, draw
+from vitrail.insight.attribution import Attribution, Method
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.map_scores import Candidate, judged
-from vitrail.insight.methods import Best, IntegratedGradients, Method, Occlusion, named
-from vitrail.insight.occlusion import Array, occlusion_map
+from vitrail.insight.map_scores import Candidate, score_maps
+from vitrail.insight.methods import named
 from vitrail.insight.sanity import outlying, shuffled
 from vitrail.insight.targets import Likeness, Target, aim_at
 from vitrail.insight.tracing import trace_with_layouts
 from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 PIECES = 14  # that a side is cut into where the network's own grid is not known
 
@@ -50,7 +50,7 @@ def explain(
     if isinstance(checkpoint, Checkpoint):
         model = checkpoint.model
         pixels = pixels.to(next(model.parameters()))
-        [found] = explain_pixels(
+        [explanation] = explain_pixels(
             model,
             pixels,
             method,
@@ -62,9 +62,9 @@ def explain(
             temperature=checkpoint.temperature,
         )
     else:
-        found = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
+        explanation = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
     full = checkpoint.preprocess.full_image(image)
-    return replace(found, image=full, box=checkpoint.preprocess.box(full.height, full.width))
+    return replace(explanation, image=full, box=checkpoint.preprocess.box(full.height, full.width))
 
 
 def explain_pixels(
@@ -88,29 +88,29 @@ def explain_pixels(
     if model.config.pool == "none":
         raise InputError("this network has no pool, so it has no one answer to explain: trace shows its attention")
     _check(model.config.classes, target, classes, task, temperature, seed)
-    said = asked(model, pixels)
-    aims = [aim_at(target, each, classes, task, temperature) for each in said.logits]
-    methods = [named(each) for each in method.among] if isinstance(method, Best) else [method]
-    drawn = [draw(model, pixels, each, aims) for each in methods]
-    without: list[list[Drawn]] = []
+    answers = asked(model, pixels)
+    aims = [aim_at(target, each, classes, task, temperature) for each in answers.logits]
+    methods = method.candidates()
+    attributions = [each.attribute(model, pixels, aims) for each in methods]
+    without: list[list[Attribution]] = []
     if check:
         other = shuffled(model, seed)
-        without = [draw(other, pixels, _quicker(each), aims) for each in methods]
-    outliers = _outliers(model, pixels) if check and any(each.inside for each in methods) else None
-    found = []
+        without = [each.quicker().attribute(other, pixels, aims) for each in methods]
+    outliers = _outliers(model, pixels) if check and any(each.reads_tokens for each in methods) else None
+    explanations = []
     for row, aim in enumerate(aims):
         candidates = [
             Candidate(
                 each,
-                drawn[at][row],
-                without[at][row].map if check else None,
-                outliers[row] if outliers is not None and each.inside else None,
+                attributions[number][row],
+                without[number][row].map if check else None,
+                outliers[row] if outliers is not None and each.reads_tokens else None,
             )
-            for at, each in enumerate(methods)
+            for number, each in enumerate(methods)
         ]
-        value = float(aim.level(said.logits[row : row + 1], said.embedding[row : row + 1]))
-        found.append(judged(partial(asked, model), pixels[row], candidates, aim, value, check, seed))
-    return found
+        value = float(aim.level(answers.logits[row : row + 1], answers.embedding[row : row + 1]))
+        explanations.append(score_maps(partial(asked, model), pixels[row], candidates, aim, value, check, seed))
+    return explanations
 
 
 def _check(count: int, target: Target, classes: Sequence[str], task: str, temperature: float | None, seed: int) -> None:
@@ -125,19 +125,14 @@ def _check(count: int, target: Target, classes: Sequence[str], task: str, temper
         raise InputError("this network has no classes to explain: pass target=Likeness(embedding), or a function")
 
 
-def _quicker(method: Method) -> Method:
-    """For weights that mean nothing, an exact integral is not worth its time."""
-    return replace(method, steps=method.steps or 32) if isinstance(method, IntegratedGradients) else method
-
-
 def _outliers(model: ViT, pixels: Tensor) -> Array:
     """Patches (B, h, w) with outlying tokens, after any block of the second half."""
     with frozen(model), torch.no_grad():
-        found, layouts = trace_with_layouts(model, pixels, attention=False)
+        record, layouts = trace_with_layouts(model, pixels, attention=False)
     half = len(layouts) // 2
     late = [
         outlying(unmerge(each[:, layout.prefix :], layout), 0)
-        for each, layout in zip(found.hidden[half:], layouts[half:], strict=True)
+        for each, layout in zip(record.hidden[half:], layouts[half:], strict=True)
     ]
     outliers: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()
     return outliers
@@ -147,7 +142,7 @@ def _from_outside(
     runtime: Runtime, pixels: Tensor, method: Method, target: Target, check: bool, seed: int
 ) -> Explanation:
     """By answers alone, of a runtime whose inside is not at hand."""
-    if not isinstance(method, Occlusion):
+    if method.needs_network:
         raise InputError(
             f"method {method.name!r} needs the network's inside, and this runtime ({type(runtime).__name__}) gives "
             "answers alone: load the checkpoint that it was made from, or use method 'occlusion'"
@@ -158,11 +153,11 @@ def _from_outside(
         return Answer(torch.from_numpy(logits), torch.from_numpy(embedding))
 
     _check(len(runtime.classes), target, runtime.classes, runtime.task, runtime.temperature, seed)
-    said = ask(pixels[None])
-    aim = aim_at(target, said.logits[0], runtime.classes, runtime.task, runtime.temperature)
+    answer = ask(pixels[None])
+    aim = aim_at(target, answer.logits[0], runtime.classes, runtime.task, runtime.temperature)
     grid = (_pieces(pixels.shape[1]), _pieces(pixels.shape[2]))
-    drawn = Drawn(occlusion_map(ask, pixels, grid, method, aim.of).numpy())
-    return judged(ask, pixels, [Candidate(method, drawn)], aim, float(aim.level(*said)), check, seed)
+    candidate = Candidate(method, method.attribute_answers(ask, pixels, grid, aim))
+    return score_maps(ask, pixels, [candidate], aim, float(aim.level(*answer)), check, seed)
 
 
 def _pieces(side: int) -> int:

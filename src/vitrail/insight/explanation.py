@@ -13,8 +13,8 @@ from PIL import Image
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.insight.faithfulness import Curves, Scores
-from vitrail.insight.occlusion import Array
 from vitrail.reporting.image_sheets import heat_over
+from vitrail.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.occlusion import Array, Ask, levels
+from vitrail.insight.attribution import Ask
+from vitrail.insight.occlusion import levels
 from vitrail.insight.targets import Aim
+from vitrail.types import Array
 
 STEPS = 12  # pieces in which an image is taken away
 ORDERS = 3  # random orders, of which the mean counts

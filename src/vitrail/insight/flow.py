@@ -6,39 +6,56 @@ Tokens of every layer are nodes, attention weights the capacities of the links b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.checks import check_choice, check_number
 from vitrail.errors import MissingExtraError
 from vitrail.insight.activations import traced
-from vitrail.insight.methods import Flow
-from vitrail.insight.occlusion import Array
+from vitrail.insight.attention_methods import FUSIONS
+from vitrail.insight.attribution import Method
 from vitrail.insight.rollout import fuse, with_residual, without_weak
+from vitrail.insight.targets import Aim
 from vitrail.insight.token_rows import carry
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 UNIT = 1_000_000  # capacities are whole numbers: millionths
 
 
-def flow_map(model: ViT, pixels: Tensor, method: Flow) -> Tensor:
-    """A maximum flow for each patch of each image: (B, h, w)."""
-    found, places = traced(model, pixels)
-    steps = []
-    for block, weights in enumerate(found.attention):
-        fused = without_weak(fuse(weights.float(), method.fusion), method.discard, places[block])
-        steps.append(merged_rows(with_residual(fused), places[block], places[block + 1]))
-    maps = [
-        patch_flows(
-            [each[row].cpu().numpy() for each in steps],
-            found.pool_weights[row].float().cpu().numpy(),
-            model.config.prefix,
-        )
-        for row in range(len(pixels))
-    ]
-    return torch.from_numpy(np.stack(maps)).reshape(-1, *model.grid_of(pixels)).float()
+@dataclass(frozen=True)
+class Flow(Method):
+    """The most that attention lets through from each patch to the pool (Abnar and Zuidema 2020): slow."""
+
+    name: ClassVar[str] = "flow"
+    fusion: str = "mean"
+    discard: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_choice("fusion", self.fusion, FUSIONS)
+        check_number("discard", self.discard, 0.0, 1.0, below=True)
+
+    def maps(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> Tensor:
+        """A maximum flow for each patch of each image: (B, h, w)."""
+        record, layouts = traced(model, pixels)
+        steps = []
+        for block, weights in enumerate(record.attention):
+            fused = without_weak(fuse(weights.float(), self.fusion), self.discard, layouts[block])
+            steps.append(merged_rows(with_residual(fused), layouts[block], layouts[block + 1]))
+        maps = [
+            patch_flows(
+                [each[row].cpu().numpy() for each in steps],
+                record.pool_weights[row].float().cpu().numpy(),
+                model.config.prefix,
+            )
+            for row in range(len(pixels))
+        ]
+        return torch.from_numpy(np.stack(maps)).reshape(-1, *model.grid_of(pixels)).float()
 
 
 def merged_rows(step: Tensor, before: TokenLayout, after: TokenLayout) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.insight.activations import answer, frozen, tokens_with_gradients, total
-from vitrail.insight.methods import GradCam, IntegratedGradients
+from vitrail.insight.attribution import Attribution, Method
 from vitrail.insight.targets import Aim
 from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
@@ -21,21 +22,31 @@ STEPS = (32, 64, 128, 256, 512)  # tried in turn until the sum is right
 RIGHT = 0.01  # of the difference of outputs
 
 
-def grad_cam_map(model: ViT, pixels: Tensor, method: GradCam, aims: Sequence[Aim]) -> Tensor:
-    """The positive part of the tokens entering a block, each value weighted by its mean gradient over the patches.
+@dataclass(frozen=True)
+class GradCam(Method):
+    """The tokens that enter a block, weighted by the mean gradient of each of their values (Selvaraju et al. 2017)."""
 
-    They are taken before the block, not after it: after the last one, a pool that reads the cls token leaves the
-    patches without any gradient.
-    """
-    config = model.config
-    block = check_int("block", method.block, -config.depth, config.depth - 1, error=InputError) % config.depth
-    found = tokens_with_gradients(model, pixels, aims, block)
-    [tokens], [slope] = found.values, found.gradients  # (B, T, D) each
-    grid, layout = model.grid_of(pixels), found.layouts[block]
-    merged = (tokens.shape[1] - config.prefix) / (grid[0] * grid[1])  # a merged token's gradient is of all it holds
-    weights = slope[:, config.prefix :].mean(dim=1) * merged  # (B, D)
-    cam = torch.einsum("btd,bd->bt", tokens, weights).clamp(min=0)
-    return unmerge(cam[:, config.prefix :, None], layout).reshape(-1, *grid)
+    name: ClassVar[str] = "grad-cam"
+    block: int = -1
+
+    def __post_init__(self) -> None:
+        check_int("block", self.block, least=-1024)
+
+    def maps(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> Tensor:
+        """The positive part of the tokens entering a block, each value weighted by its mean gradient over the patches.
+
+        They are taken before the block, not after it: after the last one, a pool that reads the cls token leaves the
+        patches without any gradient.
+        """
+        config = model.config
+        block = check_int("block", self.block, -config.depth, config.depth - 1, error=InputError) % config.depth
+        inside = tokens_with_gradients(model, pixels, aims, block)
+        [tokens], [slope] = inside.values, inside.gradients  # (B, T, D) each
+        grid, layout = model.grid_of(pixels), inside.layouts[block]
+        merged = (tokens.shape[1] - config.prefix) / (grid[0] * grid[1])  # a merged token's gradient is of all it holds
+        weights = slope[:, config.prefix :].mean(dim=1) * merged  # (B, D)
+        cam = torch.einsum("btd,bd->bt", tokens, weights).clamp(min=0)
+        return unmerge(cam[:, config.prefix :, None], layout).reshape(-1, *grid)
 
 
 class Integrated(NamedTuple):
@@ -46,34 +57,63 @@ class Integrated(NamedTuple):
     steps: int
 
 
-def integrated_gradients(
-    model: ViT, pixels: Tensor, method: IntegratedGradients, aim: Aim, baseline: Tensor | None = None
-) -> Integrated:
-    """Gradients at the pixels of one image (C, H, W), on the straight way from a baseline (zero: the mean colour)."""
-    start = torch.zeros_like(pixels) if baseline is None else baseline
-    with frozen(model), torch.no_grad():
-        ends = [answer(model, each[None]) for each in (pixels, start)]
-        difference = float(aim.of(*ends[0]) - aim.of(*ends[1]))
-    for steps in (method.steps,) if method.steps else STEPS:
-        found = _integrate(model, pixels, start, aim, steps, method.batch)
-        error = abs(float(found.sum()) - difference) / max(abs(difference), 1e-6)
-        if error <= RIGHT:
-            break
-    return Integrated(found, error, steps)
+@dataclass(frozen=True)
+class IntegratedGradients(Method):
+    """Gradients at the pixels, gathered on the way from an empty image (Sundararajan et al. 2017)."""
+
+    name: ClassVar[str] = "integrated-gradients"
+    reads_tokens: ClassVar[bool] = False
+    steps: int = 0  # points on the way; 0: as many as it takes for the sum to be right within 1 %
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        check_int("steps", self.steps, 0, 4096)
+        check_int("batch", self.batch, 1)
+
+    def attribute(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> list[Attribution]:
+        """Sums of the patches, and of the pixels; a warning where the sum of all is still wrong."""
+        return [self._attribute_one(model, each, aim) for each, aim in zip(pixels, aims, strict=True)]
+
+    def quicker(self) -> IntegratedGradients:
+        return replace(self, steps=self.steps or 32)
+
+    def _attribute_one(self, model: ViT, pixels: Tensor, aim: Aim) -> Attribution:
+        integral = self.integrate(model, pixels, aim)
+        late = (
+            f"after {integral.steps} steps the attributions still miss the difference of outputs by "
+            f"{integral.error:.1%}"
+        )
+        return Attribution(
+            patch_sums(integral.pixels, model.config.cell).cpu().numpy(),
+            integral.pixels.sum(dim=0).cpu().numpy(),
+            late if integral.error > RIGHT else "",
+        )
+
+    def integrate(self, model: ViT, pixels: Tensor, aim: Aim, baseline: Tensor | None = None) -> Integrated:
+        """Gradients at the pixels of one image (C, H, W), on the straight way from a baseline (the mean colour)."""
+        start = torch.zeros_like(pixels) if baseline is None else baseline
+        with frozen(model), torch.no_grad():
+            ends = [answer(model, each[None]) for each in (pixels, start)]
+            difference = float(aim.of(*ends[0]) - aim.of(*ends[1]))
+        for steps in (self.steps,) if self.steps else STEPS:
+            values = _integrate(model, pixels, start, aim, steps, self.batch)
+            error = abs(float(values.sum()) - difference) / max(abs(difference), 1e-6)
+            if error <= RIGHT:
+                break
+        return Integrated(values, error, steps)
 
 
 def _integrate(model: ViT, pixels: Tensor, start: Tensor, aim: Aim, steps: int, batch: int) -> Tensor:
     """The integral by Gauss and Legendre's rule of this many points."""
-    places, shares = np.polynomial.legendre.leggauss(steps)
+    nodes, shares = np.polynomial.legendre.leggauss(steps)
     way = pixels - start
     gathered = torch.zeros_like(pixels, dtype=torch.float64)
     for first in range(0, steps, batch):
-        at = torch.tensor((places[first : first + batch] + 1) / 2).to(pixels)
+        at = torch.tensor((nodes[first : first + batch] + 1) / 2).to(pixels)
         share = torch.tensor(shares[first : first + batch] / 2, device=pixels.device)
         with frozen(model), torch.enable_grad():
             points = (start + at[:, None, None, None] * way).requires_grad_(True)
-            found = answer(model, points)
-            [slope] = torch.autograd.grad(total([aim] * len(at), *found), points)
+            [slope] = torch.autograd.grad(total([aim] * len(at), *answer(model, points)), points)
         gathered += torch.einsum("n,nchw->chw", share, slope.double())
     return (gathered * way).float()
 

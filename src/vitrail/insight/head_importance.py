@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from vitrail.checks import check_choice, check_type
 from vitrail.errors import InputError
 from vitrail.insight.activations import frozen
-from vitrail.insight.occlusion import Array
 from vitrail.network.encoder import Block
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 WAYS: Final = ("gradient", "ablation")
 Batches: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # pixels (B, C, H, W) and targets: (B,) numbers, or (B, K) marks

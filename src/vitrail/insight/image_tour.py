@@ -21,7 +21,6 @@ from vitrail.insight.attention_figures import (
     sincos_heat_map,
 )
 from vitrail.insight.cost import Step, shape_walk
-from vitrail.insight.occlusion import Array
 from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
 from vitrail.network.surgery import eval_mode
 from vitrail.reporting.charts import Bar, bars
@@ -29,6 +28,7 @@ from vitrail.reporting.figure_page import Figure, write_figure_page
 from vitrail.reporting.html_page import Cell, Section, table
 from vitrail.reporting.image_sheets import marked, overlay, panes, sheet
 from vitrail.reporting.svg import Chart, chart_row, image_chart
+from vitrail.types import Array
 
 
 class Tour(NamedTuple):

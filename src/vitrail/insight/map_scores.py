@@ -1,4 +1,4 @@
-"""judged: maps of one image -> Explanation, the only one or the most faithful, with its scores and warnings."""
+"""Maps of one image -> Explanation, the only one or the most faithful, with its scores and warnings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from vitrail.insight.attribution import Drawn
+from vitrail.insight.attribution import Ask, Attribution, Method
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.faithfulness import Curves, Scores, scores_of
-from vitrail.insight.methods import Method
-from vitrail.insight.occlusion import Array, Ask
 from vitrail.insight.sanity import UNCHANGED, rank_correlation
 from vitrail.insight.targets import Aim
+from vitrail.types import Array
 
 STRONG = 0.1  # the share of a map that catches the eye
 
@@ -23,30 +22,30 @@ class Candidate(NamedTuple):
     """A map with the one that shuffled weights give, and the patches (h, w) whose tokens may distort it."""
 
     method: Method
-    drawn: Drawn
+    attribution: Attribution
     shuffled: Array | None = None
     outliers: Array | None = None
 
     @property
     def likeness(self) -> float | None:
         """How alike the two maps order the patches; None where the weights were not shuffled."""
-        return None if self.shuffled is None else rank_correlation(self.drawn.map, self.shuffled)
+        return None if self.shuffled is None else rank_correlation(self.attribution.map, self.shuffled)
 
 
-def judged(
+def score_maps(
     ask: Ask, pixels: Tensor, candidates: Sequence[Candidate], aim: Aim, value: float, check: bool = True, seed: int = 0
 ) -> Explanation:
     """The explanation of one image (C, H, W): of several maps the most faithful that depends on the weights."""
-    several = len(candidates) > 1
+    has_choice = len(candidates) > 1
     scores: list[Scores] = []
     curves: list[Curves] = []
-    if check or several:
-        scores, curves = scores_of(ask, pixels, [each.drawn.map for each in candidates], aim, seed)
-    best = max(range(len(candidates)), key=lambda row: _worth(candidates[row], scores[row])) if several else 0
+    if check or has_choice:
+        scores, curves = scores_of(ask, pixels, [each.attribution.map for each in candidates], aim, seed)
+    best = max(range(len(candidates)), key=lambda row: _worth(candidates[row], scores[row])) if has_choice else 0
     chosen = candidates[best]
     score = scores[best] if scores else None
     return Explanation(
-        map=chosen.drawn.map,
+        map=chosen.attribution.map,
         method=chosen.method.words,
         target=aim.words,
         value=value,
@@ -55,9 +54,9 @@ def judged(
         curves=curves[best] if curves else None,
         shuffled=chosen.likeness,
         warnings=tuple(_doubts(chosen, score)),
-        pixel_map=chosen.drawn.pixel_map,
+        pixel_map=chosen.attribution.pixel_map,
         outliers=chosen.outliers,
-        tried={each.method.words: scores[row] for row, each in enumerate(candidates)} if several else {},
+        tried={each.method.words: scores[row] for row, each in enumerate(candidates)} if has_choice else {},
     )
 
 
@@ -72,22 +71,22 @@ def _unchanged(candidate: Candidate) -> bool:
 
 def _doubts(candidate: Candidate, scores: Scores | None) -> list[str]:
     """Why a map is not to be relied on."""
-    found = [candidate.drawn.warning] if candidate.drawn.warning else []
-    if np.ptp(candidate.drawn.map) == 0:
-        found.append("the map is flat: this method finds nothing here that speaks for the target")
+    doubts = [candidate.attribution.warning] if candidate.attribution.warning else []
+    if np.ptp(candidate.attribution.map) == 0:
+        doubts.append("the map is flat: this method finds nothing here that speaks for the target")
     elif _unchanged(candidate):
-        found.append(
+        doubts.append(
             f"the map hardly depends on the weights: shuffled weights give almost the same (rank correlation "
             f"{candidate.likeness:.2f})"
         )
     if scores is not None and scores.gain <= 0:
-        found.append("covering what the map marks changes the answer no more than covering at random")
-    values = candidate.drawn.map
+        doubts.append("covering what the map marks changes the answer no more than covering at random")
+    values = candidate.attribution.map
     strong = (values >= np.quantile(values, 1 - STRONG)) & (values > values.min())
     count = 0 if candidate.outliers is None else int((candidate.outliers & strong).sum())
     if count:
-        found.append(
+        doubts.append(
             f"{count} of the patches marked most (crossed out) {'have tokens' if count > 1 else 'has a token'} far "
             "larger than the others: attention goes there for what the network keeps in them, not for what they show"
         )
-    return found
+    return doubts

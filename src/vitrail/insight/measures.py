@@ -8,9 +8,9 @@ from torch import Tensor
 
 from vitrail.errors import InputError
 from vitrail.insight.activations import frozen, traced
-from vitrail.insight.occlusion import Array
 from vitrail.insight.tracing import trace
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 
 def patch_distances(grid: tuple[int, int], cell: tuple[int, int]) -> Tensor:

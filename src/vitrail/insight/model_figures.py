@@ -18,7 +18,6 @@ from vitrail.insight.activations import frozen
 from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
 from vitrail.insight.head_importance import Batches, importance
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
-from vitrail.insight.occlusion import Array
 from vitrail.insight.sanity import OUTLYING
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Point, Series, curves, histogram
@@ -26,6 +25,7 @@ from vitrail.reporting.figure_page import Figure, write_figure_page
 from vitrail.reporting.image_sheets import sheet
 from vitrail.reporting.matrix_charts import heat_map
 from vitrail.reporting.svg import Chart, Key
+from vitrail.types import Array
 
 IMAGES = 16  # looked at, at most
 COLOURED = 6  # of them drawn as colours

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.activations import Answer
-from vitrail.insight.methods import Occlusion
-from vitrail.insight.targets import Scalar
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Ask: TypeAlias = Callable[[Tensor], Answer]  # pixels (n, C, H, W) -> what a network or runtime says
+from vitrail.checks import check_int
+from vitrail.insight.activations import asked
+from vitrail.insight.attribution import Ask, Attribution, Method
+from vitrail.insight.targets import Aim, Scalar
+from vitrail.network.vit import ViT
 
 
 def covered(pixels: Tensor, hidden: Tensor) -> Tensor:
@@ -28,19 +28,40 @@ def covered(pixels: Tensor, hidden: Tensor) -> Tensor:
 
 def levels(ask: Ask, pixels: Tensor, masks: Tensor, scalar: Scalar, batch: int = 16) -> Tensor:
     """The aim's value for an image under each mask (n, h, w) of hidden patches: (n,)."""
-    found = [scalar(*ask(covered(pixels, part))) for part in masks.split(batch)]
-    return torch.cat(found).double().cpu()
+    values = [scalar(*ask(covered(pixels, part))) for part in masks.split(batch)]
+    return torch.cat(values).double().cpu()
 
 
-def occlusion_map(ask: Ask, pixels: Tensor, grid: tuple[int, int], method: Occlusion, scalar: Scalar) -> Tensor:
-    """How much the value falls when a window is covered; a patch gets the mean of all windows over it: (h, w)."""
-    h, w = grid
-    side = min(method.window or max(1, min(grid) // 7), h, w)
-    places = [(row, column) for row in range(h - side + 1) for column in range(w - side + 1)]
-    masks = torch.zeros(len(places) + 1, h, w, dtype=torch.bool)
-    for number, (row, column) in enumerate(places, start=1):
-        masks[number, row : row + side, column : column + side] = True
-    values = levels(ask, pixels, masks, scalar, method.batch)
-    falls = values[0] - values[1:]  # (windows,)
-    over = masks[1:].double()
-    return torch.einsum("n,nhw->hw", falls, over).div(over.sum(dim=0)).float()
+@dataclass(frozen=True)
+class Occlusion(Method):
+    """How much is lost when a piece of the image is covered; asks for answers only, so any runtime will do."""
+
+    name: ClassVar[str] = "occlusion"
+    reads_tokens: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
+    window: int = 0  # side of the piece, in patches; 0: a seventh of the grid's shorter side
+    batch: int = 16
+
+    def __post_init__(self) -> None:
+        check_int("window", self.window, 0, 1024)
+        check_int("batch", self.batch, 1)
+
+    def attribute(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> list[Attribution]:
+        grid, ask = model.grid_of(pixels), partial(asked, model)
+        return [self.attribute_answers(ask, each, grid, aim) for each, aim in zip(pixels, aims, strict=True)]
+
+    def attribute_answers(self, ask: Ask, pixels: Tensor, grid: tuple[int, int], aim: Aim) -> Attribution:
+        return Attribution(self.falls(ask, pixels, grid, aim.of).numpy())
+
+    def falls(self, ask: Ask, pixels: Tensor, grid: tuple[int, int], scalar: Scalar) -> Tensor:
+        """How much the value falls when a window is covered; a patch gets the mean of all windows over it: (h, w)."""
+        h, w = grid
+        side = min(self.window or max(1, min(grid) // 7), h, w)
+        corners = [(row, column) for row in range(h - side + 1) for column in range(w - side + 1)]
+        masks = torch.zeros(len(corners) + 1, h, w, dtype=torch.bool)
+        for number, (row, column) in enumerate(corners, start=1):
+            masks[number, row : row + side, column : column + side] = True
+        values = levels(ask, pixels, masks, scalar, self.batch)
+        falls = values[0] - values[1:]  # (windows,)
+        over = masks[1:].double()
+        return torch.einsum("n,nhw->hw", falls, over).div(over.sum(dim=0)).float()

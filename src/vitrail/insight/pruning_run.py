@@ -26,9 +26,9 @@ from vitrail.evaluation.metrics import mean_average_precision
 from vitrail.insight.activations import frozen
 from vitrail.insight.cost import estimate
 from vitrail.insight.head_importance import Batches, Importance, importance
-from vitrail.insight.occlusion import Array
 from vitrail.insight.pruning import prune_channels, prune_heads
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 IMAGES = 512  # that importance is measured on, at most
 SMALL = 64  # pixels a side, below which images are trained on as from scratch, at a gentler rate

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.insight.occlusion import Array
 from vitrail.network.vit import ViT
+from vitrail.types import Array
 
 UNCHANGED = 0.9  # a rank correlation from here on means that the weights hardly matter
 OUTLYING = 3.0  # times the median norm of an image's patches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from vitrail.reporting.axes import Axis, AxisScale, draw_axes, left_margin, log_
 from vitrail.reporting.axis_labels import cut_text, percent_label, short_count, text_width, tick_label
 from vitrail.reporting.html_page import number, percent, text
 from vitrail.reporting.svg import Chart, Colour, Key, Mark, mark_shape
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _ORDER: Final[tuple[Colour, ...]] = ("blue", "ruby", "green", "amber", "violet", "teal")
 _WIDTH: Final = 380.0

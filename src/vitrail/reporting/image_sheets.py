@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 INK, PAPER, FAINT = (32, 30, 38), (252, 251, 248), (120, 116, 128)
 # From dark to light without a turn, so that it reads in grey and for the colour-blind.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from vitrail.reporting.axis_labels import cut_text, short_count, text_width
 from vitrail.reporting.html_page import percent, text
 from vitrail.reporting.image_sheets import colours_of
 from vitrail.reporting.svg import Chart
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _NUMBERS_UP_TO: Final = 30  # classes: beyond, a cell is too small for its number
 _HEAT_CELL: Final = 24.0
