@@ -23,7 +23,7 @@ from vitrail.audit.audit_page import build_page, write_audit
 from vitrail.audit.audit_results import Suspect
 from vitrail.audit.auditor import Audit, audit, keep_together
 from vitrail.audit.duplicates import Near
-from vitrail.audit.findings_table import Finding, findings, verdicts
+from vitrail.audit.findings_table import AuditFinding, findings, verdicts
 from vitrail.audit.label_errors import Judgement
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.exclusions import exclude
@@ -461,7 +461,7 @@ def test_only_direct_twins_of_what_is_held_out_are_left_out() -> None:
 def test_doubts_are_listed_and_never_marked(found: Audit) -> None:
     doubt = Suspect("train/cat/0.png", "train", ("cat",), ("dog",), 0.98765, 0.0123)
     [row] = [each for each in findings(dataclasses.replace(found, suspects=(doubt,))) if each.finding == "label"]
-    assert row == Finding(
+    assert row == AuditFinding(
         "train/cat/0.png", "label", "probability of the label given: 0.012", "cat", "dog", "0.9877", 0
     )
 
@@ -601,7 +601,7 @@ def test_more_than_half_unreadable_is_still_told_of(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments(root: Path) -> None:
-    with pytest.raises(InputError, match="expected a checkpoint or another runtime, got 'x.safetensors'"):
+    with pytest.raises(InputError, match="expected a checkpoint or another runtime, got str"):
         audit(str(root), checkpoint="x.safetensors")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="threads: expected a whole number from 1 to 256, got 0"):
         audit(str(root), threads=0)

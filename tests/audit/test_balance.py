@@ -26,7 +26,7 @@ def test_counts_by_class_and_split() -> None:
     found = weigh(dataset({("a", "train"): 30, ("b", "train"): 20, ("a", "test"): 5, ("b", "test"): 7}))
     assert found.splits == ("train", "test")
     assert found.counts == {"a": (30, 5), "b": (20, 7)}
-    assert (found.ratio, found.few, found.missing, found.balance) == (1.5, (), (), "none")
+    assert (found.ratio, found.small, found.missing, found.balance) == (1.5, (), (), "none")
     assert found.advice == "The classes are of similar size: nothing to do."
 
 
@@ -47,7 +47,7 @@ def test_several_labels_are_weighted_never_drawn() -> None:
 
 def test_small_and_missing_classes_are_named() -> None:
     found = weigh(dataset({("a", "train"): 12, ("b", "train"): 9, ("c", "test"): 3, ("a", "test"): 3}))
-    assert found.few == ("b", "c")
+    assert found.small == ("b", "c")
     assert found.missing == (("b", "test"), ("c", "train"))
     assert found.ratio == 12 / 9  # of those that there are
     assert "Fewer than 10 images to learn from: 'b', 'c'" in found.advice
@@ -56,7 +56,7 @@ def test_small_and_missing_classes_are_named() -> None:
 
 def test_images_that_are_not_split_are_learned_from() -> None:
     found = weigh(dataset({("a", ""): 40, ("b", ""): 10}))
-    assert (found.splits, found.counts["a"], found.ratio, found.few) == (("",), (40,), 4.0, ())
+    assert (found.splits, found.counts["a"], found.ratio, found.small) == (("",), (40,), 4.0, ())
 
 
 def test_a_test_set_alone_is_counted_too() -> None:

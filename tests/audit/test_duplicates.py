@@ -12,7 +12,7 @@ from PIL import Image
 from evaluation.photos import CHANGES, Change, jpeg, mirrored, photo
 from vitrail.audit import duplicates
 from vitrail.audit.duplicates import Near, Sets, close_pairs, contrast, find_duplicates, find_lookalikes, matches
-from vitrail.audit.fingerprints import MIRROR, ORDINARY, Fingerprints, fingerprint, shown, wave_hash
+from vitrail.audit.fingerprints import MIRROR, ORDINARY, Fingerprints, fingerprint, visible, wave_hash
 from vitrail.errors import ConfigError, InputError
 
 Array = np.ndarray[Any, Any]
@@ -307,7 +307,7 @@ def test_low_bits_of_deep_images_count(tmp_path: Path) -> None:
     found = fingerprint([tmp_path / f"{place}.png" for place in range(3)])
     assert found.kinds == ("1 bands of uint16",) * 3
     assert rows_of(found) == [(0, 2)]
-    assert np.asarray(shown(tmp_path / "0.png")).max() == 255  # stretched, for people
+    assert np.asarray(visible(tmp_path / "0.png")).max() == 255  # stretched, for people
 
 
 def test_a_few_dead_pixels_do_not_darken_the_rest(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_few_dead_pixels_do_not_darken_the_rest(tmp_path: Path) -> None:
     values = np.linspace(1000, 3000, 1600).reshape(40, 40).astype(np.uint16)
     values[0, :2], values[-1, -2:] = 0, 65535
     Image.fromarray(values).save(tmp_path / "a.png")
-    found = np.asarray(shown(tmp_path / "a.png"))[..., 0].astype(int)
+    found = np.asarray(visible(tmp_path / "a.png"))[..., 0].astype(int)
     expected = 255 * (values - 1000.0) / 2000
     assert np.abs(found - expected)[1:-1].max() < 5  # at most a hundredth of the range is cut at each end
 

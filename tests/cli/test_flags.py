@@ -512,7 +512,7 @@ class Stage:
         def drawn(*given: Any) -> Any:
             return SimpleNamespace(save=lambda place: self.add("drawn", str(place)))
 
-        def prune(loaded: Any, data: Any, *, tell: Any, **options: Any) -> Any:
+        def prune(loaded: Any, data: Any, *, log: Any, **options: Any) -> Any:
             self.seen |= options
             state = SimpleNamespace(accuracy=HALF, parameters=1, multiply_adds=1)
             about = {"speed": 1.0, "heads": {}, "split": "test", "ranked_by": "train", "checkpoint": self.net}

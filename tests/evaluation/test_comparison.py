@@ -115,7 +115,7 @@ def test_counts_and_rows(data: Dataset) -> None:
     for each in found.differing:
         assert each.name == str(each.row)
         assert each.truth == (CLASSES[truth[each.row]],)
-        assert (each.said_a, each.said_b) == ((CLASSES[first[each.row]],), (CLASSES[second[each.row]],))
+        assert (each.predicted_a, each.predicted_b) == ((CLASSES[first[each.row]],), (CLASSES[second[each.row]],))
         assert (each.right_a, each.right_b) == (right_a[each.row], right_b[each.row])
         assert each.probability_a == found.a.probabilities[each.row].max()
         assert each.probability_b == found.b.probabilities[each.row].max()
@@ -141,14 +141,14 @@ def test_several_labels_are_right_together(data: Dataset) -> None:
     a, b = (replace(network(seed), task="multi-label", thresholds=(0.3, 0.9, 0.9)) for seed in (1, 2))
     found = compare(a, b, several)
     cuts = np.array([0.3, 0.9, 0.9])
-    said_a, said_b = found.a.probabilities >= cuts, found.b.probabilities >= cuts
-    right_a, right_b = (said_a == marks).all(axis=1), (said_b == marks).all(axis=1)
+    predicted_a, predicted_b = found.a.probabilities >= cuts, found.b.probabilities >= cuts
+    right_a, right_b = (predicted_a == marks).all(axis=1), (predicted_b == marks).all(axis=1)
     assert (found.both_right, found.only_a) == (int((right_a & right_b).sum()), int((right_a & ~right_b).sum()))
     assert found.only_a + found.only_b > 0
     assert found.difference.value == pytest.approx(right_a.mean() - right_b.mean())
-    assert [each.row for each in found.differing] == np.flatnonzero((said_a != said_b).any(axis=1)).tolist()
+    assert [each.row for each in found.differing] == np.flatnonzero((predicted_a != predicted_b).any(axis=1)).tolist()
     first = found.differing[0]
-    assert first.said_a == tuple(name for name, said in zip(CLASSES, said_a[first.row], strict=True) if said)
+    assert first.predicted_a == tuple(name for name, said in zip(CLASSES, predicted_a[first.row], strict=True) if said)
 
 
 def test_an_image_that_one_cannot_read_counts_for_neither(data: Dataset, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_plain_json(data: Dataset) -> None:
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (plain["n"], plain["only_a"], plain["p_value"]) == (60, found.only_a, found.p_value)
     assert plain["difference"] == found.difference._asdict()
-    assert plain["differing"][0]["said_a"] == list(found.differing[0].said_a)
+    assert plain["differing"][0]["predicted_a"] == list(found.differing[0].predicted_a)
     assert plain["a"]["top1"] == found.a.scores["top1"].value
 
 

@@ -284,7 +284,7 @@ def test_mnist(real: Evaluation, digits: Dataset) -> None:
     assert len(real.worst) == round(500 * (1 - value))
     assert real.worst[0].loss == max(each.loss for each in real.worst)
     for missed in real.worst:
-        assert missed.truth == digits.samples[missed.row].labels != missed.said
+        assert missed.truth == digits.samples[missed.row].labels != missed.predicted
 
 
 def test_mnist_equals_scikit_learn(real: Evaluation) -> None:

@@ -17,7 +17,7 @@ from vitrail.errors import ImageError
 from vitrail.evaluation.comparison import Comparison, comparison_of
 from vitrail.evaluation.report import Report, build, comparison_page, likelihood
 from vitrail.evaluation.results import Bin, ClassScores, Evaluation, Score
-from vitrail.evaluation.scoring import evaluation_of, rights
+from vitrail.evaluation.scoring import correct_answers, evaluation_of
 from vitrail.evaluation.sections import between, f1_interval, rejection, tempered, trust
 from vitrail.evaluation.training_sections import (
     DataFacts,
@@ -184,9 +184,9 @@ def test_the_confusion_is_shown_as_counts_and_as_shares() -> None:
 def test_confused_pairs_come_with_their_images() -> None:
     evaluation = made()
     pair = evaluation.most_confused[0]
-    heading = f"{pair.truth}, taken for {pair.said}"
+    heading = f"{pair.truth}, taken for {pair.predicted}"
     assert heading in [each.text for each in whole().all("h3")]
-    asked, given = CLASSES.index(pair.truth), CLASSES.index(pair.said)
+    asked, given = CLASSES.index(pair.truth), CLASSES.index(pair.predicted)
     rows = np.flatnonzero((evaluation.targets == asked) & (evaluation.probabilities.argmax(1) == given))
     surest = max(rows.tolist(), key=lambda row: float(evaluation.probabilities[row, given]))
     alt = f"{percent(evaluation.probabilities[surest, given])}, {surest:04d}.png"
@@ -196,7 +196,7 @@ def test_confused_pairs_come_with_their_images() -> None:
 def test_the_worst_errors_come_with_truth_answer_and_probability() -> None:
     alts = [each.attributes["alt"] for each in whole().all("img")]
     shown = [
-        f"{each.truth[0]}, said {each.said[0]}, {percent(each.probability)}, {each.name.split('/')[1]}"
+        f"{each.truth[0]}, said {each.predicted[0]}, {percent(each.probability)}, {each.name.split('/')[1]}"
         for each in made().worst[:24]
     ]
     assert [each for each in alts if ", said " in each] == shown
@@ -235,7 +235,7 @@ def test_rejection_counts_the_surest_first() -> None:
     section = rejection(evaluation)
     assert section is not None
     page = read(section.body_html)
-    right, sure = rights(evaluation), evaluation.probabilities.max(axis=1)
+    right, sure = correct_answers(evaluation), evaluation.probabilities.max(axis=1)
     half = np.sort(sure)[::-1][149]
     assert f"50 %{percent(right[sure >= half].mean())}{percent(half)}" in [each.text for each in page.all("tr")]
     assert evaluation.answered_top1 is not None
@@ -293,7 +293,7 @@ def test_several_labels_have_no_confusion() -> None:
 
 def test_labels_that_were_not_said_have_no_probability() -> None:
     evaluation = several()
-    silent = next(each for each in evaluation.worst if not each.said)
+    silent = next(each for each in evaluation.worst if not each.predicted)
     assert math.isnan(silent.probability)
     page = read(build(Report(title="x", evaluation=evaluation, images=square)))
     alts = [each.attributes["alt"] for each in page.all("img")]
@@ -334,7 +334,7 @@ def test_images_that_are_gone_are_listed_by_name() -> None:
         assert not page.all("img")
         rows = [each.text for each in page.all("tr")]
         first = made().worst[0]
-        assert f"{first.name}{first.truth[0]}{first.said[0]}{percent(first.probability)}" in rows
+        assert f"{first.name}{first.truth[0]}{first.predicted[0]}{percent(first.probability)}" in rows
 
 
 def test_images_that_could_not_be_read_are_said() -> None:
@@ -548,8 +548,8 @@ def test_a_comparison_shows_the_images_on_which_they_differ() -> None:
     assert titles(page)[2:5] == ["Only A is right", "Only B is right", "Both wrong, each in its way"]
     only = next(each for each in comparison.differing if each.right_a and not each.right_b)
     words = (
-        f"{only.truth[0]}, A: {only.said_a[0]}, {percent(only.probability_a)}, "
-        f"B: {only.said_b[0]}, {percent(only.probability_b)}"
+        f"{only.truth[0]}, A: {only.predicted_a[0]}, {percent(only.probability_a)}, "
+        f"B: {only.predicted_b[0]}, {percent(only.probability_b)}"
     )
     assert page.all("img")[0].attributes["alt"] == words
     assert only.name in page.text

@@ -29,7 +29,7 @@ def test_a_row_for_every_image_with_its_likeliest_class() -> None:
     logits = np.log(np.array([[0.75, 0.25], [0.4, 0.6], [0.1, 0.9]]))
     found = evaluation_of(logits, np.array([0, 0, 1]), ["a,1.png", "b.png", "c.png"], CLASSES, split="val", resamples=0)
     assert rows_of(predictions_table(found)) == [
-        ["path", "split", "truth", "said", "probability"],
+        ["path", "split", "truth", "predicted", "probability"],
         ["a,1.png", "val", "ape", "ape", "0.750000"],
         ["b.png", "val", "ape", "bee", "0.600000"],
         ["c.png", "val", "bee", "bee", "0.900000"],

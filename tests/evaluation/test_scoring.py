@@ -121,7 +121,7 @@ def test_plain_json(pets: Evaluation) -> None:
     assert {"macro_f1", "ece", "loss"} <= set(plain["intervals"])
     assert plain["confusion"] == [[2, 1, 0], [1, 2, 0], [0, 0, 0]]
     assert [each["name"] for each in plain["worst"]] == ["d", "c"]
-    assert plain["most_confused"][0] == {"truth": "cat", "said": "dog", "count": 1, "share": pytest.approx(1 / 3)}
+    assert plain["most_confused"][0] == {"truth": "cat", "predicted": "dog", "count": 1, "share": pytest.approx(1 / 3)}
     assert plain["per_class"][2]["name"] == "owl"
     assert plain["absent"] == ["owl"]
     assert plain["bins"][0] == {

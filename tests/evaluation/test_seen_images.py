@@ -13,7 +13,7 @@ from vitrail.data.manifest import Entry, Manifest
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation import data_for, data_for_both
-from vitrail.evaluation.seen_images import place_of, run_of
+from vitrail.evaluation.seen_images import run_of, source_name
 
 NAMES = ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
 
@@ -106,5 +106,5 @@ def test_where_a_run_is(tmp_path: Path) -> None:
         (tmp_path / "run" / name).write_text("{}")
     assert run_of(tmp_path / "run") == run_of(tmp_path / "run" / "last.safetensors") == tmp_path / "run"
     assert run_of("vitrail:fashion") is None
-    assert place_of("vitrail:fashion") == "vitrail:fashion"
-    assert place_of(tmp_path / "run" / "..") == str(tmp_path.resolve())
+    assert source_name("vitrail:fashion") == "vitrail:fashion"
+    assert source_name(tmp_path / "run" / "..") == str(tmp_path.resolve())

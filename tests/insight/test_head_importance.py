@@ -215,7 +215,7 @@ def test_thirty_percent_of_the_heads_of_the_built_in_network(pruned: Any, tmp_pa
 def test_a_budget_is_kept_on_the_images_it_was_set_on(few: Dataset) -> None:
     loaded = vitrail.load("vitrail:fashion")
     told: list[str] = []
-    tight = prune(loaded, few, max_drop=0.0, tell=told.append)
+    tight = prune(loaded, few, max_drop=0.0, log=told.append)
     loose = prune(loaded, few, max_drop=5.0)
     few, many = (sum(len(each) for each in found.heads.values()) for found in (tight, loose))
     assert few < many

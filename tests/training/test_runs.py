@@ -177,7 +177,7 @@ def test_predictions_as_a_table(finished: Run) -> None:
     with open(finished.folder / "predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
-    assert all(row["truth"] == row["said"] == row["path"].split("/")[0] for row in rows)
+    assert all(row["truth"] == row["predicted"] == row["path"].split("/")[0] for row in rows)
 
 
 def test_the_report_says_what_was_found(finished: Run) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitrail.audit import findings_table
 from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Group, Member
-from vitrail.audit.fingerprints import ORDINARY, shown
+from vitrail.audit.fingerprints import ORDINARY, visible
 from vitrail.audit.sizes import SQUARE, Sizes
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
@@ -61,20 +61,20 @@ SIDE: Final = 160  # pixels of an image on the page
 
 def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -> list[Path]:
     """audit.html to look at, audit.csv to edit and train with, audit.json for machines; written whole or not at all."""
-    place = Path(folder)
+    target = Path(folder)
     files = {
         "audit.html": build_page(audit, images),
         "audit.csv": findings_table.table(audit),
         "audit.json": json.dumps(audit.to_dict(), indent=1) + "\n",
     }
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             # Names of files may not be text; in the table, which names them to `train`, they stay as they are.
-            (place / name).write_bytes(text.encode("utf-8", "surrogateescape" if name == "audit.csv" else "replace"))
+            (target / name).write_bytes(text.encode("utf-8", "surrogateescape" if name == "audit.csv" else "replace"))
     except OSError as error:
-        raise InputError(f"cannot write to {place}: {reason(error)}") from error
-    return [place / name for name in files]
+        raise InputError(f"cannot write to {target}: {reason(error)}") from error
+    return [target / name for name in files]
 
 
 def build_page(audit: Audit, images: Dataset) -> str:
@@ -102,7 +102,7 @@ def _looker(images: Dataset) -> Images:
 
     def look(name: str) -> Image.Image:
         try:
-            image = shown(images.images[rows[name]])
+            image = visible(images.images[rows[name]])
         except (KeyError, ImageError):
             return Image.new("RGB", (64, 64), (128, 128, 128))
         if max(image.size) > SIDE:
@@ -291,13 +291,13 @@ def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
 
 def _spread(values: Array, label: str) -> Html:
     """A histogram up to the last but a few; those stand in the last bar."""
-    whole = np.asarray(values, np.float64)
-    high = float(np.quantile(whole, 0.98)) * 1.05
-    low = float(whole.min())
+    sides = np.asarray(values, np.float64)
+    high = float(np.quantile(sides, 0.98)) * 1.05
+    low = float(sides.min())
     low = 0.0 if low < high / 4 else low * 0.95
-    title = "Sizes" if whole.max() <= high else "Sizes (the largest in the last bar)"
+    title = "Sizes" if sides.max() <= high else "Sizes (the largest in the last bar)"
     axis = Axis(label, low=low, high=max(high, low + 1))
-    return histogram([("images", np.minimum(whole, high))], axis, title).html
+    return histogram([("images", np.minimum(sides, high))], axis, title).html
 
 
 def _aspects(sizes: Sizes) -> Html:

@@ -137,7 +137,7 @@ class Audit:
             },
             "balance": {
                 "ratio": balance.ratio,
-                "few": list(balance.few),
+                "few": list(balance.small),
                 "missing": [{"class": name, "split": split or "unsplit"} for name, split in balance.missing],
                 "balance": balance.balance,
                 "advice": balance.advice,

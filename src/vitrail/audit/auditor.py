@@ -58,7 +58,7 @@ def audit(
     groups = find_duplicates(prints, near)
     samples = dataset.samples
     blank = np.flatnonzero(contrast(prints.copies) < BLANK)
-    found = Audit(
+    result = Audit(
         source=dataset.source,
         task=dataset.task,
         images=len(dataset),
@@ -76,10 +76,10 @@ def audit(
         agreement=None,
         notes=_notes(dataset, checkpoint),
     )
-    return found if checkpoint is None else _with_network(found, dataset, checkpoint, near, threads, done)
+    return result if checkpoint is None else _with_network(result, dataset, checkpoint, near, threads, done)
 
 
-def keep_together(dataset: Dataset, found: Audit) -> Dataset:
+def keep_together(dataset: Dataset, audited: Audit) -> Dataset:
     """The data set with duplicates in one group each, so that a split keeps them on one side; given groups join."""
     rows = {each.name: row for row, each in enumerate(dataset.samples)}
     sets = Sets(len(dataset))
@@ -87,7 +87,7 @@ def keep_together(dataset: Dataset, found: Audit) -> Dataset:
     for row, sample in enumerate(dataset.samples):
         if sample.group:
             sets.join(firsts.setdefault(sample.group, row), row)
-    for group in found.duplicates:
+    for group in audited.duplicates:
         inside = [rows[each.name] for each in group.members if each.name in rows]
         for row in inside[1:]:
             sets.join(inside[0], row)
@@ -128,7 +128,7 @@ def _group(samples: Sequence[Sample], alike: Alike, prints: Fingerprints, near: 
     held = np.array([row for row in alike.rows if samples[row].split in HELD_OUT], np.int64)
     learned = np.array([row for row in alike.rows if samples[row].split not in HELD_OUT], np.int64)
     leaked = set(learned[matches(prints, learned, held, near)].tolist()) if len(held) and len(learned) else set()
-    number = {first: place for place, first in enumerate(dict.fromkeys(alike.images))}
+    number = {first: index for index, first in enumerate(dict.fromkeys(alike.images))}
     numbers = dict(zip(alike.rows, (number[first] for first in alike.images), strict=True))
     return Group(
         tuple(_member(samples[row], numbers[row], row in leaked) for row in (*held.tolist(), *learned.tolist()))
@@ -143,12 +143,12 @@ def _in_order(groups: list[Group]) -> tuple[Group, ...]:
 
 
 def _with_network(
-    found: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: Done | None
+    audited: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: Done | None
 ) -> Audit:
     """What only a network sees: look-alikes, and labels that do not fit."""
     features = embeddings_of(checkpoint, dataset, threads=threads, done=done)
-    place = {each.name: row for row, each in enumerate(dataset.samples)}
-    groups = [[(place[each.name], each.labels) for each in group.members] for group in found.duplicates]
+    rows = {each.name: row for row, each in enumerate(dataset.samples)}
+    groups = [[(rows[each.name], each.labels) for each in group.members] for group in audited.duplicates]
     # One image stands for its duplicates: they are no look-alikes to tell of, and a probe that learned from
     # another copy would believe its label. Copies with other labels are judged all the same.
     others = {row for group in groups for row, _ in group[1:]}
@@ -163,11 +163,11 @@ def _with_network(
         alike = []
         notes = (*notes, "Look-alikes are not listed: to this network, most of the images look alike.")
     return replace(
-        found,
+        audited,
         lookalikes=_in_order([Group(tuple(_member(dataset.samples[alone[r]], r) for r in group)) for group in alike]),
         suspects=suspects,
         agreement=agreement,
-        notes=(*found.notes, *notes),
+        notes=(*audited.notes, *notes),
     )
 
 
@@ -203,14 +203,14 @@ def _suspects(dataset: Dataset, features: Array) -> tuple[tuple[Suspect, ...], f
 
 def _several(dataset: Dataset, judgements: Sequence[Judgement]) -> list[Suspect]:
     """Doubts about single labels as doubts about images: a label too many, or one that is missing."""
-    found = []
+    suspects = []
     for name, judgement in zip(dataset.classes, judgements, strict=True):
         for each in judgement.doubts:
             sample = dataset.samples[each.row]
             without = tuple(label for label in sample.labels if label != name)
             suggested = (*without, name) if each.suggested else without
-            found.append(Suspect(sample.name, sample.split, sample.labels, suggested, each.score, each.confidence))
-    return sorted(found, key=lambda each: -each.score)
+            suspects.append(Suspect(sample.name, sample.split, sample.labels, suggested, each.score, each.confidence))
+    return sorted(suspects, key=lambda each: -each.score)
 
 
 def _notes(dataset: Dataset, checkpoint: Runtime | None) -> tuple[str, ...]:

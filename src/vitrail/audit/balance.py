@@ -20,7 +20,7 @@ class Balance(NamedTuple):
     splits: tuple[str, ...]  # those that hold images; an empty name: not split
     counts: Mapping[str, tuple[int, ...]]  # class -> images in each of the splits
     ratio: float  # largest class to smallest of what is trained on; 0 where there are no labels
-    few: tuple[str, ...]  # classes with under ten images to train on
+    small: tuple[str, ...]  # classes with under ten images to train on
     missing: tuple[tuple[str, str], ...]  # class and split without an image of it
     balance: str  # what Recipe.balance should be: none, weights or sampling
     advice: str
@@ -29,14 +29,14 @@ class Balance(NamedTuple):
 def weigh(dataset: Dataset) -> Balance:
     """Count the images of each class in each split."""
     splits = tuple(split for split in (*SPLITS, "") if any(each.split == split for each in dataset.samples))
-    found = Counter((label, sample.split) for sample in dataset.samples for label in sample.labels)
-    counts = {name: tuple(found[name, split] for split in splits) for name in dataset.classes}
+    pairs = Counter((label, sample.split) for sample in dataset.samples for label in sample.labels)
+    counts = {name: tuple(pairs[name, split] for split in splits) for name in dataset.classes}
     # What is trained on is the train split, and images not split yet.
-    trained = [place for place, split in enumerate(splits) if split in ("train", "")] or list(range(len(splits)))
-    learned = {name: sum(row[place] for place in trained) for name, row in counts.items()}
+    trained = [column for column, split in enumerate(splits) if split in ("train", "")] or list(range(len(splits)))
+    learned = {name: sum(row[column] for column in trained) for name, row in counts.items()}
     some = [count for count in learned.values() if count]
     ratio = max(some) / min(some) if some else 0.0
-    few = tuple(name for name, count in learned.items() if count < FEW)
+    small = tuple(name for name, count in learned.items() if count < FEW)
     missing = tuple(
         (name, split) for name, row in counts.items() for split, count in zip(splits, row, strict=True) if not count
     )
@@ -47,24 +47,24 @@ def weigh(dataset: Dataset) -> Balance:
         if ratio >= VERY_UNEVEN and dataset.task == "single-label"
         else "weights"
     )
-    return Balance(splits, counts, ratio, few, missing, balance, _advice(ratio, balance, few, missing))
+    return Balance(splits, counts, ratio, small, missing, balance, _advice(ratio, balance, small, missing))
 
 
-def _advice(ratio: float, balance: str, few: tuple[str, ...], missing: tuple[tuple[str, str], ...]) -> str:
+def _advice(ratio: float, balance: str, small: tuple[str, ...], missing: tuple[tuple[str, str], ...]) -> str:
     """What to do, in a few sentences."""
     if not ratio:
         return "The images have no labels."
-    said = {
+    advice = {
         "none": "The classes are of similar size: nothing to do.",
         "weights": f"The largest class has {ratio:.1f} times as many images as the smallest: train with "
         "balance='weights', and look at macro scores rather than at top-1.",
         "sampling": f"The largest class has {ratio:.0f} times as many images as the smallest: train with "
         "balance='sampling', which draws rare classes more often, and look at macro scores rather than at top-1.",
     }[balance]
-    if few:
-        names = join_limited([repr(each) for each in few], ", ")
-        said += f" Fewer than {FEW} images to learn from: {names}; collect more, or merge or leave out these classes."
+    if small:
+        names = join_limited([repr(each) for each in small], ", ")
+        advice += f" Fewer than {FEW} images to learn from: {names}; collect more, or merge or leave out these classes."
     if missing:
         places = join_limited([f"{name!r} in {split or 'all'}" for name, split in missing], ", ")
-        said += f" No image at all: {places}; such a class is not learned there, or not measured."
-    return said
+        advice += f" No image at all: {places}; such a class is not learned there, or not measured."
+    return advice

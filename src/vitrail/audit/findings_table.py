@@ -11,7 +11,7 @@ from vitrail.audit.audit_results import HELD_OUT, Audit, Crossing, Group, Member
 from vitrail.reporting.html_page import counted
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """Something about one image; the fields are the columns of the table."""
 
     path: str  # the name of the image
@@ -23,29 +23,32 @@ class Finding(NamedTuple):
     exclude: int  # 1: not to be trained on; the person who reads this decides
 
 
-def findings(audit: Audit) -> list[Finding]:
+def findings(audit: Audit) -> list[AuditFinding]:
     """Every finding, the gravest kind first.
 
     Marked for exclusion are images that cannot be read, training images of which a copy is held out, and all but
     the first of the same images in training; not those with different labels, nor anything that is only likely.
     """
     return [
-        *(Finding(name, "unreadable", reason, "", "", "", 1) for name, reason in audit.unreadable),
+        *(AuditFinding(name, "unreadable", reason, "", "", "", 1) for name, reason in audit.unreadable),
         *(each for group in audit.duplicates for each in _of_group(group)),
         *(
-            Finding(name, "group in two splits", f"{each.name} is in {_where(each)}", "", "", "", 0)
+            AuditFinding(name, "group in two splits", f"{each.name} is in {_where(each)}", "", "", "", 0)
             for each in audit.crossing
             for name in each.names
         ),
         *(each for group in audit.lookalikes for each in _of_lookalikes(group)),
         *(
-            Finding(each.name, "label", f"probability of the label given: {each.confidence:.3f}", *words, 0)
+            AuditFinding(each.name, "label", f"probability of the label given: {each.confidence:.3f}", *words, 0)
             for each in audit.suspects
             for words in ((joined(each.given), joined(each.suggested), f"{each.score:.4f}"),)
         ),
-        *(Finding(each.name, "blank", "shows a single colour", joined(each.labels), "", "", 0) for each in audit.blank),
         *(
-            Finding(each.name, "odd size", f"{each.width}x{each.height}: {each.why}", "", "", "", 0)
+            AuditFinding(each.name, "blank", "shows a single colour", joined(each.labels), "", "", 0)
+            for each in audit.blank
+        ),
+        *(
+            AuditFinding(each.name, "odd size", f"{each.width}x{each.height}: {each.why}", "", "", "", 0)
             for each in audit.sizes.odd
         ),
     ]
@@ -62,7 +65,7 @@ def verdicts(audit: Audit) -> list[Verdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts = audit.counts()
     leaked, between = counts["leaked_images"], counts["leaks"]
-    said = [
+    checks = [
         (
             leaked,
             True,
@@ -91,18 +94,18 @@ def verdicts(audit: Audit) -> list[Verdict]:
             False,
             f"Copies of others, pixel for pixel: {counted(counts['exact_copies'], 'image')}.",
         ),
-        (audit.balance.balance != "none" or audit.balance.few or audit.balance.missing, False, audit.balance.advice),
+        (audit.balance.balance != "none" or audit.balance.small or audit.balance.missing, False, audit.balance.advice),
         (counts["blank"], False, f"Of a single colour: {counted(counts['blank'], 'image')}."),
         (counts["odd_sizes"], False, f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}."),
     ]
-    return [Verdict(words, grave) for found, grave, words in said if found]
+    return [Verdict(words, grave) for holds, grave, words in checks if holds]
 
 
 def table(audit: Audit) -> str:
     """The findings as CSV."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(Finding._fields)
+    writer.writerow(AuditFinding._fields)
     writer.writerows(findings(audit))
     return text.getvalue()
 
@@ -115,26 +118,28 @@ def joined(labels: tuple[str, ...]) -> str:
 def excluded(group: Group) -> set[str]:
     """Names of a group's members that should not be trained on."""
     leaked = {each.name for each in group.members if each.leaked}
-    found = set(leaked)
+    names = set(leaked)
     for image in {each.image for each in group.members}:
         same = [each for each in group.members if each.image == image and each.split not in HELD_OUT]
         if len({frozenset(each.labels) for each in same}) == 1:  # which of different labels is right, a person says
-            found |= {each.name for each in [each for each in same if each.name not in leaked][1:]}
-    return found
+            names |= {each.name for each in [each for each in same if each.name not in leaked][1:]}
+    return names
 
 
-def _of_group(group: Group) -> Iterator[Finding]:
+def _of_group(group: Group) -> Iterator[AuditFinding]:
     """A row for every member, and another where labels differ."""
     out = excluded(group)
-    for each in group.members:
-        other = _nearest(group, each)
-        same = each.image == other.image
-        kind = "leak" if each.split != other.split else "exact duplicate" if same else "near duplicate"
+    for member in group.members:
+        other = _nearest(group, member)
+        same = member.image == other.image
+        kind = "leak" if member.split != other.split else "exact duplicate" if same else "near duplicate"
         like = f"{'the same as' if same else 'nearly the same as'} {_place(other)}"
-        yield Finding(each.name, kind, like, joined(each.labels), "", "", int(each.name in out))
-        if set(each.labels) != set(other.labels):
+        yield AuditFinding(member.name, kind, like, joined(member.labels), "", "", int(member.name in out))
+        if set(member.labels) != set(other.labels):
             detail = f"{like}, which is labelled {joined(other.labels)}"
-            yield Finding(each.name, "conflicting labels", detail, joined(each.labels), joined(other.labels), "", 0)
+            yield AuditFinding(
+                member.name, "conflicting labels", detail, joined(member.labels), joined(other.labels), "", 0
+            )
 
 
 def _nearest(group: Group, member: Member) -> Member:
@@ -150,10 +155,12 @@ def _nearest(group: Group, member: Member) -> Member:
     return min(others, key=order)
 
 
-def _of_lookalikes(group: Group) -> Iterator[Finding]:
+def _of_lookalikes(group: Group) -> Iterator[AuditFinding]:
     first = group.members[0]
     for each in group.members[1:]:
-        yield Finding(each.name, "look-alike", f"to the network, like {_place(first)}", joined(each.labels), "", "", 0)
+        yield AuditFinding(
+            each.name, "look-alike", f"to the network, like {_place(first)}", joined(each.labels), "", "", 0
+        )
 
 
 def _where(crossing: Crossing) -> str:

@@ -83,7 +83,7 @@ def wave_hash(pixels: Array) -> np.uint64:
     return np.uint64(np.bitwise_or.reduce(_POWERS[waves[_ROWS, _COLUMNS] > 0], initial=np.uint64(0)))
 
 
-def shown(source: Path | Array) -> Image.Image:
+def visible(source: Path | Array) -> Image.Image:
     """An image for people: of other kinds than 8-bit grey and colour, the first bands from darkest to brightest."""
     bands = _unusual(source)
     return decode(source) if bands is None else _stretched(_numbers(source, bands))

@@ -24,7 +24,7 @@ ODD_ASPECT: Final = 2.5  # times wider or taller
 TINY: Final = 16  # pixels of the short side: nothing is to be seen on less
 
 
-class Measured(Protocol):
+class HasSize(Protocol):
     """Anything with a name and a size in pixels."""
 
     @property
@@ -85,7 +85,7 @@ class Sizes(NamedTuple):
         return np.minimum(self.heights, self.widths)
 
 
-def measure(entries: Sequence[Measured]) -> Sizes:
+def measure(entries: Sequence[HasSize]) -> Sizes:
     """Everything about the sizes of images."""
     heights, widths = _sides(entries)
     counts = Counter(zip(heights.tolist(), widths.tolist(), strict=True))
@@ -94,7 +94,7 @@ def measure(entries: Sequence[Measured]) -> Sizes:
     return Sizes(names, heights, widths, common, len(counts), find_odd(entries), suggest(entries))
 
 
-def suggest(entries: Sequence[Measured], multiple: int | None = None) -> Suggestion:
+def suggest(entries: Sequence[HasSize], multiple: int | None = None) -> Suggestion:
     """How to bring these images to one size, from how their shapes spread.
 
     Sides are multiples of `multiple`, as patches ask for; of 16 if it is not given, of 4 under 64 pixels.
@@ -136,7 +136,7 @@ def suggest(entries: Sequence[Measured], multiple: int | None = None) -> Suggest
     return Suggestion(_frame(float(np.median(np.maximum(heights, widths))), 0.0, multiple), "pad", reason)
 
 
-def find_odd(entries: Sequence[Measured]) -> tuple[Odd, ...]:
+def find_odd(entries: Sequence[HasSize]) -> tuple[Odd, ...]:
     """Images far larger, smaller, wider or taller than the middle one, or too small to show anything."""
     heights, widths = _sides(entries)
     scales = 0.5 * np.log(heights * widths)
@@ -146,7 +146,7 @@ def find_odd(entries: Sequence[Measured]) -> tuple[Odd, ...]:
     far_scale = max(np.log(ODD_SCALE), 3 * _spread(scales))
     far_shape = max(np.log(ODD_ASPECT), 3 * _spread(shapes))
     middle = f"{round(float(np.median(widths)))}x{round(float(np.median(heights)))}"
-    found: list[tuple[float, Odd]] = []
+    odd: list[tuple[float, Odd]] = []
     for row in range(len(entries)):
         larger, wider = scales[row] - scale, shapes[row] - shape
         reasons = []
@@ -159,12 +159,12 @@ def find_odd(entries: Sequence[Measured]) -> tuple[Odd, ...]:
             each = entries[row]
             why = f"{' and '.join(reasons)} than the middle image, {middle}" if reasons else ""
             why = "; ".join([why] * bool(why) + [f"under {TINY} pixels high or wide"] * bool(small))
-            found.append((max(abs(larger), abs(wider)), Odd(each.name, each.height, each.width, why)))
-    found.sort(key=lambda pair: -pair[0])
-    return tuple(odd for _, odd in found)
+            odd.append((max(abs(larger), abs(wider)), Odd(each.name, each.height, each.width, why)))
+    odd.sort(key=lambda pair: -pair[0])
+    return tuple(odd for _, odd in odd)
 
 
-def _sides(entries: Sequence[Measured]) -> tuple[Array, Array]:
+def _sides(entries: Sequence[HasSize]) -> tuple[Array, Array]:
     """Heights and widths."""
     if not entries:
         raise InputError("no images to measure: expected at least one that can be read")

@@ -48,7 +48,7 @@ def prune_checkpoint(
         tune=tune,
         split=split,
         seed=seed,
-        tell=complain,
+        log=complain,
     )
     save(result.checkpoint, out)
     if as_json:

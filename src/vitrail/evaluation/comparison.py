@@ -14,7 +14,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation.evaluator import Data, evaluate, opened
 from vitrail.evaluation.intervals import LEVELS, RESAMPLES
 from vitrail.evaluation.results import Evaluation, Score, plainly
-from vitrail.evaluation.scoring import evaluation_of, rights, said_of, surest, worded
+from vitrail.evaluation.scoring import correct_answers, evaluation_of, label_names, predictions_of, surest
 from vitrail.inference import Runtime
 from vitrail.inference.batches import Done
 from vitrail.inference.runtimes import runtime_of
@@ -27,9 +27,9 @@ class Differing(NamedTuple):
     row: int
     name: str
     truth: tuple[str, ...]
-    said_a: tuple[str, ...]
-    said_b: tuple[str, ...]
-    probability_a: float  # given to what it said
+    predicted_a: tuple[str, ...]
+    predicted_b: tuple[str, ...]
+    probability_a: float  # given to what it predicted
     probability_b: float
     right_a: bool
     right_b: bool
@@ -78,8 +78,8 @@ def compare(
     a, b = runtime_of(a), runtime_of(b)
     check_alike(a, b)
     dataset = opened(data, (a, b), split)
-    found = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]
-    return comparison_of(*found)
+    evaluations = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]
+    return comparison_of(*evaluations)
 
 
 def check_alike(a: Runtime, b: Runtime) -> None:
@@ -100,7 +100,7 @@ def comparison_of(a: Evaluation, b: Evaluation) -> Comparison:
     a, b = _only(a, shared), _only(b, shared)
     if a.names != b.names:
         raise InputError(f"{a.source} and {b.source} list their images in another order: compare on the same data")
-    first, second = rights(a), rights(b)
+    first, second = correct_answers(a), correct_answers(b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return Comparison(
         a=a,
@@ -132,45 +132,45 @@ def difference(only_a: int, only_b: int, count: int, resamples: int = RESAMPLES,
     return Score((only_a - only_b) / count, float(low), float(high))
 
 
-def _only(found: Evaluation, names: set[str]) -> Evaluation:
+def _only(evaluation: Evaluation, names: set[str]) -> Evaluation:
     """The evaluation of these images alone."""
-    rows = [row for row, name in enumerate(found.names) if name in names]
-    if len(rows) == len(found):
-        return found
-    thresholds = [each.threshold for each in found.per_class if each.threshold is not None]
+    rows = [row for row, name in enumerate(evaluation.names) if name in names]
+    if len(rows) == len(evaluation):
+        return evaluation
+    thresholds = [each.threshold for each in evaluation.per_class if each.threshold is not None]
     return evaluation_of(
-        found.logits[rows],
-        found.targets[rows],
-        [found.names[row] for row in rows],
-        found.classes,
-        found.task,
-        found.temperature,
+        evaluation.logits[rows],
+        evaluation.targets[rows],
+        [evaluation.names[row] for row in rows],
+        evaluation.classes,
+        evaluation.task,
+        evaluation.temperature,
         thresholds or None,
-        found.reject,
-        found.source,
-        found.split,
-        skipped=found.skipped,
+        evaluation.reject,
+        evaluation.source,
+        evaluation.split,
+        skipped=evaluation.skipped,
     )
 
 
 def _differing(a: Evaluation, b: Evaluation, right_a: Array, right_b: Array) -> tuple[Differing, ...]:
     """Images with different answers, in the order of the data."""
-    said_a, said_b = said_of(a), said_of(b)
+    predicted_a, predicted_b = predictions_of(a), predictions_of(b)
     in_order = [b.classes.index(name) for name in a.classes]  # b's number of each of a's classes
     same = (
-        np.array(in_order)[said_a] == said_b
+        np.array(in_order)[predicted_a] == predicted_b
         if a.task == "single-label"
-        else (said_b[:, in_order] == said_a).all(axis=1)
+        else (predicted_b[:, in_order] == predicted_a).all(axis=1)
     )
     return tuple(
         Differing(
             row,
             a.names[row],
-            worded(a.targets[row], a.classes),
-            worded(said_a[row], a.classes),
-            worded(said_b[row], b.classes),
-            surest(a.probabilities[row], said_a[row]),
-            surest(b.probabilities[row], said_b[row]),
+            label_names(a.targets[row], a.classes),
+            label_names(predicted_a[row], a.classes),
+            label_names(predicted_b[row], b.classes),
+            surest(a.probabilities[row], predicted_a[row]),
+            surest(b.probabilities[row], predicted_b[row]),
             bool(right_a[row]),
             bool(right_b[row]),
         )

@@ -86,13 +86,13 @@ def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
     if not isinstance(data, str | os.PathLike):
         raise InputError(f"expected a Dataset, or a path to a folder or table of images, got {short_repr(data)}")
     from vitrail.data.readers import read_data
-    from vitrail.evaluation.seen_images import place_of
+    from vitrail.evaluation.seen_images import source_name
 
     dataset = read_data(data, classes=runtimes[0].classes)
     for about in (each.provenance for each in runtimes):
         if about is None or not about.run or split or dataset.splits:
             continue
-        if place_of(about.source) == place_of(data):
+        if source_name(about.source) == source_name(data):
             raise InputError(
                 f"{about.run} was trained on images of {data}, and its folder knows which: pass "
                 "vitrail.evaluation.data_for(folder, data), where they are marked, or split='all' if you mean them too"

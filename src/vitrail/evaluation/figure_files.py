@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.evaluation.results import Evaluation
-from vitrail.evaluation.scoring import worded
+from vitrail.evaluation.scoring import label_names
 from vitrail.evaluation.sections import Images, class_bars, image_of, named
 from vitrail.evaluation.training_sections import Row, learning_charts
 from vitrail.reporting.axis_labels import cut_text
@@ -71,7 +71,9 @@ def worst_sheet(evaluation: Evaluation, images: Images) -> Image.Image | None:
         image = image_of(images, each.row) if len(tiles) < WORST else None
         if image is not None:
             sure = "" if math.isnan(each.probability) else f", {100 * each.probability:.0f} %"
-            tiles.append((image, f"{cut_text(named(each.truth), 20)}\nsaid {cut_text(named(each.said), 14)}{sure}"))
+            tiles.append(
+                (image, f"{cut_text(named(each.truth), 20)}\nsaid {cut_text(named(each.predicted), 14)}{sure}")
+            )
     return captioned_sheet(tiles, "Worst errors", columns=4) if tiles else None
 
 
@@ -100,6 +102,6 @@ def first_prediction(evaluation: Evaluation, images: Images) -> Chart:
         if image is not None:
             shares = evaluation.probabilities[row]
             best = np.argsort(-shares, kind="stable")[:5]
-            truth = worded(evaluation.targets[row], evaluation.classes)
+            truth = label_names(evaluation.targets[row], evaluation.classes)
             return prediction_chart(image, [evaluation.classes[each] for each in best], shares[best].tolist(), truth)
     return Chart()

@@ -65,21 +65,21 @@ def fit(basis: Basis, targets: Array, classes: int, l2: float, rows: Array | Non
     features = basis.features if rows is None else basis.features[torch.from_numpy(rows)]
     kept = targets if rows is None else targets[rows]
     if kept.ndim == 1:
-        shown = np.unique(kept)
-        problem: _Problem = _Softmax(features, torch.from_numpy(np.searchsorted(shown, kept)), len(shown))
+        present = np.unique(kept)
+        problem: _Problem = _Softmax(features, torch.from_numpy(np.searchsorted(present, kept)), len(present))
     else:
-        shown = np.flatnonzero((kept > 0).any(axis=0) & ~(kept > 0).all(axis=0))
-        problem = _Logistic(features, torch.from_numpy((kept[:, shown] > 0).astype(np.float64)), len(shown))
+        present = np.flatnonzero((kept > 0).any(axis=0) & ~(kept > 0).all(axis=0))
+        problem = _Logistic(features, torch.from_numpy((kept[:, present] > 0).astype(np.float64)), len(present))
     exact = features.dtype == torch.float64
-    found, free = _descend(problem, basis.variances, l2, change or (1e-12 if exact else 1e-9))
+    solution, free = _descend(problem, basis.variances, l2, change or (1e-12 if exact else 1e-9))
     weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
-    weight[shown] = (found @ basis.axes.T).numpy()
-    bias[shown] = free.numpy()
-    rest = np.setdiff1d(np.arange(classes), shown)
+    weight[present] = (solution @ basis.axes.T).numpy()
+    bias[present] = free.numpy()
+    rest = np.setdiff1d(np.arange(classes), present)
     if kept.ndim == 2:  # a label that every image has, or none
         bias[rest] = np.where(kept[:, rest].any(axis=0), -math.log(NEVER), math.log(NEVER))
     elif len(rest):
-        bias[rest] = float(problem.logits(found, free).logsumexp(dim=1).min()) + math.log(NEVER)
+        bias[rest] = float(problem.logits(solution, free).logsumexp(dim=1).min()) + math.log(NEVER)
     return Fit(weight, bias)
 
 

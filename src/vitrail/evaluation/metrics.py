@@ -32,18 +32,18 @@ class Agreement(NamedTuple):
     """Where the truth says a class, where the answers do, and where both do."""
 
     true: Pairs
-    said: Pairs
+    predicted: Pairs
     both: Pairs
 
 
 class Rates(NamedTuple):
-    """Precision, recall and F1 of every class: (K,) each; and how often each is true and said."""
+    """Precision, recall and F1 of every class: (K,) each; and how often each is true and predicted."""
 
     precision: Array
     recall: Array
     f1: Array
     true: Array
-    said: Array
+    predicted: Array
 
 
 class Ranking(NamedTuple):
@@ -74,34 +74,34 @@ def top_k(scores: Array, targets: Array, k: int = 1) -> float:
     return float((places(scores, targets) < k).mean())
 
 
-def confusion(targets: Array, said: Array, classes: int) -> Array:
-    """Counts (K, K): rows are the truth, columns what was said."""
-    return np.bincount(targets * classes + said, minlength=classes * classes).reshape(classes, classes)
+def confusion(targets: Array, predicted: Array, classes: int) -> Array:
+    """Counts (K, K): rows are the truth, columns what was predicted."""
+    return np.bincount(targets * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
-def agreement(targets: Array, said: Array) -> Agreement:
+def agreement(targets: Array, predicted: Array) -> Agreement:
     """Truth and answers side by side; class numbers (n,) or tables (n, K)."""
     if targets.ndim == 1:
-        every, right = np.arange(len(targets)), np.flatnonzero(targets == said)
-        return Agreement(Pairs(every, targets), Pairs(every, said), Pairs(right, targets[right]))
-    return Agreement(*(Pairs(*np.nonzero(each)) for each in (targets, said, targets * said)))
+        every, right = np.arange(len(targets)), np.flatnonzero(targets == predicted)
+        return Agreement(Pairs(every, targets), Pairs(every, predicted), Pairs(right, targets[right]))
+    return Agreement(*(Pairs(*np.nonzero(each)) for each in (targets, predicted, targets * predicted)))
 
 
 def rates(found: Agreement, classes: int, weights: Array | None = None) -> Rates:
     """Precision, recall and F1 of every class."""
-    true, said, both = (each.tally(classes, weights) for each in found)
-    return Rates(ratio(both, said), ratio(both, true), ratio(2 * both, true + said), true, said)
+    true, predicted, both = (each.tally(classes, weights) for each in found)
+    return Rates(ratio(both, predicted), ratio(both, true), ratio(2 * both, true + predicted), true, predicted)
 
 
 def macro(values: Array, found: Rates, task: str = "single-label") -> float:
-    """The mean over classes: all for several labels, else those that are true or said of some image."""
-    return float(values.mean() if task == "multi-label" else values[found.true + found.said > 0].mean())
+    """The mean over classes: all for several labels, else those that are true or predicted of some image."""
+    return float(values.mean() if task == "multi-label" else values[found.true + found.predicted > 0].mean())
 
 
 def micro_f1(found: Rates) -> float:
     """F1 over all decisions at once."""
     both = (found.recall * found.true).sum()
-    return float(ratio(2 * both, found.true.sum() + found.said.sum()))
+    return float(ratio(2 * both, found.true.sum() + found.predicted.sum()))
 
 
 def rank(scores: Array, marks: Array) -> Ranking:

@@ -75,16 +75,16 @@ def features(
         return _features_of_views(runtime, images, batch, done)
     sources: Images = images.images if isinstance(images, Dataset) else images
     check_image_list(sources)
-    names = [each.name for each in images.samples] if isinstance(images, Dataset) else _numbered(images)
-    found: Array | None = None
+    names = [result.name for result in images.samples] if isinstance(images, Dataset) else _numbered(images)
+    embeddings: Array | None = None
     named = map(Named, names, sources)
-    for each in run_batches(runtime, named, batch=batch, threads=threads, skip=skip, done=done):
-        if found is None:
-            found = np.full((len(names), each.embedding.shape[1]), np.nan, np.float32)
-        found[each.rows] = each.embedding
-    if found is None:
+    for result in run_batches(runtime, named, batch=batch, threads=threads, skip=skip, done=done):
+        if embeddings is None:
+            embeddings = np.full((len(names), result.embedding.shape[1]), np.nan, np.float32)
+        embeddings[result.rows] = result.embedding
+    if embeddings is None:
         raise InputError("no images that can be read, so no features")
-    return found
+    return embeddings
 
 
 def linear_probe(features: Array, targets: Array, classes: int, *, l2: float = DEFAULT) -> Probe:
@@ -148,12 +148,12 @@ def out_of_fold(
     folds = min(folds, len(features))
     strength = choose_l2(features, targets, classes, seed=seed) if l2 is None else _positive(l2)
     basis, fold = basis_of(features), stratified(targets, folds, seed)
-    found = np.empty((len(features), classes))
+    shares = np.empty((len(features), classes))
     for each in range(folds):
         held = fold == each
         logits = _logits(basis, targets, classes, strength, held)
-        found[held] = probabilities(logits, "single-label" if targets.ndim == 1 else "multi-label")
-    return found
+        shares[held] = probabilities(logits, "single-label" if targets.ndim == 1 else "multi-label")
+    return shares
 
 
 def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: float = 1.0) -> Probe:
@@ -199,13 +199,13 @@ def knn(
     k = min(check_int("k", k, error=InputError), len(features))
     known = F.normalize(tensor_of(features).float(), dim=1)
     marks = torch.from_numpy(np.eye(classes, dtype=np.float32)[targets] if targets.ndim == 1 else targets).float()
-    found = []
+    votes = []
     for part in tensor_of(queries).float().split(max(1, (1 << 24) // len(features))):
         near, rows = (F.normalize(part, dim=1) @ known.T).topk(k, dim=1)  # (q, k)
         weights = torch.ones_like(near) if temperature is None else (near - near[:, :1]).div(temperature).exp()
         shares = weights / weights.sum(dim=1, keepdim=True)
-        found.append((shares[:, None] @ marks[rows])[:, 0])  # (q, K)
-    return torch.cat(found).numpy()
+        votes.append((shares[:, None] @ marks[rows])[:, 0])  # (q, K)
+    return torch.cat(votes).numpy()
 
 
 def _probe(basis: Basis, targets: Array, classes: int, l2: float) -> Probe:
@@ -230,13 +230,13 @@ def _held_out(basis: Basis, targets: Array, classes: int, l2: float, fold: Array
 def _features_of_views(runtime: Runtime, views: Views, batch: int, done: Done | None) -> Array:
     if views.preprocess != runtime.preprocess:
         raise InputError("these views were made for another preprocessing than the network's: make them anew")
-    found = []
+    embeddings = []
     for start in range(0, len(views), check_int("batch", batch, error=InputError)):
         rows = np.arange(start, min(start + batch, len(views)))
-        found.append(runtime.run(normalise(views.get(rows), runtime.preprocess).numpy())[1])
+        embeddings.append(runtime.run(normalise(views.get(rows), runtime.preprocess).numpy())[1])
         if done is not None:
             done(len(rows))
-    return np.concatenate(found)
+    return np.concatenate(embeddings)
 
 
 def _numbered(images: Images) -> list[str]:

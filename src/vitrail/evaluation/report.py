@@ -190,17 +190,20 @@ def _classes_of_both(comparison: Comparison, names: tuple[str, str]) -> Section:
     return Section("Class by class", table(headers, rows, most=30), "The largest differences first.")
 
 
-def _differences(title: str, found: Sequence[Differing], names: tuple[str, str], images: Images | None) -> Section:
+def _differences(title: str, differing: Sequence[Differing], names: tuple[str, str], images: Images | None) -> Section:
     items: list[Shown] = []
     rows: list[list[Cell]] = []
-    for each in found:
-        said = sections.answer(each.said_a, each.probability_a), sections.answer(each.said_b, each.probability_b)
-        rows.append([each.name, sections.named(each.truth), *said])
-        image = sections.image_of(images, each.row) if images and len(items) < DIFFERING else None
+    for image_pair in differing:
+        answers = (
+            sections.answer(image_pair.predicted_a, image_pair.probability_a),
+            sections.answer(image_pair.predicted_b, image_pair.probability_b),
+        )
+        rows.append([image_pair.name, sections.named(image_pair.truth), *answers])
+        image = sections.image_of(images, image_pair.row) if images and len(items) < DIFFERING else None
         if image is not None:
-            lines = (sections.named(each.truth), f"{names[0]}: {said[0]}", f"{names[1]}: {said[1]}")
-            items.append(Shown(image, "\n".join(lines), "good" if each.right_a or each.right_b else "bad"))
+            lines = (sections.named(image_pair.truth), f"{names[0]}: {answers[0]}", f"{names[1]}: {answers[1]}")
+            items.append(Shown(image, "\n".join(lines), "good" if image_pair.right_a or image_pair.right_b else "bad"))
     listed = table(["image", "truth", f"{names[0]} said", f"{names[1]} said"], rows[:200])
-    more = f" The first {len(items)} are shown." if 0 < len(items) < len(found) else ""
+    more = f" The first {len(items)} are shown." if 0 < len(items) < len(differing) else ""
     body = gallery(items) + (folded("As a list", listed) if items else listed)
-    return Section(title, body, f"{counted(len(found), 'image')}; the truth in bold.{more}")
+    return Section(title, body, f"{counted(len(differing), 'image')}; the truth in bold.{more}")

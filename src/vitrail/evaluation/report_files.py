@@ -62,11 +62,11 @@ def shorter(first: str, second: str) -> tuple[str, str]:
 def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Any:
     """A function from a row of an evaluation to its image, as the network saw it; None if it cannot be read."""
     part = chosen(dataset, evaluation.split)[1] if evaluation.split != "unsplit" else dataset
-    place = {each.name: row for row, each in enumerate(part.samples)}
+    rows = {each.name: row for row, each in enumerate(part.samples)}
 
     def image(row: int) -> Image.Image | None:
         try:
-            return preprocess.visible_image(part.images[place[evaluation.names[row]]])
+            return preprocess.visible_image(part.images[rows[evaluation.names[row]]])
         except ImageError:
             return None
 
@@ -77,19 +77,21 @@ def predictions_table(evaluation: Evaluation) -> str:
     """CSV, a row an image: what it is, what the network says, and how sure it is."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["path", "split", "truth", "said", "probability"])
+    writer.writerow(["path", "split", "truth", "predicted", "probability"])
     classes = evaluation.classes
     for row, name in enumerate(evaluation.names):
-        target, found = evaluation.targets[row], evaluation.probabilities[row]
+        target, shares = evaluation.targets[row], evaluation.probabilities[row]
         if evaluation.task == "single-label":
-            truth, said = classes[int(target)], classes[int(found.argmax())]
-            writer.writerow([name, evaluation.split, truth, said, f"{found.max():.6f}"])
+            truth, predicted = classes[int(target)], classes[int(shares.argmax())]
+            writer.writerow([name, evaluation.split, truth, predicted, f"{shares.max():.6f}"])
         else:
             cuts = [each.threshold if each.threshold is not None else 0.5 for each in evaluation.per_class]
-            marked = [place for place, cut in enumerate(cuts) if found[place] >= cut]
-            truth = "|".join(classes[place] for place, mark in enumerate(target) if mark)
-            said = "|".join(classes[place] for place in marked)
-            writer.writerow([name, evaluation.split, truth, said, "|".join(f"{found[each]:.6f}" for each in marked)])
+            marked = [number for number, cut in enumerate(cuts) if shares[number] >= cut]
+            truth = "|".join(classes[number] for number, mark in enumerate(target) if mark)
+            predicted = "|".join(classes[number] for number in marked)
+            writer.writerow(
+                [name, evaluation.split, truth, predicted, "|".join(f"{shares[each]:.6f}" for each in marked)]
+            )
     return text.getvalue()
 
 

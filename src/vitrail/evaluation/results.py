@@ -44,19 +44,19 @@ class Confused(NamedTuple):
     """One class taken for another."""
 
     truth: str
-    said: str
+    predicted: str
     count: int  # type: ignore[assignment]
     share: float  # of the truth's images
 
 
-class Missed(NamedTuple):
+class Misclassified(NamedTuple):
     """An image with a wrong answer."""
 
     row: int
     name: str
     truth: tuple[str, ...]
-    said: tuple[str, ...]
-    probability: float  # given to what it said; for several labels to the surest of them, NaN where it said none
+    predicted: tuple[str, ...]
+    probability: float  # given to what is predicted; for several labels to the surest of them, NaN where there is none
     loss: float
 
 
@@ -77,7 +77,7 @@ class Evaluation:
     confusion: Array | None  # (K, K) counts, rows are the truth; None for several labels
     bins: tuple[Bin, ...]
     most_confused: tuple[Confused, ...]
-    worst: tuple[Missed, ...]  # wrong answers, highest losses first
+    worst: tuple[Misclassified, ...]  # wrong answers, highest losses first
     temperature: float | None
     reject: float | None
     answered: float  # share of images that the reject threshold lets through

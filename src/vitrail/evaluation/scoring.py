@@ -12,7 +12,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation import metrics
 from vitrail.evaluation.calibration import ece, gaps
 from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
-from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Missed, Score
+from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Misclassified, Score
 from vitrail.inference import probabilities as probabilities_of
 from vitrail.types import Array
 
@@ -51,14 +51,14 @@ def evaluation_of(
     check_int("resamples", resamples, least=0, error=InputError)
     cuts = None if task == "single-label" else _cuts(thresholds, width)
     probabilities = probabilities_of(logits, task, temperature)
-    said = metrics.answers(probabilities, task, cuts)
-    right = said == targets if task == "single-label" else (said == targets).all(axis=1)
+    predicted = metrics.answers(probabilities, task, cuts)
+    right = predicted == targets if task == "single-label" else (predicted == targets).all(axis=1)
     losses = metrics.losses(logits, targets, temperature)
     if task == "single-label":
-        scores = _scores_of_one(probabilities, targets, said, losses, resamples)
-        table = metrics.confusion(targets, said, width)
+        scores = _scores_of_one(probabilities, targets, predicted, losses, resamples)
+        table = metrics.confusion(targets, predicted, width)
     else:
-        scores = _scores_of_several(probabilities, targets, said, losses, resamples)
+        scores = _scores_of_several(probabilities, targets, predicted, losses, resamples)
         table = None
     answered = probabilities.max(axis=1) >= (0.0 if reject is None else reject)
     return Evaluation(
@@ -71,11 +71,11 @@ def evaluation_of(
         logits=logits,
         probabilities=probabilities,
         scores=scores,
-        per_class=_per_class(classes, probabilities, targets, said, cuts),
+        per_class=_per_class(classes, probabilities, targets, predicted, cuts),
         confusion=table,
         bins=ece(probabilities, targets)[1],
         most_confused=() if table is None else _most_confused(table, classes),
-        worst=_worst(names, classes, probabilities, targets, said, right, losses),
+        worst=_worst(names, classes, probabilities, targets, predicted, right, losses),
         temperature=temperature,
         reject=reject,
         answered=float(answered.mean()),
@@ -84,37 +84,37 @@ def evaluation_of(
     )
 
 
-def rights(evaluation: Evaluation) -> Array:
+def correct_answers(evaluation: Evaluation) -> Array:
     """Which images were answered right (n,): the class, or for several labels every one of them."""
-    said = said_of(evaluation)
-    same = said == evaluation.targets
+    predicted = predictions_of(evaluation)
+    same = predicted == evaluation.targets
     return np.asarray(same if evaluation.task == "single-label" else same.all(axis=1))
 
 
-def said_of(evaluation: Evaluation) -> Array:
-    """What was said of every image: class numbers (n,), or 0 and 1 (n, K)."""
+def predictions_of(evaluation: Evaluation) -> Array:
+    """What was predicted for every image: class numbers (n,), or 0 and 1 (n, K)."""
     cuts = np.array([each.threshold for each in evaluation.per_class]) if evaluation.task == "multi-label" else None
     return metrics.answers(evaluation.probabilities, evaluation.task, cuts)
 
 
-def worded(said: Array, classes: Sequence[str]) -> tuple[str, ...]:
+def label_names(predicted: Array, classes: Sequence[str]) -> tuple[str, ...]:
     """The names of one image's classes, from a number or a row of 0 and 1."""
-    numbers = [int(said)] if said.ndim == 0 else np.flatnonzero(said).tolist()
+    numbers = [int(predicted)] if predicted.ndim == 0 else np.flatnonzero(predicted).tolist()
     return tuple(classes[number] for number in numbers)
 
 
 def _scores_of_one(
-    probabilities: Array, targets: Array, said: Array, losses: Array, resamples: int
+    probabilities: Array, targets: Array, predicted: Array, losses: Array, resamples: int
 ) -> dict[str, Score]:
     count, classes = probabilities.shape
     places = metrics.places(probabilities, targets)
     scores = {"top1": wilson(int((places < 1).sum()), count)}
     if classes > 5:
         scores["top5"] = wilson(int((places < 5).sum()), count)
-    found, apart = metrics.agreement(targets, said), gaps(probabilities, targets)
+    agreement, apart = metrics.agreement(targets, predicted), gaps(probabilities, targets)
 
     def statistic(weights: Array) -> Array:
-        rates = metrics.rates(found, classes, weights)
+        rates = metrics.rates(agreement, classes, weights)
         means = [metrics.macro(each, rates) for each in (rates.precision, rates.recall, rates.f1)]
         return np.array([*means, weights @ losses / count, np.abs(weights @ apart).sum() / count])
 
@@ -123,20 +123,20 @@ def _scores_of_one(
 
 
 def _scores_of_several(
-    probabilities: Array, targets: Array, said: Array, losses: Array, resamples: int
+    probabilities: Array, targets: Array, predicted: Array, losses: Array, resamples: int
 ) -> dict[str, Score]:
     count, classes = probabilities.shape
-    found, apart = metrics.agreement(targets, said), gaps(probabilities, targets)
+    agreement, apart = metrics.agreement(targets, predicted), gaps(probabilities, targets)
     rankings = [metrics.rank(probabilities[:, number], targets[:, number]) for number in range(classes)]
 
     def statistic(weights: Array) -> Array:
-        rates = metrics.rates(found, classes, weights)
+        rates = metrics.rates(agreement, classes, weights)
         mean_ap = np.mean([metrics.precision_of(each, weights) for each in rankings])
         f1 = metrics.macro(rates.f1, rates, "multi-label"), metrics.micro_f1(rates)
         return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
 
     mean_ap, macro_f1, micro_f1, loss, error = bootstrap(statistic, count, resamples)
-    exact = wilson(int((said == targets).all(axis=1).sum()), count)
+    exact = wilson(int((predicted == targets).all(axis=1).sum()), count)
     return {
         "mean_ap": mean_ap,
         "macro_f1": macro_f1,
@@ -148,9 +148,9 @@ def _scores_of_several(
 
 
 def _per_class(
-    classes: Sequence[str], probabilities: Array, targets: Array, said: Array, cuts: Array | None
+    classes: Sequence[str], probabilities: Array, targets: Array, predicted: Array, cuts: Array | None
 ) -> tuple[ClassScores, ...]:
-    rates = metrics.rates(metrics.agreement(targets, said), len(classes))
+    rates = metrics.rates(metrics.agreement(targets, predicted), len(classes))
     precisions = metrics.average_precision(probabilities, targets)
     columns = (rates.true.astype(int), rates.precision, rates.recall, rates.f1, precisions)
     thresholds = [None] * len(classes) if cuts is None else cuts.tolist()
@@ -160,12 +160,13 @@ def _per_class(
 
 def _most_confused(table: Array, classes: Sequence[str]) -> tuple[Confused, ...]:
     """Pairs of classes, by how many images; then by the share of the truth's images."""
-    truths, saids = np.nonzero(table * (1 - np.eye(len(table), dtype=table.dtype)))
-    counts = table[truths, saids]
+    truths, predictions = np.nonzero(table * (1 - np.eye(len(table), dtype=table.dtype)))
+    counts = table[truths, predictions]
     shares = counts / table.sum(axis=1)[truths]
     first = np.lexsort((-shares, -counts))[:LISTED]
     return tuple(
-        Confused(classes[truths[pair]], classes[saids[pair]], int(counts[pair]), float(shares[pair])) for pair in first
+        Confused(classes[truths[pair]], classes[predictions[pair]], int(counts[pair]), float(shares[pair]))
+        for pair in first
     )
 
 
@@ -174,28 +175,28 @@ def _worst(
     classes: Sequence[str],
     probabilities: Array,
     targets: Array,
-    said: Array,
+    predicted: Array,
     right: Array,
     losses: Array,
-) -> tuple[Missed, ...]:
+) -> tuple[Misclassified, ...]:
     wrong = np.flatnonzero(~right)
     first = wrong[np.argsort(-losses[wrong], kind="stable")][:LISTED].tolist()
     return tuple(
-        Missed(
+        Misclassified(
             row,
             names[row],
-            worded(targets[row], classes),
-            worded(said[row], classes),
-            surest(probabilities[row], said[row]),
+            label_names(targets[row], classes),
+            label_names(predicted[row], classes),
+            surest(probabilities[row], predicted[row]),
             float(losses[row]),
         )
         for row in first
     )
 
 
-def surest(probabilities: Array, said: Array) -> float:
-    """The probability of the class said of one image; of several the highest, and NaN where none was said."""
-    named = probabilities[said] if said.ndim == 0 else probabilities[said > 0].max(initial=-1.0)
+def surest(probabilities: Array, predicted: Array) -> float:
+    """The probability of the class predicted for one image; of several the highest, NaN where there is none."""
+    named = probabilities[predicted] if predicted.ndim == 0 else probabilities[predicted > 0].max(initial=-1.0)
     return float(named) if named >= 0 else float("nan")
 
 
@@ -218,10 +219,10 @@ def _checked(logits: Any, targets: Any, task: str) -> tuple[Array, Array]:
 
 def _named(what: str, names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     """One name each; numbers where there are none."""
-    found = tuple(str(number) for number in range(count)) if names is None else tuple(names)
-    if len(found) != count:
-        raise InputError(f"{what}: expected {count}, got {len(found)}: {join_limited(found, ', ', 3)}")
-    return found
+    kept = tuple(str(number) for number in range(count)) if names is None else tuple(names)
+    if len(kept) != count:
+        raise InputError(f"{what}: expected {count}, got {len(kept)}: {join_limited(kept, ', ', 3)}")
+    return kept
 
 
 def _cuts(thresholds: Sequence[float] | None, classes: int) -> Array:

@@ -12,7 +12,7 @@ from PIL import Image
 from vitrail.errors import ImageError
 from vitrail.evaluation.intervals import wilson
 from vitrail.evaluation.results import ClassScores, Evaluation, Score
-from vitrail.evaluation.scoring import rights, said_of
+from vitrail.evaluation.scoring import correct_answers, predictions_of
 from vitrail.reporting import charts
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
@@ -82,13 +82,13 @@ HEADLINES: Final = {  # what a score means, and its interval in words
 
 def headline(evaluation: Evaluation) -> Html:
     """The numbers that matter, in words; of training images without a word on new ones."""
-    found = []
+    numbers = []
     for name, (label, words) in HEADLINES.items():
         if name in evaluation.scores:
             score = evaluation.scores[name]
             note = "" if evaluation.split == "train" else words.format(between(score))
-            found.append(Tile(percent(score.value), label, note))
-    return tiles(found)
+            numbers.append(Tile(percent(score.value), label, note))
+    return tiles(numbers)
 
 
 def commonest(evaluation: Evaluation) -> str:
@@ -134,21 +134,21 @@ def classes(evaluation: Evaluation) -> Section | None:
     known = weakest_first(evaluation)
     if not known:
         return None
-    several = any(each.threshold is not None for each in known)
+    several = any(scores.threshold is not None for scores in known)
     rows: list[list[Cell]] = []
-    for each in known:
-        low, high = f1_interval(each)
+    for scores in known:
+        low, high = f1_interval(scores)
         row: list[Cell] = [
-            each.name,
-            each.count,
-            meter(each.f1),
-            percent(each.f1),
+            scores.name,
+            scores.count,
+            meter(scores.f1),
+            percent(scores.f1),
             f"{percent(low, 0)} to {percent(high, 0)}",
-            percent(each.recall),
-            percent(each.precision),
-            percent(each.average_precision),
+            percent(scores.recall),
+            percent(scores.precision),
+            percent(scores.average_precision),
         ]
-        rows.append(row + ([number(each.threshold)] if several else []))
+        rows.append(row + ([number(scores.threshold)] if several else []))
     headers = ["class", "images", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
     headers += ["average precision"] + (["said from"] if several else [])
     body = beside(class_bars(evaluation).html, "")
@@ -165,8 +165,8 @@ def f1_interval(scores: ClassScores) -> tuple[float, float]:
     F1 = 2q / (1 + q) rises with q = hits / (hits + misses + false alarms), a plain share: Wilson's interval serves.
     """
     hits = round(scores.recall * scores.count)
-    said = round(hits / scores.precision) if scores.precision > 0 else 0
-    share = wilson(hits, scores.count + max(said - hits, 0))
+    predicted = round(hits / scores.precision) if scores.precision > 0 else 0
+    share = wilson(hits, scores.count + max(predicted - hits, 0))
     return 2 * share.low / (1 + share.low), 2 * share.high / (1 + share.high)
 
 
@@ -180,19 +180,19 @@ def confusions(evaluation: Evaluation, images: Images | None) -> Section | None:
     ]
     matrix = tabs("confusion", views)
     pairs = evaluation.most_confused[:PAIRS]
-    rows: list[list[Cell]] = [[each.truth, each.said, each.count, percent(each.share)] for each in pairs]
+    rows: list[list[Cell]] = [[each.truth, each.predicted, each.count, percent(each.share)] for each in pairs]
     listed = heading("Most often confused") + table(["truth", "taken for", "images", "of the class"], rows)
-    shown = [] if images is None else [_pair(evaluation, each.truth, each.said, images) for each in pairs]
+    shown = [] if images is None else [_pair(evaluation, each.truth, each.predicted, images) for each in pairs]
     parts = [matrix, listed if pairs else ""]
     body = beside(*parts) if len(evaluation.classes) <= 12 else Html("".join(parts))  # a larger one needs the width
     note = "Each row is a true class, each column an answer: blue is right, red is wrong."
     return Section("Confusions", body + beside(*(each for each in shown if each)), note)
 
 
-def _pair(evaluation: Evaluation, truth: str, said: str, images: Images) -> str:
+def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images) -> str:
     """The surest errors of one pair."""
-    answers = said_of(evaluation)
-    asked, given = evaluation.classes.index(truth), evaluation.classes.index(said)
+    answers = predictions_of(evaluation)
+    asked, given = evaluation.classes.index(truth), evaluation.classes.index(predicted)
     rows = np.flatnonzero((evaluation.targets == asked) & (answers == given))
     rows = rows[np.argsort(-evaluation.probabilities[rows, given], kind="stable")]
     items: list[Shown] = []
@@ -201,7 +201,7 @@ def _pair(evaluation: Evaluation, truth: str, said: str, images: Images) -> str:
         if image is not None and len(items) < OF_A_PAIR:
             sure = percent(evaluation.probabilities[row, given])
             items.append(Shown(image, f"{sure}\n{_file(evaluation.names[row])}", "bad"))
-    return heading(f"{truth}, taken for {said}") + gallery(items, small=True) if items else ""
+    return heading(f"{truth}, taken for {predicted}") + gallery(items, small=True) if items else ""
 
 
 def calibration(evaluation: Evaluation) -> Section | None:
@@ -215,14 +215,14 @@ def calibration(evaluation: Evaluation) -> Section | None:
         groups = [("right", sure[right]), ("wrong", sure[~right])]
         axis = Axis("stated confidence", percent=True, low=0.0, high=1.0)
         parts.append(charts.histogram(groups, axis, "How sure it is").html)
-    said = "".join(paragraph(each) for each in trust(evaluation))
+    sentences = "".join(paragraph(each) for each in trust(evaluation))
     note = "A calibrated model that says 80 % is right 80 % of the time: the bars reach the dashed line."
-    return Section("Can its confidence be trusted?", Html(said + beside(*parts)), note)
+    return Section("Can its confidence be trusted?", Html(sentences + beside(*parts)), note)
 
 
 def trust(evaluation: Evaluation) -> list[str]:
     """The calibration, in sentences."""
-    said = []
+    sentences = []
     filled = [each for each in evaluation.bins if each.count and math.isfinite(each.confidence + each.accuracy)]
     total = sum(each.count for each in filled)
     if total:
@@ -230,18 +230,18 @@ def trust(evaluation: Evaluation) -> list[str]:
         true = sum(each.count * each.accuracy for each in filled) / total
         chance = wilson(round(true * total), total)  # within it, nothing can be said
         kind = "over-confident" if stated > chance.high else "too modest" if stated < chance.low else "about right"
-        said.append(
+        sentences.append(
             f"On the whole it is {kind}: it states {percent(stated)} on average "
             f"and is right {percent(true)} of the time."
         )
     if "ece" in evaluation.scores:
         score = evaluation.scores["ece"]
-        said.append(
+        sentences.append(
             f"Its stated confidence is {100 * score.value:.1f} points away from the truth on average "
             f"(ECE; {between(score)})."
         )
-    said.append(tempered(evaluation.temperature))
-    return said
+    sentences.append(tempered(evaluation.temperature))
+    return sentences
 
 
 def tempered(temperature: float | None) -> str:
@@ -258,7 +258,7 @@ def tempered(temperature: float | None) -> str:
 
 def right_and_sure(evaluation: Evaluation) -> tuple[Array, Array]:
     """For every image: whether the first answer is right, and how probable the model called it."""
-    return rights(evaluation), evaluation.probabilities.max(axis=1)
+    return correct_answers(evaluation), evaluation.probabilities.max(axis=1)
 
 
 def rejection(evaluation: Evaluation) -> Section | None:
@@ -304,12 +304,15 @@ def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
     if not missed:
         return None
     items: list[Shown] = []
-    for each in missed:
-        image = None if images is None else image_of(images, each.row)
+    for missed_image in missed:
+        image = None if images is None else image_of(images, missed_image.row)
         if image is not None:
-            said = f"said {answer(each.said, each.probability)}"
-            items.append(Shown(image, f"{named(each.truth)}\n{said}\n{_file(each.name)}", "bad"))
-    rows = [[each.name, named(each.truth), named(each.said), percent(each.probability)] for each in missed]
+            predicted = f"said {answer(missed_image.predicted, missed_image.probability)}"
+            items.append(Shown(image, f"{named(missed_image.truth)}\n{predicted}\n{_file(missed_image.name)}", "bad"))
+    rows = [
+        [missed_image.name, named(missed_image.truth), named(missed_image.predicted), percent(missed_image.probability)]
+        for missed_image in missed
+    ]
     listed = table(["image", "truth", "said", "with probability"], rows)
     all_seen = len(items) == len(missed)
     body = gallery(items) + (folded("The same as a list", listed) if all_seen else listed)

@@ -15,10 +15,10 @@ from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 
-Place = str | os.PathLike[str]
+PathOrName = str | os.PathLike[str]
 
 
-def data_for(checkpoint: Place, data: Place = "", classes: Sequence[str] | None = None) -> Dataset:
+def data_for(checkpoint: PathOrName, data: PathOrName = "", classes: Sequence[str] | None = None) -> Dataset:
     """The images to judge a checkpoint by: those named, or those of the run it comes from.
 
     A checkpoint of a run knows which images it was trained on: they are marked as such, by name in the run's own
@@ -33,7 +33,7 @@ def data_for(checkpoint: Place, data: Place = "", classes: Sequence[str] | None 
         options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / 'config.json'} is damaged, so the run's images are not known: {error}") from None
-    own = not data or place_of(data) == place_of(options["data"])
+    own = not data or source_name(data) == source_name(options["data"])
     source, pattern = (data or options["data"]), (options["pattern"] if own else None)
     dataset = read_data(source, pattern=pattern, classes=classes)
     known = Manifest.from_json((folder / "data.json").read_text("utf-8")).entries
@@ -48,7 +48,9 @@ def data_for(checkpoint: Place, data: Place = "", classes: Sequence[str] | None 
     return _marked(dataset, marks)
 
 
-def data_for_both(first: Place, second: Place, data: Place, classes: Sequence[str] | None = None) -> Dataset:
+def data_for_both(
+    first: PathOrName, second: PathOrName, data: PathOrName, classes: Sequence[str] | None = None
+) -> Dataset:
     """The images to compare two checkpoints by: what either was trained on or chosen by is marked as such."""
     ranks = {"train": 2, "val": 1}
     one, other = (data_for(each, data, classes) for each in (first, second))
@@ -64,7 +66,7 @@ def _marked(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     return replace(dataset, samples=tuple(each._replace(split=split) for each, split in pairs))
 
 
-def place_of(source: Place) -> str:
+def source_name(source: PathOrName) -> str:
     """A source of images by a name that two spellings of it share."""
     name = os.fspath(source)
     return name if name.startswith("vitrail:") else os.path.realpath(name)
@@ -77,7 +79,7 @@ def _digest(image: Any) -> str:
         return ""
 
 
-def run_of(checkpoint: Place) -> Path | None:
+def run_of(checkpoint: PathOrName) -> Path | None:
     """The run's folder that a checkpoint lies in, if it does."""
     if os.fspath(checkpoint).startswith(("vitrail:", "hf:")):
         return None

@@ -51,11 +51,11 @@ class DataFacts(NamedTuple):
 
 def count_data(dataset: Dataset, skipped: Sequence[tuple[str, str]] = ()) -> DataFacts:
     """Count a dataset; images of several labels count for each of them."""
-    place = {name: number for number, name in enumerate(dataset.classes)}
-    counts = {split: [0] * len(place) for split in (*dataset.splits, "")}
+    columns = {name: number for number, name in enumerate(dataset.classes)}
+    counts = {split: [0] * len(columns) for split in (*dataset.splits, "")}
     for sample in dataset.samples:
         for label in sample.labels:
-            counts[sample.split][place[label]] += 1
+            counts[sample.split][columns[label]] += 1
     if not any(counts[""]):
         del counts[""]
     return DataFacts(dataset.source, dataset.classes, counts, dict(dataset.left_out), tuple(skipped))
@@ -126,30 +126,32 @@ def learning(history: Sequence[Row]) -> Section | None:
 def course(history: Sequence[Row]) -> list[str]:
     """What the curves say, in sentences."""
     epochs = [row for row in history if row.get("event") == "epoch"]
-    said = []
+    sentences = []
     best = [row for row in epochs if row.get("best")]
     if best:
         reached = value(best[-1], "score")
         score = f", with a validation score of {percent(reached)}" if 0 <= reached <= 1 else ""
-        said.append(f"The best epoch was {best[-1].get('epoch')} of {epochs[-1].get('epoch')}{score}; it is kept.")
+        sentences.append(f"The best epoch was {best[-1].get('epoch')} of {epochs[-1].get('epoch')}{score}; it is kept.")
     known = [row for row in epochs if math.isfinite(value(row, "val_loss"))]
     if len(known) >= 3:
         lowest, last = min(known, key=lambda row: value(row, "val_loss")), known[-1]
         if value(last, "val_loss") > 1.1 * value(lowest, "val_loss"):
             rises = f"The validation loss is lowest at epoch {lowest.get('epoch')} and rises afterwards"
             if value(last, "loss") > value(lowest, "loss"):
-                said.append(f"{rises}, and so does the training loss: a smaller learning rate may help.")
+                sentences.append(f"{rises}, and so does the training loss: a smaller learning rate may help.")
             else:
-                said.append(
+                sentences.append(
                     f"{rises}: the network begins to learn its training images by heart. More augmentation, "
                     "more images or fewer epochs may help."
                 )
         elif lowest is last and value(last, "val_loss") < 0.98 * value(known[-2], "val_loss"):
-            said.append("The validation loss was still falling at the end: a longer run would probably do better.")
+            sentences.append("The validation loss was still falling at the end: a longer run would probably do better.")
     backs = sum(row.get("event") == "rollback" for row in history)
     if backs:
-        said.append(f"The run went back {counted(backs, 'time')} after a step that went wrong, and went on from there.")
-    return said
+        sentences.append(
+            f"The run went back {counted(backs, 'time')} after a step that went wrong, and went on from there."
+        )
+    return sentences
 
 
 def score_keys(epochs: Sequence[Row]) -> dict[str, str]:

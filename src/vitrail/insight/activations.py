@@ -28,15 +28,15 @@ class Answer(NamedTuple):
 @contextmanager
 def frozen(model: ViT) -> Iterator[None]:
     """In evaluation, and without gradients of weights, which no explanation needs; left as it was."""
-    free = [each for each in model.parameters() if each.requires_grad]
+    free = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with eval_mode(model):
-        for each in free:
-            each.requires_grad_(False)
+        for parameter in free:
+            parameter.requires_grad_(False)
         try:
             yield
         finally:
-            for each in free:
-                each.requires_grad_(True)
+            for parameter in free:
+                parameter.requires_grad_(True)
 
 
 def vector_of(pooled: Tensor) -> Tensor:
@@ -81,11 +81,11 @@ def attention_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim]) ->
     their number, as the row that stands for each of them.
     """
     with frozen(model), torch.enable_grad():
-        found = trace_with_layouts(model, _on_graph(pixels), hidden=False)
-        inside = _gradients(found, list(found.trace.attention), aims)
+        record = trace_with_layouts(model, _on_graph(pixels), hidden=False)
+        inside = _gradients(record, list(record.trace.attention), aims)
     slopes = [
         slope if layout.counts is None else slope / layout.counts[:, None, :, None]
-        for slope, layout in zip(inside.gradients, found.layouts[:-1], strict=True)
+        for slope, layout in zip(inside.gradients, record.layouts[:-1], strict=True)
     ]
     return inside._replace(gradients=slopes)
 
@@ -97,10 +97,10 @@ def tokens_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim], block
     with frozen(model), torch.enable_grad():
         hook = norm.register_forward_hook(lambda module, given, made: kept.append(made))
         try:
-            found = trace_with_layouts(model, _on_graph(pixels), attention=False, hidden=False)
+            record = trace_with_layouts(model, _on_graph(pixels), attention=False, hidden=False)
         finally:
             hook.remove()
-        return _gradients(found, kept, aims)
+        return _gradients(record, kept, aims)
 
 
 def _on_graph(pixels: Tensor) -> Tensor:
@@ -108,15 +108,15 @@ def _on_graph(pixels: Tensor) -> Tensor:
     return pixels.detach().requires_grad_(True)
 
 
-def _gradients(found: LaidOutTrace, inside: list[Tensor], aims: Sequence[Aim]) -> Gradients:
-    seen = found.trace
+def _gradients(record: LaidOutTrace, inside: list[Tensor], aims: Sequence[Aim]) -> Gradients:
+    seen = record.trace
     slopes = torch.autograd.grad(total(aims, seen.logits, seen.pooled), inside, allow_unused=True)
     kept = [torch.zeros_like(of) if each is None else each for each, of in zip(slopes, inside, strict=True)]
     return Gradients(
         [each.detach().float() for each in inside],
         [each.float() for each in kept],
         seen.pool_weights.detach().float(),
-        found.layouts,
+        record.layouts,
     )
 
 

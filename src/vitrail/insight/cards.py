@@ -61,27 +61,27 @@ def words_of(explanation: Explanation) -> str:
 
 def heads_sheet(checkpoint: Checkpoint, image: Source, query: int | None = None) -> Image.Image:
     """Where every head of every block looks: from the pool, or from a patch by its number."""
-    found, seen = _looked(checkpoint, image)
+    record, seen = _looked(checkpoint, image)
     config, grid = checkpoint.model.config, checkpoint.model.config.grid_for(checkpoint.preprocess.size)
     if query is None:
-        return attention_sheet(found, config, grid, seen)
+        return attention_sheet(record, config, grid, seen)
     check_int("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
     row, column = divmod(query, grid[1])
     h, w = seen.height / grid[0], seen.width / grid[1]
     framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    return attention_sheet(found, config, grid, framed, query)
+    return attention_sheet(record, config, grid, framed, query)
 
 
 def film(checkpoint: Checkpoint, image: Source) -> list[Image.Image]:
     """A frame a block: where it looks, the mean of its heads, over the image."""
-    found, _ = _looked(checkpoint, image)
+    record, _ = _looked(checkpoint, image)
     config = checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
     full = fitted(checkpoint.preprocess.full_image(image), FRAME)
     box = checkpoint.preprocess.box(full.height, full.width)
     frames = []
     for block in range(config.depth):
-        heat = looks(found, block, grid).mean(dim=0).numpy()
+        heat = looks(record, block, grid).mean(dim=0).numpy()
         frames.append(sheet([[heat_over(full, heat, box)]], f"Where {reader(config)}, block {block}"))
     return frames
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitrail.errors import InputError
 from vitrail.files import reason
-from vitrail.insight.faithfulness import Curves, Scores
+from vitrail.insight.faithfulness import Curves, FaithfulnessScores
 from vitrail.reporting.image_sheets import heat_over
 from vitrail.types import Array
 
@@ -26,13 +26,13 @@ class Explanation:
     target: str
     value: float  # what the network gives the target
     probability: bool  # whether that is a probability
-    scores: Scores | None = None  # deletion and insertion, beside chance; None where not asked for
+    scores: FaithfulnessScores | None = None  # deletion and insertion, beside chance; None where not asked for
     curves: Curves | None = None
     shuffled: float | None = None  # rank correlation with the map of shuffled weights; None where not asked for
     warnings: tuple[str, ...] = ()  # why the map is not to be relied on
     outliers: Array | None = None  # (h, w), True where a token is far larger than the others; None where not looked at
     pixel_map: Array | None = None  # (H, W), of methods that see pixels
-    tried: Mapping[str, Scores] = field(default_factory=dict)  # of method "best": every candidate's
+    tried: Mapping[str, FaithfulnessScores] = field(default_factory=dict)  # of method "best": every candidate's
     image: Image.Image | None = None  # the image itself, and
     box: tuple[float, float, float, float] | None = None  # what the network saw of it: left, top, right, bottom
 

@@ -26,7 +26,7 @@ class Curves(NamedTuple):
     insertion: tuple[float, ...]
 
 
-class Scores(NamedTuple):
+class FaithfulnessScores(NamedTuple):
     """Areas under the curves, 0 to 1 for probabilities. A faithful map: deletion low, insertion high."""
 
     deletion: float
@@ -79,12 +79,12 @@ def curves(ask: Ask, pixels: Tensor, grid: tuple[int, int], orders: Sequence[Arr
     values = levels(ask, pixels, torch.from_numpy(np.stack(masks).reshape(-1, *grid)), aim.level).tolist()
     full, empty = values[:2]
     shares = tuple(stop / patches for stop in stops)
-    found = []
+    pairs_of_curves = []
     for number in range(len(orders)):
         first = 2 + 2 * len(inner) * number
         part = values[first : first + 2 * len(inner)]
-        found.append(Curves(shares, (full, *part[0::2], empty), (empty, *part[1::2], full)))
-    return found
+        pairs_of_curves.append(Curves(shares, (full, *part[0::2], empty), (empty, *part[1::2], full)))
+    return pairs_of_curves
 
 
 def area(shares: Sequence[float], curve: Sequence[float]) -> float:
@@ -95,12 +95,12 @@ def area(shares: Sequence[float], curve: Sequence[float]) -> float:
 
 def scores_of(
     ask: Ask, pixels: Tensor, maps: Sequence[Array], aim: Aim, seed: int = 0
-) -> tuple[list[Scores], list[Curves]]:
+) -> tuple[list[FaithfulnessScores], list[Curves]]:
     """The scores of several maps of one image, beside the same random orders and the same centre."""
     grid = maps[0].shape
     chance = random_orders(ORDERS, maps[0].size, seed)
-    found = curves(ask, pixels, grid, [*map(order_of, maps), *chance, centre_first(grid)], aim)
-    areas = np.array([[area(each.shares, each.deletion), area(each.shares, each.insertion)] for each in found])
+    measured = curves(ask, pixels, grid, [*map(order_of, maps), *chance, centre_first(grid)], aim)
+    areas = np.array([[area(each.shares, each.deletion), area(each.shares, each.insertion)] for each in measured])
     random, centre = areas[len(maps) : -1].mean(axis=0), areas[-1]
-    scores = [Scores(*map(float, (*areas[row], *random, *centre))) for row in range(len(maps))]
-    return scores, found[: len(maps)]
+    scores = [FaithfulnessScores(*map(float, (*areas[row], *random, *centre))) for row in range(len(maps))]
+    return scores, measured[: len(maps)]

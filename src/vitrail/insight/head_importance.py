@@ -105,9 +105,9 @@ def _watched(model: ViT) -> Iterator[list[list[Tensor]]]:
     kept: list[list[Tensor]] = [[] for _ in model.encoder.blocks]
     watches = []
     chunk, model.encoder.mlp_chunk = model.encoder.mlp_chunk, 0  # a block's MLP in one piece
-    for place, block in enumerate(model.encoder.blocks):
+    for number, block in enumerate(model.encoder.blocks):
         for layer in (cast(Block, block).attention.out, cast(Block, block).mlp.down):
-            watches.append(layer.register_forward_pre_hook(_keep(kept[place])))
+            watches.append(layer.register_forward_pre_hook(_keep(kept[number])))
     try:
         yield kept
     finally:
@@ -125,16 +125,16 @@ def _keep(store: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None
 
 def _by_ablation(model: ViT, batches: Batches, done: Done | None) -> Array:
     config = model.config
-    found = np.full((config.depth, config.heads), np.nan)
-    whole = mean_loss(model, batches)
+    rises = np.full((config.depth, config.heads), np.nan)
+    unmasked = mean_loss(model, batches)
     for block in range(config.depth):
         for head in config.heads_of(block):
             mask = torch.ones(config.depth, config.heads)
             mask[block, head] = 0
-            found[block, head] = mean_loss(model, batches, mask) - whole
+            rises[block, head] = mean_loss(model, batches, mask) - unmasked
             if done is not None:
                 done(1)
-    return found
+    return rises
 
 
 def mean_loss(model: ViT, batches: Batches, head_mask: Tensor | None = None) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.insight.attribution import Ask, Attribution, Method
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.faithfulness import Curves, Scores, scores_of
+from vitrail.insight.faithfulness import Curves, FaithfulnessScores, scores_of
 from vitrail.insight.sanity import UNCHANGED, rank_correlation
 from vitrail.insight.targets import Aim
 from vitrail.types import Array
@@ -37,7 +37,7 @@ def score_maps(
 ) -> Explanation:
     """The explanation of one image (C, H, W): of several maps the most faithful that depends on the weights."""
     has_choice = len(candidates) > 1
-    scores: list[Scores] = []
+    scores: list[FaithfulnessScores] = []
     curves: list[Curves] = []
     if check or has_choice:
         scores, curves = scores_of(ask, pixels, [each.attribution.map for each in candidates], aim, seed)
@@ -60,7 +60,7 @@ def score_maps(
     )
 
 
-def _worth(candidate: Candidate, scores: Scores) -> tuple[bool, float]:
+def _worth(candidate: Candidate, scores: FaithfulnessScores) -> tuple[bool, float]:
     return not _unchanged(candidate), scores.gain
 
 
@@ -69,7 +69,7 @@ def _unchanged(candidate: Candidate) -> bool:
     return likeness is not None and abs(likeness) >= UNCHANGED
 
 
-def _doubts(candidate: Candidate, scores: Scores | None) -> list[str]:
+def _doubts(candidate: Candidate, scores: FaithfulnessScores | None) -> list[str]:
     """Why a map is not to be relied on."""
     doubts = [candidate.attribution.warning] if candidate.attribution.warning else []
     if np.ptp(candidate.attribution.map) == 0:

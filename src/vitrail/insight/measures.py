@@ -37,11 +37,11 @@ def attention_distances(model: ViT, pixels: Tensor) -> Array:
     if config.merge_per_block:
         raise InputError("distances are between patches, and this network merges them: use with_merging(model, 0)")
     distances = patch_distances(model.grid_of(pixels), config.cell)
-    found = np.full((config.depth, config.heads), np.nan)
+    means = np.full((config.depth, config.heads), np.nan)
     for block in range(config.depth):
         [weights] = traced(model, pixels, [block]).trace.attention
-        found[block, list(config.heads_of(block))] = attention_distance(weights, distances, config.prefix).numpy()
-    return found
+        means[block, list(config.heads_of(block))] = attention_distance(weights, distances, config.prefix).numpy()
+    return means
 
 
 def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:

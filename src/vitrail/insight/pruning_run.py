@@ -36,7 +36,7 @@ TIMED = 8  # rounds in which the old and the new network take turns
 
 
 @dataclass(frozen=True)
-class Measured:
+class NetworkMeasures:
     """A network as it is: what it knows, holds and costs."""
 
     accuracy: Score
@@ -49,9 +49,9 @@ class Pruned:
     """The smaller checkpoint, and the two side by side."""
 
     checkpoint: Checkpoint
-    before: Measured
-    cut: Measured  # before any tuning
-    after: Measured
+    before: NetworkMeasures
+    cut: NetworkMeasures  # before any tuning
+    after: NetworkMeasures
     heads: dict[int, tuple[int, ...]]  # cut from each block, by their original numbers
     channels: int  # cut from every MLP
     importance: Importance
@@ -91,7 +91,7 @@ def prune(
     split: str = "",
     batch: int = 32,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Pruned:
     """Cut the heads that matter least: all but the share to `keep`, or as many as lose at most `max_drop` points.
 
@@ -112,12 +112,12 @@ def prune(
     judged_by, judges = chosen(dataset, split)
     ranked_by, rankers = _rankers(dataset, judged_by)
     batches = batches_of(checkpoint, rankers, batch, seed)
-    tell(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
-    found = importance(checkpoint.model, batches, way, channels)
-    order = ranked(checkpoint.model, found.heads, scale=way == "gradient")
+    log(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
+    scores = importance(checkpoint.model, batches, way, channels)
+    order = ranked(checkpoint.model, scores.heads, scale=way == "gradient")
 
     def smaller(count: int) -> ViT:
-        return _without(checkpoint.model, order, count, found.channels)
+        return _without(checkpoint.model, order, count, scores.channels)
 
     before = _measure(checkpoint, judges, batch)
     if keep is not None:
@@ -126,15 +126,15 @@ def prune(
     else:
         limit = _right(checkpoint.model, batches) - (max_drop or 0.0) / 100 - 1e-9  # 0.4 - 0.1 is more than 0.3
         count = _most(len(order), lambda count: _right(smaller(count), batches) >= limit)
-        tell(f"{count} of the heads can go within {max_drop:g} points on the images that they were ranked on")
+        log(f"{count} of the heads can go within {max_drop:g} points on the images that they were ranked on")
     slim = checkpoint
     if count:
         slim = replace(checkpoint, model=smaller(count), temperature=None, thresholds=None, reject=None)
         if (checkpoint.temperature, checkpoint.thresholds, checkpoint.reject) != (None, None, None) and not tune:
-            tell("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
+            log("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
     cut = after = _measure(slim, judges, batch)
     if tune:
-        tell(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
+        log(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
         slim = _tuned(slim, dataset, judged_by, tune, seed)
         after = _measure(slim, judges, batch)
     if count or tune:
@@ -149,7 +149,7 @@ def prune(
         after,
         {block: tuple(sorted(heads)) for block, heads in sorted(gone.items())},
         checkpoint.model.config.mlp_width - slim.model.config.mlp_width,
-        found,
+        scores,
         faster(checkpoint.model, slim.model, batches[0][0]),
         judged_by,
         ranked_by,
@@ -208,18 +208,18 @@ def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int
     rows = np.sort(np.random.default_rng(seed).permutation(len(part))[:IMAGES])
     targets = torch.from_numpy(part.targets(checkpoint.classes)[rows])
     kind = next(checkpoint.model.parameters()).dtype
-    found = []
+    batches = []
     for first in range(0, len(rows), batch):
         pixels, kept = [], []
-        for place in range(first, min(first + batch, len(rows))):
+        for row in range(first, min(first + batch, len(rows))):
             with suppress(ImageError):  # as `evaluate` does, which tells of them
-                pixels.append(checkpoint.preprocess(part.images[rows[place]]))
-                kept.append(place)
+                pixels.append(checkpoint.preprocess(part.images[rows[row]]))
+                kept.append(row)
         if pixels:
-            found.append((torch.from_numpy(np.stack(pixels)).to(kind), targets[kept]))
-    if not found:
+            batches.append((torch.from_numpy(np.stack(pixels)).to(kind), targets[kept]))
+    if not batches:
         raise InputError(f"{part.source}: none of {len(rows)} images can be read")
-    return found
+    return batches
 
 
 def _without(model: ViT, order: list[tuple[int, int]], count: int, channels: Array) -> ViT:
@@ -254,11 +254,11 @@ def _right(model: ViT, batches: Batches) -> float:
     return mean_average_precision(logits, targets > 0.5)
 
 
-def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> Measured:
+def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> NetworkMeasures:
     one = checkpoint.task == "single-label"  # its accuracy has an interval without a bootstrap
-    found = evaluate(checkpoint, judges, split="all", batch=batch, resamples=0 if one else RESAMPLES)
+    evaluation = evaluate(checkpoint, judges, split="all", batch=batch, resamples=0 if one else RESAMPLES)
     cost = estimate(checkpoint.model.config, checkpoint.preprocess.size)
-    return Measured(found.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
+    return NetworkMeasures(evaluation.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
 
 
 def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float, seed: int) -> Checkpoint:
@@ -273,14 +273,14 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float,
     recipe = RECIPES["finetune"].recipe
     if max(checkpoint.preprocess.size) < SMALL:  # crops would leave little of them
         recipe = replace(RECIPES["scratch"].recipe, lr=RECIPES["scratch"].recipe.lr * 0.3)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         run = train(
             data,
             start=checkpoint,
             recipe=recipe,
             epochs=epochs,
             seed=seed,
-            out=place,
+            out=folder,
             test=0.0,
             check=False,
             report=False,
@@ -288,9 +288,9 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float,
         return load(run.best)
 
 
-def _described(slim: Checkpoint, check_int: Checkpoint, after: Measured, split: str, tune: float) -> Checkpoint:
+def _described(slim: Checkpoint, original: Checkpoint, after: NetworkMeasures, split: str, tune: float) -> Checkpoint:
     """With the origin of the whole network, and no number of it that is no longer true."""
     name = "top1" if slim.task == "single-label" else "mean_ap"
-    notes = "; ".join(filter(None, (check_int.provenance.notes, "pruned and tuned" if tune else "pruned")))
-    about = replace(check_int.provenance, notes=notes, metrics={f"{split}_{name}": after.accuracy.value}, mapping=())
+    notes = "; ".join(filter(None, (original.provenance.notes, "pruned and tuned" if tune else "pruned")))
+    about = replace(original.provenance, notes=notes, metrics={f"{split}_{name}": after.accuracy.value}, mapping=())
     return replace(slim, provenance=about)

@@ -121,7 +121,7 @@ def trace_with_layouts(
     after = model.config.final_norm == "pooled"
     vector, weights = weigh_pool(model.pool, encoded.tokens if after else tokens, encoded.layout)
     pooled = model.head.represent(model.normed(vector) if after else vector)
-    found = Trace(
+    record = Trace(
         tokens,
         pooled,
         model.head(pooled),
@@ -129,7 +129,7 @@ def trace_with_layouts(
         tuple(recorder.weights[block].weights for block in wanted),
         weights,
     )
-    return LaidOutTrace(found, tuple(recorder.layouts))
+    return LaidOutTrace(record, tuple(recorder.layouts))
 
 
 class Pooled(NamedTuple):

@@ -291,14 +291,14 @@ def _point(point: Point, x: float, y: float) -> str:
 def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str]:
     """Each from top to bottom, its name on the side where it fits, names of neighbours below each other."""
     elements = []
-    for row, each in enumerate(sorted(lines)):
-        fits = x(each.x) + text_width(each.name) + 10 < x.stop
+    for row, line in enumerate(sorted(lines)):
+        fits = x(line.x) + text_width(line.name) + 10 < x.stop
         side, anchor = (6, "start") if fits else (-6, "end")
         elements.append(
-            f'<path d="M{x(each.x):.1f} {y.stop:.1f}V{y.start:.1f}" '
+            f'<path d="M{x(line.x):.1f} {y.stop:.1f}V{y.start:.1f}" '
             'style="stroke:var(--ruby);stroke-width:1.6;stroke-dasharray:5 4;fill:none"/>'
-            f'<text class="name" text-anchor="{anchor}" x="{x(each.x) + side:.1f}" y="{y.stop + 12 + 16 * row:.1f}" '
-            f'style="fill:var(--ruby)">{text(each.name)}</text>'
+            f'<text class="name" text-anchor="{anchor}" x="{x(line.x) + side:.1f}" y="{y.stop + 12 + 16 * row:.1f}" '
+            f'style="fill:var(--ruby)">{text(line.name)}</text>'
         )
     return elements
 

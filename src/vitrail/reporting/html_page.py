@@ -125,19 +125,19 @@ def percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
 
 
-def paragraph(said: str) -> Html:
+def paragraph(sentence: str) -> Html:
     """A paragraph of text."""
-    return Html(f"<p>{words(said)}</p>")
+    return Html(f"<p>{words(sentence)}</p>")
 
 
-def heading(said: str) -> Html:
+def heading(sentence: str) -> Html:
     """A heading inside a section."""
-    return Html(f"<h3>{text(said)}</h3>")
+    return Html(f"<h3>{text(sentence)}</h3>")
 
 
-def callout(said: str, tone: Tone = "") -> Html:
+def callout(sentence: str, tone: Tone = "") -> Html:
     """A sentence that must not be missed."""
-    return Html(f'<p class="callout {_tone(tone)}">{words(said)}</p>')
+    return Html(f'<p class="callout {_tone(tone)}">{words(sentence)}</p>')
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
@@ -199,10 +199,10 @@ def data_uri(image: Image.Image, reduced: bool = True) -> str:
     for side, quality in _THUMBS:
         small = decoded.copy()
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
-        found = _embedded(small, "jpeg", quality)
-        if len(found) <= LARGEST:
+        uri = _embedded(small, "jpeg", quality)
+        if len(uri) <= LARGEST:
             break
-    return found
+    return uri
 
 
 def _embedded(image: Image.Image, kind: str, quality: int = 0) -> str:
@@ -235,9 +235,9 @@ def folded(title: str, body_html: str) -> Html:
     return Html(f"<details><summary>{text(title)}</summary>{body_html}</details>")
 
 
-def code(said: str) -> Html:
+def code(content: str) -> Html:
     """A command, to copy."""
-    return Html(f"<pre><code>{text(said)}</code></pre>")
+    return Html(f"<pre><code>{text(content)}</code></pre>")
 
 
 def meter(share: float) -> Html:
@@ -246,8 +246,8 @@ def meter(share: float) -> Html:
     return Html(f'<span class="meter" aria-hidden="true"><i style="width:{100 * width:.1f}%"></i></span>')
 
 
-def _note(said: str) -> str:
-    return f'<p class="note">{words(said)}</p>' if said else ""
+def _note(sentence: str) -> str:
+    return f'<p class="note">{words(sentence)}</p>' if sentence else ""
 
 
 def _tone(tone: str) -> str:

@@ -61,10 +61,10 @@ def heat_over(
     right, bottom = max(round(box[2]), left + 1), max(round(box[3]), top + 1)
     calm = values if without is None else smoothed(values, without)
     heat = np.clip(enlarged(normalised(calm), (right - left, bottom - top)), 0, 1)
-    whole = np.zeros((image.height, image.width), np.float32)
+    full_heat = np.zeros((image.height, image.width), np.float32)
     x, y, to_x, to_y = max(left, 0), max(top, 0), min(right, image.width), min(bottom, image.height)
-    whole[y:to_y, x:to_x] = heat[y - top : to_y - top, x - left : to_x - left]
-    lit = _lit(image, whole)
+    full_heat[y:to_y, x:to_x] = heat[y - top : to_y - top, x - left : to_x - left]
+    lit = _lit(image, full_heat)
     if without is not None:
         high, wide = (bottom - top) / values.shape[0], (right - left) / values.shape[1]
         for row, column in np.argwhere(without):
@@ -80,15 +80,15 @@ def smoothed(values: Array, without: Array) -> Array:
     """Values (h, w) whose marked ones are the mean of the unmarked around them."""
     if without.all():
         return np.zeros(values.shape)
-    found = values.astype(np.float64).copy()
-    kept = np.where(without, np.nan, found)
+    calm = values.astype(np.float64).copy()
+    kept = np.where(without, np.nan, calm)
     for row, column in np.argwhere(without):
         for reach in range(1, max(values.shape)):
             near = kept[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1]
             if not np.isnan(near).all():
-                found[row, column] = np.nanmean(near)
+                calm[row, column] = np.nanmean(near)
                 break
-    return found
+    return calm
 
 
 def _cross(image: Image.Image, x: float, y: float, arm: float) -> None:
