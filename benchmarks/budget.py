@@ -3,9 +3,9 @@
     python benchmarks/budget.py RUN --max-drop 1           a run folder: its own validation and test images
 
 Packed in bf16, or in fp32 without units for that, and in int8 with as many layers as the budget allows. The search of
-`vitrail optimize` chooses on validation images, with and without giving unclear answers again by all tokens; test
-images only report. "speed" is the time of the network with all tokens, not in int8, over that of the others, batches
-of 16 of the user's own images, in turn: the median over rounds, and quartiles.
+`vitrail optimize` chooses on validation images, on fake quantisation for int8; test images only report. "speed" is the
+time of the network with all tokens, not in int8, over that of the others, batches of 16 of the user's own images, in
+turn: the median over rounds, and quartiles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import statistics
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,13 @@ import vitrail
 from network import interleave
 from vitrail.errors import InputError
 from vitrail.evaluation import data_for
-from vitrail.packed.onednn_kernels import has_bf16_units
-from vitrail.packed.packed_runtime import Packed
-from vitrail.quantisation.accuracy_budget import Judge, deal
+from vitrail.packed import Packed
+from vitrail.quantisation.accuracy_budget import Judge, split_for_calibration
+from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.quant_plan import QuantPlan
-from vitrail.quantisation.quantiser import RANKED_ON, pixels_of, within_budget
-from vitrail.quantisation.range_calibration import calibrate
-from vitrail.quantisation.smooth_quant import smooth
-from vitrail.shipping.optimizer import Merging, doubting, merged_most
+from vitrail.quantisation.quantiser import RANKED_ON, plan_all_int8, search_plan
+from vitrail.quantisation.range_calibration import calibration_pixels
+from vitrail.shipping.optimizer import Merging, merged_most
 
 BATCH, IMAGES = 16, 48
 
@@ -47,23 +45,20 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(2)
     checkpoint = vitrail.load(given.run)
-    dealt = deal(data_for(given.run, given.data, checkpoint.classes), checkpoint, 0)
-    choosing, reporting = (Judge.by(checkpoint, each) for each in (dealt.choosing, dealt.reporting))
-    found = [Merging(), *merged_most(checkpoint, choosing, given.max_drop)]
-    found += doubting(checkpoint, choosing, given.max_drop)
+    split = split_for_calibration(data_for(given.run, given.data, checkpoint.classes), checkpoint, 0)
+    choosing, reporting = (Judge.by(checkpoint, each) for each in (split.choosing, split.reporting))
     precision = "bf16" if has_bf16_units() else "fp32"
-    batches = pixels_of(checkpoint, dealt.calibration, 32)
+    batches = calibration_pixels(checkpoint, split.calibration, 32)
     runtimes: dict[str, Packed] = {}
-    for each in dict.fromkeys(found):
-        name = str(each) or "all tokens"
-        runtimes[f"{name}, {precision}"] = Packed(each.of(checkpoint), QuantPlan(precision, clear=each.clear))
-        even = replace(each.of(checkpoint), model=smooth(each.of(checkpoint).model, batches))
-        ranges = calibrate(even.model, batches)
+    for merging in (Merging(), *merged_most(checkpoint, choosing, given.max_drop)):
+        name, merged = str(merging) or "all tokens", merging.of(checkpoint)
+        runtimes[f"{name}, {precision}"] = Packed(merged, QuantPlan(precision))
+        evened, plan = plan_all_int8(merged, batches)
         with suppress(InputError):  # no int8 within the budget
-            budget = (given.max_drop, precision, batches[0][:RANKED_ON])
-            runtimes[f"{name}, int8"] = within_budget(even, ranges, choosing, *budget, clear=each.clear)[0]
-    count = min(IMAGES, len(dealt.choosing))
-    pixels = np.stack([checkpoint.preprocess(dealt.choosing.images[row]) for row in range(count)])
+            plan = search_plan(evened, plan, choosing, given.max_drop, batches[0][:RANKED_ON]).plan
+            runtimes[f"{name}, int8"] = Packed(evened, plan)
+    count = min(IMAGES, len(split.choosing))
+    pixels = np.stack([checkpoint.preprocess(split.choosing.images[row]) for row in range(count)])
 
     def call(runtime: Packed) -> Callable[[], Any]:
         return lambda: [runtime.run(pixels[row : row + BATCH]) for row in range(0, count, BATCH)]
@@ -76,7 +71,7 @@ def main() -> None:
         lost = [f"{judge(runtime).drop.value:+.2f}" for judge in (choosing, reporting)]
         table.add_row(name, *lost, f"{middle:.2f}", f"{low:.2f} to {high:.2f}")
     Console(width=110).print(table)
-    print(dealt.words)
+    print(split.words)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ from vitrail.errors import VitrailError  # noqa: E402
 from vitrail.exporters.exporter import export  # noqa: E402
 from vitrail.inference import open_exported  # noqa: E402
 from vitrail.insight.cost import estimate  # noqa: E402
-from vitrail.network.vit import with_merging  # noqa: E402
-from vitrail.packed.onednn_kernels import has_bf16_units  # noqa: E402
-from vitrail.packed.packed_runtime import Packed  # noqa: E402
+from vitrail.network.surgery import with_merging  # noqa: E402
+from vitrail.packed import Packed  # noqa: E402
 from vitrail.packed.packing import QuantPlan  # noqa: E402
+from vitrail.quantisation.cpu_features import has_bf16_units  # noqa: E402
 from vitrail.quantisation.range_calibration import calibrate  # noqa: E402
 from vitrail.shipping.peak_flops import products, rates  # noqa: E402
 
@@ -199,7 +199,7 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 SIDES = ((224, 1), (384, 1), (512, 1), (1024, 1), (224, 4), (224, 16), (224, 64), (384, 4))  # pixels, batch
 GROWN = """
 import sys, torch, vitrail
-from vitrail.packed.packed_runtime import Packed
+from vitrail.packed import Packed
 torch.set_num_threads(2)
 side, batch = int(sys.argv[1]), int(sys.argv[2])
 runtime = Packed(vitrail.Checkpoint(vitrail.create("vit-b16").eval(), vitrail.Preprocess(size=224)))

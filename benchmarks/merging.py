@@ -8,8 +8,7 @@
 The network is the real one of the fixtures; the images are photographs of scikit-image, fruits and hands, whole and
 in order, so that every run sees the same. "same" is how often the merging network names the class that the whole one
 names, and "divergence" the mean KL divergence of its answers from the whole one's. "cost" is the share of the
-multiply-adds. "again" is the share of images, the least clear, that the whole network must answer too, so that
-one in a hundred at most is named otherwise, and "in all" the cost with them. "speed" is the time of the whole network
+multiply-adds. "speed" is the time of the whole network
 over that of the merging one, both packed in fp32, batch 16, in turn: the median over rounds.
 """
 
@@ -32,7 +31,7 @@ import vitrail
 from network import interleave
 from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
-from vitrail.packed.packed_runtime import Packed
+from vitrail.packed import Packed
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = Path(os.environ.get("VITRAIL_FIXTURES", ROOT.parent / "shared" / "fixtures"))
@@ -63,15 +62,6 @@ def images() -> list[Image.Image]:
     return found + [Image.open(path).convert("RGB") for path in (*fruits, *hands)]
 
 
-def asked_again(logits: torch.Tensor, wrong: torch.Tensor) -> float:
-    """The share of the least clear answers without which one in a hundred at most is wrong."""
-    second, first = logits.topk(2).values.flip(1).unbind(1)
-    apart = first - second
-    allowed = len(logits) // 100
-    found = apart[wrong].sort(descending=True).values
-    return float((apart <= found[allowed]).float().mean()) if len(found) > allowed else 0.0
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=SCHEDULES)
@@ -96,12 +86,11 @@ def main() -> None:
         merging = with_merging(model, count, first, given.by)
         found = answers(merging)
         same = (found.argmax(1) == own).sum()
-        again = asked_again(found, found.argmax(1) != own)
         apart = (whole.exp() * (whole - found.log_softmax(1))).sum(1).mean()
         among = (found.topk(5).indices == own[:, None]).any(1).sum()
         cost = estimate(merging.config).multiply_adds / estimate(model.config).multiply_adds
         networks[schedule] = Packed(vitrail.Checkpoint(merging, checkpoint.preprocess)).model
-        rows.append((schedule, first, count, cost, again, int(same), int(among), float(apart)))
+        rows.append((schedule, first, count, cost, int(same), int(among), float(apart)))
     speed = dict.fromkeys(networks, "")
     if given.rounds:
         with torch.inference_mode():
@@ -114,8 +103,6 @@ def main() -> None:
             "from block",
             "merged in each",
             "cost",
-            "again",
-            "in all",
             f"same, of {len(own)}",
             "among the first five",
             "divergence",
@@ -123,9 +110,8 @@ def main() -> None:
         ),
         box=None,
     )
-    for schedule, first, count, cost, again, same, among, apart in rows:
-        shares = (f"{each:.2f}" for each in (cost, again, cost + again))
-        counts = (str(first), str(count), *shares, str(same), str(among))
+    for schedule, first, count, cost, same, among, apart in rows:
+        counts = (str(first), str(count), f"{cost:.2f}", str(same), str(among))
         table.add_row(*counts, f"{apart:.4f}", speed[schedule])
     Console(width=120).print(table)
 

@@ -50,7 +50,7 @@ class Seconds(NamedTuple):
 
 
 def interleave(
-    candidates: dict[str, Callable[[], object]], rounds: int, least: float = 0.2
+    candidates: dict[str, Callable[[], object]], rounds: int, least: float = 0.2, seed: int = 0
 ) -> dict[str, list[Seconds]]:
     """Seconds a call, a list for each candidate, one entry a round.
 
@@ -64,7 +64,7 @@ def interleave(
         call()
         repeats[name] = max(1, round(least / (time.perf_counter() - started)))
     seconds: dict[str, list[Seconds]] = {name: [] for name in candidates}
-    dice = random.Random(0)
+    dice = random.Random(seed)
     for _ in range(rounds * 2 if min(repeats.values()) > 1 else rounds):
         for name in dice.sample(list(candidates), len(candidates)):
             candidates[name]()

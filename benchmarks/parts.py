@@ -20,11 +20,11 @@ from rich.table import Table
 
 import vitrail
 from network import SIZES, interleave
-from vitrail.network.encoder import Block
-from vitrail.packed.onednn_kernels import has_bf16_units, quantise
-from vitrail.packed.packed_attention import gather
-from vitrail.packed.packed_layers import ByteLinear, PackedLinear, PackedMlp
-from vitrail.packed.packed_runtime import Packed
+from vitrail.packed.packed_layers import Int8Linear, PackedLinear
+from vitrail.packed.packed_vit import PackedBlock, PackedViT
+from vitrail.packed.packing import Dtypes, pack
+from vitrail.quantisation.cpu_features import has_bf16_units
+from vitrail.quantisation.quant_params import QuantParams, to_uint8
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 
@@ -32,40 +32,43 @@ PARTS = ("norm", "rounding", "qkv", "attention", "out", "up, GELU", "down", "bet
 TIMES = {"norm": 2, "rounding": 3}  # in a block: after each norm, and before `out`
 
 
-def parts_of(runtime: Packed, batch: int) -> dict[str, Callable[[], object]]:
+def parts_of(model: PackedViT, plan: QuantPlan, batch: int) -> dict[str, Callable[[], object]]:
     """Every part of the second block, with what it receives."""
-    model, plan = runtime.model, runtime.plan
-    assert plan is not None
-    config = model.config
-    rows, tokens = batch * (1 + 196), torch.randn(batch * 197, config.width).to(plan.tokens)
-    block = cast(Block, model.encoder.blocks[1])
-    attention, mlp = block.attention, cast(PackedMlp, block.mlp)
-    qkv = torch.randn(batch, 197, 3, config.heads, config.per_head).to(plan.kind).permute(2, 0, 3, 1, 4)
+    config, dtypes = model.config, Dtypes.of(plan)
+    rows, tokens = batch * (1 + 196), torch.randn(batch * 197, config.width).to(dtypes.tokens)
+    block = cast(PackedBlock, model.encoder.blocks[1])
+    attention, mlp = block.attention, block.mlp
+    qkv = torch.randn(batch, 197, 3, config.heads, config.per_head).to(dtypes.layers).permute(2, 0, 3, 1, 4)
 
-    def layer(part: object, width: int, onto: bool) -> Callable[[], object]:
-        linear = cast(PackedLinear | ByteLinear, part)
-        given = torch.randn(rows, width).to(plan.kind)
-        if isinstance(linear, ByteLinear):
-            given = quantise(given.float(), linear.scale)
-        return (lambda: linear.rows(given, tokens)) if onto else (lambda: linear.rows(given))
+    def layer(part: object, width: int, residual: bool) -> Callable[[], object]:
+        linear = cast(PackedLinear | Int8Linear, part)
+        given = torch.randn(rows, width).to(dtypes.layers)
+        if isinstance(linear, Int8Linear):
+            given = rounded(given.float(), linear.packed.params)
+        return (lambda: linear.of_rows(given, tokens)) if residual else (lambda: linear.of_rows(given))
 
     norm = cast(torch.nn.LayerNorm, block.norm1)
-    found: dict[str, Callable[[], object]] = {
+    parts: dict[str, Callable[[], object]] = {
         "norm": lambda: torch.layer_norm(tokens, norm.normalized_shape, norm.weight, norm.bias, norm.eps),
         "qkv": layer(attention.qkv, config.width, False),
-        "attention": lambda: gather(*qkv.unbind(0)),
+        "attention": lambda: model.kernel(*qkv.unbind(0)),
         "out": layer(attention.out, config.width, True),
         "up, GELU": layer(mlp.up, config.width, False),
         "down": layer(mlp.down, config.mlp_width, True),
     }
     if plan.int8:
-        found["rounding"] = lambda: quantise(tokens.float(), cast(ByteLinear, attention.qkv).scale)
-    short = model.short
-    assert short is not None, "torch has no interpreter here"
-    pixels = torch.randn(batch, 3, 224, 224).to(plan.tokens)
-    found["whole"] = lambda: short(model, pixels, (14, 14), 0)
-    found["entrance"] = lambda: model.tokens(model.patches(pixels), (14, 14))
-    return found
+        params = cast(Int8Linear, attention.qkv).packed.params
+        parts["rounding"] = lambda: rounded(tokens.float(), params)
+    compiled = model.compiled
+    assert compiled is not None, "torch has no interpreter here"
+    pixels = torch.randn(batch, 3, 224, 224).to(dtypes.tokens)
+    parts["all"] = lambda: compiled(model, pixels, (14, 14), 0)
+    parts["embedding"] = lambda: model.tokens(model.patches(pixels), (14, 14))
+    return parts
+
+
+def rounded(x: torch.Tensor, params: QuantParams) -> torch.Tensor:
+    return to_uint8(x, params.scale, params.zero_point)
 
 
 def main() -> None:
@@ -78,16 +81,16 @@ def main() -> None:
     table = Table("", *PARTS, box=None)
     for size in given.sizes.split(","):
         torch.manual_seed(0)
-        checkpoint = vitrail.Checkpoint(vitrail.create(SIZES[size][0]).eval(), vitrail.Preprocess(size=224))
-        ranges = calibrate(checkpoint.model, [torch.randn(4, 3, 224, 224)])
+        model = vitrail.create(SIZES[size][0]).eval()
+        ranges = calibrate(model, [torch.randn(4, 3, 224, 224)])
         plans = {"fp32": QuantPlan(), "int8": QuantPlan("bf16" if has_bf16_units() else "fp32", ranges)}
         if has_bf16_units():
             plans["bf16"] = QuantPlan("bf16")
         for name, plan in sorted(plans.items(), key=lambda each: each[0] == "int8"):
             with torch.inference_mode():
-                took = interleave(parts_of(Packed(checkpoint, plan), given.batch), given.rounds)
+                took = interleave(parts_of(pack(model, plan), plan, given.batch), given.rounds)
             micro = {part: 1e6 * statistics.median(each.wall for each in seconds) for part, seconds in took.items()}
-            blocks = (micro.pop("whole") - micro.pop("entrance")) / checkpoint.model.config.depth
+            blocks = (micro.pop("all") - micro.pop("embedding")) / model.config.depth
             micro["between"] = blocks - sum(TIMES.get(part, 1) * each for part, each in micro.items())
             shown = [f"{micro[part]:.0f}" if part in micro else "" for part in PARTS]
             table.add_row(f"{size}/16 packed {name}", *shown)

@@ -3,7 +3,7 @@
     python benchmarks/pipeline.py                       500 JPEGs of 1600x1200, 3 rounds
     python benchmarks/pipeline.py --count 60 --rounds 1
     python benchmarks/pipeline.py --runtime pipeline:packed_bf16 --runtime pipeline:openvino     by other runtimes too
-    python benchmarks/pipeline.py --int8                by a packed network in int8, unclear answers again in fp32
+    python benchmarks/pipeline.py --int8                by a packed network in int8
     python benchmarks/pipeline.py --file fast.safetensors     and by what `vitrail optimize` or `export` wrote
     python benchmarks/pipeline.py --json
 
@@ -122,14 +122,13 @@ def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> 
 
 
 def packed_bf16(checkpoint: Any) -> Any:
-    from vitrail.packed.packed_runtime import Packed
+    from vitrail.packed import Packed
     from vitrail.quantisation.quant_plan import QuantPlan
 
     return Packed(checkpoint, QuantPlan("bf16"))
 
 
 KEPT = 12  # layers that are not int8: those of ViT-Ti/16 that move its answers most
-UNCLEAR = 1.4  # answers less clear are given again in fp32
 
 
 def int8_file(weights: str, path: Path) -> str:
@@ -138,19 +137,15 @@ def int8_file(weights: str, path: Path) -> str:
     from merging import images
 
     import vitrail
-    from vitrail.packed.packed_file import save_packed
-    from vitrail.packed.packed_runtime import Packed
-    from vitrail.quantisation.quant_plan import QuantPlan
-    from vitrail.quantisation.range_calibration import calibrate, sensitivity
-    from vitrail.quantisation.smooth_quant import smooth
+    from vitrail.packed import Packed, save_packed
+    from vitrail.quantisation.quantiser import plan_all_int8
+    from vitrail.quantisation.range_calibration import rank_sensitivity
 
     checkpoint = vitrail.load(weights)
     pixels = torch.from_numpy(checkpoint.preprocess.batch(images()))
-    even = replace(checkpoint, model=smooth(checkpoint.model, pixels.split(32)))
-    ranges = calibrate(even.model, pixels.split(32))
-    for harmful in sensitivity(even.model, ranges, pixels[::4])[:KEPT]:
-        del ranges[harmful.name]
-    save_packed(Packed(even, QuantPlan("bf16", ranges, UNCLEAR, "fp32")), even, path)
+    evened, plan = plan_all_int8(checkpoint, list(pixels.split(32)))
+    harmful = rank_sensitivity(evened.model, plan, pixels[::4])[:KEPT]
+    save_packed(Packed(evened, plan.without({each.name for each in harmful})), evened, path)
     return str(path)
 
 

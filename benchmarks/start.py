@@ -28,9 +28,8 @@ sys.path[:0] = [sys.argv[2] + "/tests", sys.argv[2] + "/tests/network"]
 import renames, torch, numpy, oracles, vitrail
 from PIL import Image
 from safetensors.torch import save_file
-from vitrail.packed.packed_runtime import Packed
+from vitrail.packed import Packed, save_packed
 from vitrail.exporters.exporter import export
-from vitrail.packed.packed_file import save_packed
 folder = sys.argv[1]
 timm = oracles.timm()
 theirs = timm.create_model("vit_base_patch16_224", pretrained=False).eval()
