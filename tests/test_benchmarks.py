@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -44,3 +45,25 @@ def test_batch_norm_is_timed_beside_layer_norm(monkeypatch: pytest.MonkeyPatch) 
     assert all(issubclass(kind, nn.BatchNorm1d) for kind in kinds[1])
     assert min(ran.count("layer"), ran.count("batch")) >= 2
     assert not torch.is_inference_mode_enabled()
+
+
+def test_every_way_of_the_packed_runtime_is_raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Quickly, on a tiny network: rows for each batch, precision and way, as ratios to the modules alone."""
+    threads = torch.get_num_threads()
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", ["packed_ways.py", "--quick", "--json", str(tmp_path / "rows.json")])
+    try:
+        runpy.run_path(str(BENCHMARKS / "packed_ways.py"), run_name="__main__")
+    finally:
+        torch.set_num_threads(threads)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    precisions = list(dict.fromkeys(each["precision"] for each in rows))
+    assert precisions in (["fp32", "bf16", "int8"], ["fp32", "int8"])
+    assert [(each["batch"], each["precision"], each["way"]) for each in rows] == [
+        (batch, precision, way)
+        for batch in (1, 16)
+        for precision in precisions
+        for way in ("modules", "program", "kernels", "both")
+    ]
+    assert {each["ratio"] for each in rows if each["way"] == "modules"} == {1.0}
+    assert all(each["ratio"] > 0 for each in rows)

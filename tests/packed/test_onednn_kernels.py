@@ -86,3 +86,20 @@ def test_a_sum_with_the_residual_is_probed_too(
 def test_without_onednn_nothing_works(monkeypatch: pytest.MonkeyPatch, unprobed: None) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert kernels.probe("fp32") == KernelProbe(False, "this torch has no oneDNN")
+
+
+def test_every_kernel_here_was_probed() -> None:
+    for precision in ("fp32", "bf16", "int8"):
+        assert kernels.probe(precision) == KernelProbe(True)
+
+
+def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = kernels.linear
+    kernels.probe.cache_clear()
+    monkeypatch.setattr(kernels, "linear", lambda *given: true(*given) * 1.01)
+    try:
+        found = kernels.probe("fp32")
+    finally:
+        kernels.probe.cache_clear()
+    assert not found.works
+    assert "differ from plain torch by 0.01" in found.why

@@ -11,10 +11,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import vitrail
-from shipping.packs import VARIANTS, checkpoint, labelled, make_images, network
+from shipping.packs import checkpoint, labelled, make_images, network
 from vitrail import Checkpoint
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
@@ -24,11 +23,10 @@ from vitrail.inference.export_info import Contents
 from vitrail.network.encoder import Block
 from vitrail.packed import pack_checkpoint
 from vitrail.quantisation import quantiser
-from vitrail.quantisation.accuracy_budget import Judge, self_labelled, split_for_calibration
+from vitrail.quantisation.accuracy_budget import self_labelled
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import faked, fewest, quantise
-from vitrail.quantisation.range_calibration import calibrate, calibration_pixels, layer_inputs, rank_sensitivity
-from vitrail.quantisation.smooth_quant import smooth
+from vitrail.quantisation.range_calibration import calibration_pixels
 
 FRAGILE = "encoder.blocks.1.mlp.down"
 
@@ -50,68 +48,6 @@ def fragile() -> Checkpoint:
             mlp.down.weight[:, channel] /= 300
         model.head.classify.weight.mul_(3)
     return replace(checkpoint(activation="relu"), model=model)
-
-
-@pytest.mark.parametrize(
-    "name", ["plain", "layer scale, no key bias", "parallel", "registers, mean", "swiglu", "no biases"]
-)
-def test_smoothing_changes_no_answer(name: str) -> None:
-    model = network(**VARIANTS[name])
-    pixels = torch.randn(5, 3, 32, 32)
-    evened = smooth(model, [pixels])
-    with torch.inference_mode():
-        expected = model(pixels)
-        torch.testing.assert_close(evened(pixels), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
-    first = cast(Block, evened.encoder.blocks[0]).attention.qkv.weight
-    assert not torch.equal(first, cast(Block, model.encoder.blocks[0]).attention.qkv.weight)
-
-
-def test_smoothing_evens_what_a_layer_receives() -> None:
-    model = network()
-    norm = cast(nn.LayerNorm, cast(Block, model.encoder.blocks[0]).norm1)
-    with torch.no_grad():
-        norm.weight[7] *= 60  # an outlier channel after a norm
-    pixels = torch.randn(6, 3, 32, 32)
-    with torch.inference_mode():
-        expected = model(pixels)
-    name = "encoder.blocks.0.attention.qkv"
-    errors = []
-    for each in (model, smooth(model, [pixels])):
-        ranges = calibrate(each, [pixels])
-        harm = {layer.name: layer.harm for layer in rank_sensitivity(each, QuantPlan("fp32", ranges), pixels)}
-        errors.append(harm[name])
-        assert expected.isfinite().all()
-    assert errors[1] < 0.2 * errors[0]
-
-
-@pytest.mark.row("DL.7")
-def test_ranges_are_those_of_what_layers_receive() -> None:
-    model = network()
-    batches = [torch.randn(2, 3, 32, 32), torch.randn(1, 3, 32, 32)]
-    ranges = calibrate(model, batches)
-    for block, tokens in ((1, 17), (2, 1)):  # of the last one, those that the pool reads
-        seen: list[torch.Tensor] = []
-        layer = cast(Block, model.encoder.blocks[block]).mlp.up
-        hook = layer.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0]))
-        with torch.inference_mode():
-            for pixels in batches:
-                model(pixels)
-        hook.remove()
-        values = torch.cat([each[:, :tokens].flatten() for each in seen])
-        expected = (float(values.min()), float(values.max()))
-        assert ranges[f"encoder.blocks.{block}.mlp.up"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_calibration_leaves_the_network_as_it_was() -> None:
-    model = network().train()
-    last = model.encoder.blocks[-1]
-    calibrate(model, [torch.randn(2, 3, 32, 32)])
-    assert (model.encoder.blocks[-1] is last, model.training) == (True, True)
-    assert not any(each._forward_pre_hooks for each in model.modules())
-    with pytest.raises(InputError, match="expected"), layer_inputs(model, lambda name, values: None):
-        raise InputError("expected")
-    assert (model.encoder.blocks[-1] is last, model.training) == (True, True)  # after an error, too
-    assert not any(each._forward_pre_hooks for each in model.modules())
 
 
 def test_the_fragile_layer_is_found_and_kept() -> None:
@@ -247,58 +183,6 @@ def test_the_fewest_that_hold(needed: int, expected: int | None, most_tries: int
     assert fewest(11, holds) == expected
     assert len(tried) <= most_tries
     assert max(tried) <= 11
-
-
-# ---- images dealt out -------------------------------------------------------------------------------------------
-
-
-def test_images_are_dealt_by_their_splits() -> None:
-    made = checkpoint()
-    split = split_for_calibration(labelled(made, 60, train=20, val=24, test=16), made)
-    assert [len(each) for each in split[:3]] == [20, 24, 16]
-    assert {each.split for each in split.choosing.samples} == {"val"}
-    split = split_for_calibration(labelled(made, 60, val=40, test=20), made)
-    assert split.words == "calibrated on a part of val, chosen by val images, reported on test"
-    assert {each.split for each in split.calibration.samples} == {"val"}
-    assert {each.split for each in split.reporting.samples} == {"test"}
-    assert split_for_calibration(labelled(made, 40, train=40), made).words.endswith(
-        "chose and report, all of them seen in training"
-    )
-    split = split_for_calibration(labelled(made, 60, train=30, test=30), made)
-    assert split.words == "calibrated on train, chosen by test images, reported on test"
-
-
-def test_new_images_beside_training_ones_choose() -> None:
-    made = checkpoint()
-    data = labelled(made, 50, train=20, **{"": 30})
-    split = split_for_calibration(data, made)
-    assert split.words == "calibrated on train, chosen by new images, reported on new"
-    assert {each.split for each in split.calibration.samples} == {"train"}
-    assert {each.split for each in split.choosing.samples} == {""}
-    assert split.reporting is split.choosing
-
-
-def test_images_without_splits_are_dealt_by_chance_and_none_twice() -> None:
-    made = checkpoint()
-    data = labelled(made, 64)
-    split = split_for_calibration(data, made)
-    assert split.words == "16 images calibrated, the other 48 chose and report"
-    first, second = ({each.name for each in lot.samples} for lot in split[:2])
-    assert first.isdisjoint(second)
-    assert len(first | second) == 64
-    assert split.reporting is split.choosing
-    assert split_for_calibration(data, made, seed=1).calibration.samples != split.calibration.samples
-
-
-def test_images_without_labels_are_judged_by_agreement() -> None:
-    made = checkpoint()
-    data = self_labelled(made, list(make_images(40)))
-    judge = Judge.by(made, data)
-    assert judge(made).accuracy.value == judge(made).agreement == 1.0
-    pixels = torch.from_numpy(made.preprocess.batch(list(make_images(40))))
-    found = judge(faked(made, QuantPlan("fp32", calibrate(made.model, [pixels]))))
-    assert found.accuracy.value == found.agreement
-    assert found.drop.value == pytest.approx(100 * (1 - found.agreement))
 
 
 def test_bad_images_to_calibrate_on_are_told(tmp_path: object) -> None:

@@ -18,12 +18,9 @@ from vitrail.exporters import exporter as exporting
 from vitrail.packed import Packed, open_packed, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.reporting.charts import curves
-from vitrail.shipping import benchmark as benching
 from vitrail.shipping import optimizer as optimising
 from vitrail.shipping import search_plot
-from vitrail.shipping.benchmark import KINDS, Alone, bench
 from vitrail.shipping.optimizer import Way, optimize
-from vitrail.shipping.peak_flops import limits
 from vitrail.shipping.runtimes import open_runtime
 from vitrail.shipping.search_plot import save_plot
 
@@ -300,41 +297,6 @@ def test_a_candidate_that_fails_does_not_end_the_search(tmp_path: Path, monkeypa
     assert found.best.way.runtime == "eager"
     assert "onnx fp32 left out: not exported: it drifts" in said
     assert vitrail.load(found.out).classes == made.classes
-
-
-@pytest.mark.row("P.13")
-def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # the true ones take seconds
-    monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: {each: 0.02 * len(each) for each in calls})
-    monkeypatch.setattr(
-        benching, "_alone", lambda path: Alone(1.5, 500 if path.name == "int8.safetensors" else 900, 40)
-    )
-    found = bench(checkpoint(), batches=(1, 3), sizes=(32, 64), runtimes=("packed int8",), rounds=1)
-    keys = [(each.runtime, each.size, each.batch) for each in found.rows]
-    assert keys == [
-        (runtime, (side, side), batch) for side in (32, 64) for batch in (1, 3) for runtime in ("eager", "packed int8")
-    ]
-    for each in found.rows:
-        assert each.milliseconds == pytest.approx(20 * len(each.runtime))
-        assert each.images_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
-        assert (each.start_seconds, each.largest_batch) == (1.5, 40)
-        assert each.memory_bytes == (900 if each.runtime == "eager" else 500)  # of a file of its own
-        assert each.of_limit is not None
-        assert each.of_limit > 0
-    assert {each.ratio for each in found.rows if each.runtime == "eager"} == {1.0}
-    assert [each.ratio for each in found.rows if each.runtime != "eager"] == pytest.approx([5 / 11] * 4)
-    assert all(0 < each.difference < 0.5 for each in found.rows if each.runtime == "packed int8")
-    assert found.limits["fp32"] == 100.0
-    assert found.to_dict()["rows"][0]["runtime"] == "eager"
-    with pytest.raises(InputError, match="no runtime 'packed fp16'"):
-        bench(checkpoint(), runtimes=("packed fp16",))
-    assert "openvino fp32" in KINDS
-
-
-def test_the_limit_is_the_faster_of_plain_and_packed() -> None:
-    found = limits(rounds=1, shape=(64, 32, 48))
-    assert set(found) - {"bf16"} == {"fp32", "int8"}
-    assert all(rate > 0 for rate in found.values())
 
 
 def test_runtimes_by_name(tmp_path: Path) -> None:

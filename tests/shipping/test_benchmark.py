@@ -1,4 +1,4 @@
-"""The largest batch that bench names: from what more images were seen to take, and what is free."""
+"""bench: every runtime beside eager; the largest batch follows from what more images take, and what is free."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from shipping import packs
 from shipping.small import checkpoint
+from vitrail.errors import InputError
 from vitrail.shipping import benchmark as benching
+from vitrail.shipping.benchmark import KINDS, Alone, bench
 
 MB = 2**20
 
@@ -59,3 +62,32 @@ def test_exported_files_are_measured_beside_the_network(monkeypatch: pytest.Monk
     assert called == {"eager": 3, "onnx fp32": 3}
     assert (eager.runtime, onnx.runtime, onnx.ratio, onnx.memory_bytes) == ("eager", "onnx fp32", 2.0, len(".onnx"))
     assert 0 < onnx.difference < 1e-4  # it answered, by another runtime
+
+
+@pytest.mark.row("P.13")
+def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # the true ones take seconds
+    monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: {each: 0.02 * len(each) for each in calls})
+    monkeypatch.setattr(
+        benching, "_alone", lambda path: Alone(1.5, 500 if path.name == "int8.safetensors" else 900, 40)
+    )
+    found = bench(packs.checkpoint(), batches=(1, 3), sizes=(32, 64), runtimes=("packed int8",), rounds=1)
+    keys = [(each.runtime, each.size, each.batch) for each in found.rows]
+    assert keys == [
+        (runtime, (side, side), batch) for side in (32, 64) for batch in (1, 3) for runtime in ("eager", "packed int8")
+    ]
+    for each in found.rows:
+        assert each.milliseconds == pytest.approx(20 * len(each.runtime))
+        assert each.images_per_second == pytest.approx(1000 * each.batch / each.milliseconds)
+        assert (each.start_seconds, each.largest_batch) == (1.5, 40)
+        assert each.memory_bytes == (900 if each.runtime == "eager" else 500)  # of a file of its own
+        assert each.of_limit is not None
+        assert each.of_limit > 0
+    assert {each.ratio for each in found.rows if each.runtime == "eager"} == {1.0}
+    assert [each.ratio for each in found.rows if each.runtime != "eager"] == pytest.approx([5 / 11] * 4)
+    assert all(0 < each.difference < 0.5 for each in found.rows if each.runtime == "packed int8")
+    assert found.limits["fp32"] == 100.0
+    assert found.to_dict()["rows"][0]["runtime"] == "eager"
+    with pytest.raises(InputError, match="no runtime 'packed fp16'"):
+        bench(packs.checkpoint(), runtimes=("packed fp16",))
+    assert "openvino fp32" in KINDS
