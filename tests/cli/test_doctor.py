@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,3 +76,18 @@ def test_doctor(vit: Line) -> None:
     text = vit("doctor").out
     assert text.startswith("versions\n")
     assert "'vitrail[" in text or "complete" in text
+
+
+def test_something_stands_behind_every_extra() -> None:
+    """Every library that an extra brings is imported somewhere in the package; `all` names every extra."""
+    root = Path(__file__).resolve().parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = "".join(path.read_text() for path in (root / "src").rglob("*.py"))
+    own = {name: needs for name, needs in extras.items() if name not in ("all", "dev")}
+    assert extras["all"] == [f"vitrail[{','.join(own)}]"]
+    modules = {"resvg-py": "resvg_py"}
+    for name, needs in own.items():
+        assert needs, f"the extra {name} brings nothing"
+        for library in (re.split(r"[\[>=]", need)[0] for need in needs):
+            found = re.search(rf"(import|from) {modules.get(library, library)}\b", sources)
+            assert found or f'find_spec("{library}")' in sources, f"{library} of the extra {name} is never imported"
