@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.data.augmentation import Augment, augmented, boxes
 from vitrail.data.cache import normalise
-from vitrail.data.counter_rng import draws
+from vitrail.data.counter_rng import uniform
 from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
 
@@ -137,7 +137,7 @@ def test_a_crop_is_pillows_within_two_grey_levels(channels: int) -> None:
     images = noise(12, channels, 60, 80)
     how = Augment(crop=(0.1, 1.0))
     got = augmented(images, (24, 20), how, seed=0, epoch=0, rows=np.arange(12))
-    places = boxes(draws(0, "crop", 0, np.arange(12), 4), (0.1, 1.0), how.aspect, 60, 80)
+    places = boxes(uniform(0, "crop", 0, np.arange(12), 4), (0.1, 1.0), how.aspect, 60, 80)
     for image, (top, left, tall, wide), seen in zip(images, places.tolist(), got, strict=True):
         part = image[:, top : top + tall, left : left + wide]
         for plane, result in zip(part.numpy(), seen.numpy(), strict=True):

@@ -30,7 +30,7 @@ from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.vit import ViT
-from vitrail.training import Options, Recipe, Run, Watch, final_evaluation, loop, runs, train
+from vitrail.training import Callbacks, Options, Recipe, Run, final_evaluation, loop, runs, train
 from vitrail.training.autotune import Speed
 from vitrail.training.recipe import BALANCES, OPTIMISERS, PRECISIONS, SCHEDULES
 
@@ -78,7 +78,7 @@ class Bench:
         """The same, in a new folder and certainly run."""
         told: list[str] = []
         given: dict[str, Any] = {"model": NETWORK, "recipe": SHORT, "check": False, "report": False}
-        given |= {"out": self.folder / f"runs-{len(list(self.folder.iterdir()))}", "watch": Watch(tell=told.append)}
+        given |= {"out": self.folder / f"runs-{len(list(self.folder.iterdir()))}", "watch": Callbacks(log=told.append)}
         run = train(options.pop("data", self.images), **given | options)
         return Trained(run, load_file(run.folder / "last.safetensors"), told)
 
@@ -528,7 +528,7 @@ def save_seconds(bench: Bench, patch: pytest.MonkeyPatch) -> None:
             now[0] += 1.0
 
         trained = bench.fresh(
-            recipe=dataclasses.replace(SHORT, epochs=1, batch=1), save_seconds=seconds, watch=Watch(step=tick)
+            recipe=dataclasses.replace(SHORT, epochs=1, batch=1), save_seconds=seconds, callbacks=Callbacks(step=tick)
         )
         patch.setattr(loop, "write_state", write)
         assert trained.run.steps == 24
@@ -543,7 +543,7 @@ def watch(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     epochs: list[int] = []
     bench.fresh(
         lr=0.02,
-        watch=Watch(
+        callbacks=Callbacks(
             tell=told.append,
             step=lambda step, of, loss: steps.append((step, of)),
             epoch=lambda row: epochs.append(row["epoch"]),

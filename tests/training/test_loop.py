@@ -26,7 +26,7 @@ from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import loop
 from vitrail.training import state as saving
-from vitrail.training.loop import Job, Part, Watch, class_weights, fit, logits_of, loss_of
+from vitrail.training.loop import Callbacks, Job, Part, class_weights, fit, logits_of, loss_of
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
 from vitrail.training.signals import SIGNALS, Stop
@@ -90,7 +90,7 @@ def stopped_at(job: Job, step: int) -> Job:
         if done == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    return replace(job, watch=Watch(step=stop))
+    return replace(job, callbacks=Callbacks(step=stop))
 
 
 @pytest.mark.fault("T3")
@@ -105,7 +105,7 @@ def test_a_signal_saves_at_that_step_and_the_rest_is_the_same(tmp_path: Path, st
     assert state is not None
     assert state.facts["step"] == step
     told: list[str] = []
-    fit(tiny.job(parted, 20, watch=Watch(tell=told.append)))
+    fit(tiny.job(parted, 20, callbacks=Callbacks(log=told.append)))
     assert told == [f"going on from step {step} of 20"]
     assert log_of(parted) == log_of(whole)
     for name in ("best.safetensors", "last.safetensors"):
@@ -144,7 +144,7 @@ def test_saving_takes_no_more_than_its_share_of_the_time(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(loop, "write_state", written)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
-    fit(tiny.job(tmp_path, 70, PLAIN, save_seconds=1.0, save_share=0.1, watch=Watch(step=tick)))
+    fit(tiny.job(tmp_path, 70, PLAIN, save_seconds=1.0, save_share=0.1, callbacks=Callbacks(step=tick)))
     assert saved == [0, 30, 60, 70]
 
 
@@ -420,7 +420,7 @@ def test_nan_goes_back_to_an_epoch_and_on_with_half_the_rate(tmp_path: Path, mon
     monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
     poisoned(monkeypatch, lambda call: call == 16)
     told: list[str] = []
-    job = tiny.job(tmp_path, 24, PLAIN, watch=Watch(tell=told.append))
+    job = tiny.job(tmp_path, 24, PLAIN, callbacks=Callbacks(log=told.append))
     at = fit(job)
     assert (at.rollbacks, at.rate, at.step) == (1, 0.5, 24)
     assert len(told) == 1
@@ -604,7 +604,7 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
     program = (
         "import resource, sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
         "import torch\nfrom training import tiny\nfrom vitrail.errors import VitrailError\n"
-        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Watch, fit\n"
+        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Callbacks, fit\n"
         "hog = []\n"
         "def limit(step, steps, loss):\n"
         "    if step == 2 and sys.argv[1] == 'limited':\n"
@@ -617,7 +617,7 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         "for folder in sys.argv[2:]:\n"
         "    torch.manual_seed(0)\n"
         "    wide = ViT(replace(tiny.CONFIG, mlp_width=8192))  # a step needs pieces of 25 MB\n"
-        "    job = tiny.job(Path(folder), 4, recipe, model=wide, watch=Watch(step=limit), save_seconds=0)\n"
+        "    job = tiny.job(Path(folder), 4, recipe, model=wide, callbacks=Callbacks(step=limit), save_seconds=0)\n"
         "    try:\n        fit(job)\n"
         "    except VitrailError as error:\n        print(error)\n"
     )
@@ -646,7 +646,7 @@ def test_a_damaged_state_falls_back_and_ends_with_the_same_bits(tmp_path: Path) 
     raw[len(raw) // 2] ^= 4
     newest.write_bytes(raw)
     told: list[str] = []
-    fit(tiny.job(parted, 20, watch=Watch(tell=told.append)))
+    fit(tiny.job(parted, 20, callbacks=Callbacks(log=told.append)))
     assert "its checksum is wrong: falling back to the state before it" in told[0]
     assert log_of(parted) == log_of(whole)
     assert (parted / "last.safetensors").read_bytes() == (whole / "last.safetensors").read_bytes()

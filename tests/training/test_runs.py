@@ -29,7 +29,7 @@ from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.inference import probabilities
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import Options, Recipe, Run, Watch, autotune, final_evaluation, repeated, reruns, runs, train
+from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_evaluation, repeated, reruns, runs, train
 from vitrail.training import state as saving
 from vitrail.training.autotune import Speed, Tried, measure_speed, overfits, steps_for, suggested
 from vitrail.training.dry_run import trial
@@ -200,13 +200,13 @@ def interrupted(photos: Path, out: Path, step: int, **options: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(vitrail.VitrailError, match=f"stopped at step {step}"):
-        run(photos, out, watch=Watch(step=stop), **options)
+        run(photos, out, callbacks=Callbacks(step=stop), **options)
 
 
 def test_the_same_call_goes_on_and_ends_the_same(finished: Run, photos: Path, tmp_path: Path) -> None:
     interrupted(photos, tmp_path, 7)
     told: list[str] = []
-    again = run(photos, tmp_path, command="vitrail train photos/", watch=Watch(tell=told.append))
+    again = run(photos, tmp_path, command="vitrail train photos/", callbacks=Callbacks(log=told.append))
     assert again.folder == tmp_path / "photos-1"
     assert f"going on with {again.folder}" in told
     for name in ("metrics.jsonl", "data.json", "best.safetensors", "last.safetensors", "predictions.csv"):
@@ -383,7 +383,7 @@ def test_unreadable_images_are_counted_and_named(photos: Path, tmp_path: Path) -
     for row in range(5):
         (own / "blue" / f"{row}.png").write_bytes(b"not an image")
     told: list[str] = []
-    found = run(own, tmp_path / "runs", watch=Watch(tell=told.append))
+    found = run(own, tmp_path / "runs", callbacks=Callbacks(log=told.append))
     assert "5 of 60 images cannot be read, and are skipped" in told
     assert "blue/0.png" in (found.folder / "report.html").read_text()
     with pytest.raises(vitrail.VitrailError, match="5 of 60 images .* cannot be read"):

@@ -20,7 +20,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import RECIPES, Options, Recipe, Run, Watch, train
+from vitrail.training import RECIPES, Callbacks, Options, Recipe, Run, train
 from vitrail.training import loop as looping
 from vitrail.training.runs import choose_network, prepare_data, resolve
 
@@ -66,7 +66,7 @@ def start(recipe: str | Recipe, tmp_path: Path, config: ViTConfig = SMALL, **opt
 def test_a_recipe_fine_tunes_at_its_own_size(name: str, size: int, config: ViTConfig, tmp_path: Path) -> None:
     told: list[str] = []
     seen: list[tuple[int, ...]] = []
-    done = start(name, tmp_path, config, steps=1, watch=Watch(tell=told.append))
+    done = start(name, tmp_path, config, steps=1, callbacks=Callbacks(log=told.append))
     assert done.plan.preprocess.size == done.plan.model.image_size == (size, size)
     assert f"images of {size}x{size}, as the recipe says: --size gives another" in told
     saved = vitrail.load(done.best)
@@ -111,7 +111,7 @@ def test_nothing_learned_and_a_head_of_zeros_is_refused() -> None:
 def test_what_a_recipe_changes_after_the_blocks_reaches_a_network_that_is_there() -> None:
     """MAE fine-tunes by the mean of the patches, whatever the checkpoint pooled by; its depth stays as it is."""
     told: list[str] = []
-    options = Options(recipe="mae-finetune-b16", start=checkpoint(), watch=Watch(tell=told.append))
+    options = Options(recipe="mae-finetune-b16", start=checkpoint(), callbacks=Callbacks(log=told.append))
     preset = resolve(options)
     chosen = choose_network(prepare_data(images(), preset, options), preset, options)
     assert (chosen.model.config.pool, chosen.model.config.final_norm) == ("mean", "pooled")
@@ -124,7 +124,7 @@ def test_what_a_recipe_changes_after_the_blocks_reaches_a_network_that_is_there(
 
 def test_a_recipe_for_another_network_says_so(tmp_path: Path) -> None:
     told: list[str] = []
-    start("qucy-cifar100", tmp_path, steps=1, watch=Watch(tell=told.append))
+    start("qucy-cifar100", tmp_path, steps=1, callbacks=Callbacks(log=told.append))
     assert any("made for another: patch_size (16, 16); depth 2" in each for each in told), told
 
 
@@ -179,7 +179,7 @@ def test_the_quick_form_trains_on_so_many_images_and_keeps_the_best(tmp_path: Pa
     told: list[str] = []
     config = replace(SMALL, patch_size=8)
     options: dict[str, Any] = {"model": config, "epochs": 1, "report": False, "check": False, "out": tmp_path}
-    done = train(images(2000, 8), recipe="qucy-cifar100-quick", watch=Watch(tell=told.append), **options)
+    done = train(images(2000, 8), recipe="qucy-cifar100-quick", callbacks=Callbacks(log=told.append), **options)
     entries = Manifest.from_json((done.folder / "data.json").read_text()).entries
     assert Counter(each.split for each in entries) == {"train": 1000, "val": 332, "test": 332}
     assert "1,664 of 2,000 images are used: at most 1,000 of each split, class by class" in told

@@ -12,7 +12,7 @@ import pytest
 from training import tiny
 from vitrail.errors import MissingExtraError
 from vitrail.training import train
-from vitrail.training.loop import Watch, fit
+from vitrail.training.loop import Callbacks, fit
 from vitrail.training.record import Record
 from vitrail.training.tensorboard import SCALARS, Board, boarded
 
@@ -37,7 +37,7 @@ def _logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.row("001.11")
 def test_every_row_of_the_log_is_a_scalar(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 12)
-    fit(replace(job, watch=boarded(Watch(), tmp_path)))
+    fit(replace(job, callbacks=boarded(Callbacks(), tmp_path)))
     found = _read(tmp_path / "tensorboard")
     assert found == _logged(tmp_path)
     assert {"train/loss", "train/lr", "val/loss", "val/score", "epoch/loss"} <= set(found)

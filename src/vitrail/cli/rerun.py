@@ -20,10 +20,10 @@ def rerun_training(
     as_json: AsJson = False,
 ) -> None:
     """Repeat a run from its record, and say whether the result is the same, bit for bit."""
-    from vitrail.training import repeated
+    from vitrail.training import rerun
 
-    with training_bar() as watch:
-        repeat = repeated(run, to, watch)
+    with training_bar() as callbacks:
+        repeat = rerun(run, to, callbacks)
     if as_json:
         print_json({"same": repeat.same, "differences": list(repeat.differences), **repeat.run.to_dict()})
         return

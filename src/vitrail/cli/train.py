@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,8 +103,6 @@ def train_model(
 
 def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
     """One run a seed, and what they have in common; stopped, the same command goes on with the seed it stood at."""
-    from dataclasses import replace
-
     base = options.name or re.sub(r"[^\w.+=-]", "-", Path(data.removeprefix("vitrail:")).stem).strip("-.") or "run"
     runs = []
     for seed in range(options.seed, options.seed + seeds):
@@ -123,10 +122,10 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
 
 def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: bool) -> None:
     """What can be known before a run: what the linter says, the rates of the layers, or a rate that suits."""
-    from vitrail.training.dry_run import trial
+    from vitrail.training.dry_run import run_dry
 
-    with training_bar() as watch:
-        outcome = trial(data, options, rates=show_lr, search=find_lr, tell=watch.tell)
+    with training_bar() as callbacks:
+        outcome = run_dry(data, replace(options, callbacks=callbacks), rates=show_lr, search=find_lr)
     if as_json:
         print_json(outcome.to_dict())
         return

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitrail.cli.terminal import complain, print_json, say, show, table_of
 
 if TYPE_CHECKING:
-    from vitrail.training import Options, Run, Watch
+    from vitrail.training import Callbacks, Options, Run
 
 
 def train_with_bar(data: str, options: Options) -> Run:
@@ -23,8 +23,8 @@ def train_with_bar(data: str, options: Options) -> Run:
 
     from vitrail.training import run
 
-    with training_bar() as watch:
-        return run(data, replace(options, watch=watch))
+    with training_bar() as callbacks:
+        return run(data, replace(options, callbacks=callbacks))
 
 
 def report_run(result: Run, as_json: bool) -> None:
@@ -54,9 +54,9 @@ def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
 
 
 @contextmanager
-def training_bar() -> Iterator[Watch]:
+def training_bar() -> Iterator[Callbacks]:
     """A bar with the time left on stderr, where somebody watches; what has to be told goes above it."""
-    from vitrail.training import Watch
+    from vitrail.training import Callbacks
 
     console = Console(stderr=True, highlight=False)
     bar = Progress(
@@ -88,4 +88,4 @@ def training_bar() -> Iterator[Watch]:
                 waiting = f"{100 * share:.0f} % of the time goes into waiting for images"
                 complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
 
-        yield Watch(tell=complain, step=step, epoch=epoch)
+        yield Callbacks(log=complain, step=step, epoch=epoch)

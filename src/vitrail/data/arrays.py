@@ -25,7 +25,7 @@ PIXELS: Final = tuple(np.dtype(each) for each in ("u1", "u2", "?", "f2", "f4", "
 _OTHER_NAMES = {"x": "images", "y": "labels"}  # as in x_train, y_train
 
 
-class Part(NamedTuple):
+class ArrayPart(NamedTuple):
     """The images of one split, or of none yet."""
 
     split: str
@@ -50,7 +50,7 @@ def read_idx_folder(folder: Path, classes: Sequence[str] | None = None) -> Readi
     for split in splits:
         if missing := {"images", "labels"} - {what for part, what in files if part == split}:
             raise InputError(f"{describe(folder)} has no {missing.pop()} of {split}, which is half of an idx set")
-        parts.append(Part(split, read_idx(files[split, "images"]), read_idx(files[split, "labels"])))
+        parts.append(ArrayPart(split, read_idx(files[split, "images"]), read_idx(files[split, "labels"])))
     return joined(parts, classes, describe(folder))
 
 
@@ -69,9 +69,11 @@ def read_npz_file(path: Path) -> Reading:
     names = [str(each) for each in _texts(arrays["classes"], f"{name}: classes")] if "classes" in arrays else None
     present = [split for split in SPLITS if f"{split}_images" in arrays]
     if present:
-        parts = [Part(split, arrays[f"{split}_images"], _labels(arrays, f"{split}_labels", name)) for split in present]
+        parts = [
+            ArrayPart(split, arrays[f"{split}_images"], _labels(arrays, f"{split}_labels", name)) for split in present
+        ]
     elif "images" in arrays:
-        parts = [Part("", arrays["images"], _labels(arrays, "labels", name))]
+        parts = [ArrayPart("", arrays["images"], _labels(arrays, "labels", name))]
     else:
         raise InputError(
             f"{name} has no images: expected the arrays train_images and train_labels, or images and labels"
@@ -89,7 +91,7 @@ def read_npz_file(path: Path) -> Reading:
     return reading._replace(samples=samples)
 
 
-def joined(parts: Sequence[Part], classes: Sequence[str] | None, where: str) -> Reading:
+def joined(parts: Sequence[ArrayPart], classes: Sequence[str] | None, where: str) -> Reading:
     """The parts one after the other; classes[number] names a number, which else is its own name."""
     names = None if classes is None else [as_label(each, f"{where}: classes") for each in classes]
     if names is not None and len(set(names)) < len(names):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.checks import check_bools, check_int, check_number
-from vitrail.data.counter_rng import draws
+from vitrail.data.counter_rng import uniform
 from vitrail.data.randaugment import means, rand_augmented
 from vitrail.errors import ConfigError, InputError
 
@@ -30,7 +30,7 @@ class Augment:
     """What may happen to a training image; the defaults leave it as it is."""
 
     crop: tuple[float, float] | None = None  # random resized crop: the least and most share of the area
-    aspect: float = 4 / 3  # how far a crop may be from the image's own shape
+    aspect: float = 4 / 3  # augment far a crop may be from the image's own shape
     shift: int = 0  # pixels by which it may move each way, its edge repeated
     flip: bool = False  # left to right, half of the time
     rand_ops: int = 0  # RandAugment: operations an image
@@ -61,29 +61,31 @@ class Augment:
         return self.crop is not None or self.flip or self.shift > 0 or self.rand_ops > 0 or self.erase > 0
 
 
-def augmented(images: Tensor, size: tuple[int, int], how: Augment, *, seed: int, epoch: int, rows: Array) -> Tensor:
+def augment_images(
+    images: Tensor, size: tuple[int, int], augment: Augment, *, seed: int, epoch: int, rows: Array
+) -> Tensor:
     """Images (B, C, h, w) -> (B, C, H, W) of this size: cropped, moved, flipped, RandAugmented, erased, in this order.
 
     8-bit images stay 8-bit, others are float32 in their own units. The rows say which images they are.
     """
     if images.ndim != 4 or len(images) != len(rows):
         raise InputError(f"images: expected ({len(rows)}, C, h, w), one for each row, got {tuple(images.shape)}")
-    if how.crop is None and tuple(images.shape[2:]) != tuple(size):
+    if augment.crop is None and tuple(images.shape[2:]) != tuple(size):
         raise InputError(
             f"images of {images.shape[2]}x{images.shape[3]} for a network of {size[0]}x{size[1]}: "
             "set Augment(crop=...) to cut from them, or make views with margin=1.0"
         )
     if images.dtype != torch.uint8:
         images = images.float()
-    if how.crop is not None:
-        images = _cropped(images, size, how, draws(seed, "crop", epoch, rows, 4))
-    if how.shift or how.flip:
-        images = _moved(images, how, draws(seed, "move", epoch, rows, 3))
-    if how.rand_ops:
-        chances = draws(seed, "randaugment", epoch, rows, 2 * how.rand_ops)
-        images = rand_augmented(images, how.rand_magnitude, chances.reshape(len(rows), how.rand_ops, 2))
-    if how.erase:
-        images = _erased(images, how.erase, draws(seed, "erase", epoch, rows, 5))
+    if augment.crop is not None:
+        images = _cropped(images, size, augment, uniform(seed, "crop", epoch, rows, 4))
+    if augment.shift or augment.flip:
+        images = _moved(images, augment, uniform(seed, "move", epoch, rows, 3))
+    if augment.rand_ops:
+        chances = uniform(seed, "randaugment", epoch, rows, 2 * augment.rand_ops)
+        images = rand_augmented(images, augment.rand_magnitude, chances.reshape(len(rows), augment.rand_ops, 2))
+    if augment.erase:
+        images = _erased(images, augment.erase, uniform(seed, "erase", epoch, rows, 5))
     return images
 
 
@@ -103,12 +105,12 @@ def boxes(chances: Array, shares: tuple[float, float], aspect: float, height: in
     return np.stack([top, left, tall, wide], 1).astype(np.int64)
 
 
-def _cropped(images: Tensor, size: tuple[int, int], how: Augment, chances: Array) -> Tensor:
+def _cropped(images: Tensor, size: tuple[int, int], augment: Augment, chances: Array) -> Tensor:
     """A part of each image, resized: bilinear with antialiasing, on 8-bit numbers, one image after the other.
 
     A single sampling of the whole batch is quicker only below 64 pixels, three times slower at 224, and aliases.
     """
-    places = boxes(chances, how.crop or (1.0, 1.0), how.aspect, images.shape[2], images.shape[3])
+    places = boxes(chances, augment.crop or (1.0, 1.0), augment.aspect, images.shape[2], images.shape[3])
     found = torch.empty((*images.shape[:2], *size), dtype=images.dtype)
     for number_, (top, left, tall, wide) in enumerate(places.tolist()):
         part = images[number_ : number_ + 1, :, top : top + tall, left : left + wide]
@@ -116,12 +118,12 @@ def _cropped(images: Tensor, size: tuple[int, int], how: Augment, chances: Array
     return found  # (B, C, H, W)
 
 
-def _moved(images: Tensor, how: Augment, chances: Array) -> Tensor:
+def _moved(images: Tensor, augment: Augment, chances: Array) -> Tensor:
     """Shifted by whole pixels and flipped: a window into the image with its edge repeated around it."""
     height, width = images.shape[2:]
-    down, across = (chances[:, :2] * (2 * how.shift + 1)).astype(np.int64).T.tolist()
-    turned = (chances[:, 2] < (0.5 if how.flip else 0.0)).tolist()
-    wide = _edged(images.numpy(), how.shift) if how.shift else images.numpy()
+    down, across = (chances[:, :2] * (2 * augment.shift + 1)).astype(np.int64).T.tolist()
+    turned = (chances[:, 2] < (0.5 if augment.flip else 0.0)).tolist()
+    wide = _edged(images.numpy(), augment.shift) if augment.shift else images.numpy()
     found = np.empty(images.shape, wide.dtype)
     for place, (top, left, turn) in enumerate(zip(down, across, turned, strict=True)):
         part = wide[place, :, top : top + height, left : left + width]

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from vitrail.data.arrays import Part, joined
+from vitrail.data.arrays import ArrayPart, joined
 from vitrail.data.classes import Reading
 from vitrail.data.folder_walk import entries
 from vitrail.errors import InputError
@@ -65,12 +65,14 @@ def read_cifar(folder: Path, layout: Layout) -> Reading:
     files = {each.name for each in entries(folder) if each.is_file()}
     if missing := [name for name in layout.files if name not in files]:
         raise InputError(f"{where} is {layout.name}, but lacks {', '.join(missing)}: unpack the archive anew")
-    read: Callable[[Path, Layout], Part] = _read_binary if layout.is_binary else _read_python
+    read: Callable[[Path, Layout], ArrayPart] = _read_binary if layout.is_binary else _read_python
     train = [read(folder / name, layout) for name in layout.train]
     images, labels = (
         np.concatenate(parts) for parts in zip(*((part.images, part.labels) for part in train), strict=True)
     )
-    return joined([Part("train", images, labels), read(folder / layout.test, layout)], _names(folder, layout), where)
+    return joined(
+        [ArrayPart("train", images, labels), read(folder / layout.test, layout)], _names(folder, layout), where
+    )
 
 
 def _names(folder: Path, layout: Layout) -> list[str]:
@@ -87,16 +89,18 @@ def _names(folder: Path, layout: Layout) -> list[str]:
     return names
 
 
-def _read_binary(path: Path, layout: Layout) -> Part:
+def _read_binary(path: Path, layout: Layout) -> ArrayPart:
     """Rows of one or two labels and an image."""
     raw, row = _bytes(path), layout.before + VALUES
     if not raw or len(raw) % row:
         raise InputError(f"{describe(path)}: {len(raw):,} bytes, expected rows of {row:,} each: get the file anew")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, row)
-    return Part(_split(path, layout), _images(rows[:, layout.before :]), rows[:, layout.before - 1].astype(np.int64))
+    return ArrayPart(
+        _split(path, layout), _images(rows[:, layout.before :]), rows[:, layout.before - 1].astype(np.int64)
+    )
 
 
-def _read_python(path: Path, layout: Layout) -> Part:
+def _read_python(path: Path, layout: Layout) -> ArrayPart:
     """A dict with data, an array (n, 3072) of bytes, and a list of labels."""
     values, where = _pickled(path), describe(path)
     pixels, labels = values.get("data"), values.get(layout.labels)
@@ -104,7 +108,7 @@ def _read_python(path: Path, layout: Layout) -> Part:
         raise InputError(f"{where} has no array of images (n, {VALUES}) of bytes: get the file anew")
     if not isinstance(labels, list) or not all(type(each) is int for each in labels):
         raise InputError(f"{where} has no list of numbers {layout.labels!r}: get the file anew")
-    return Part(_split(path, layout), _images(pixels), np.array(labels, np.int64))
+    return ArrayPart(_split(path, layout), _images(pixels), np.array(labels, np.int64))
 
 
 def _split(path: Path, layout: Layout) -> str:

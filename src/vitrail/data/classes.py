@@ -30,7 +30,7 @@ class Reading(NamedTuple):
     hint: str = ""  # what else the user may have meant, for messages
 
 
-def settle(source: str, reading: Reading, classes: Sequence[str] | None = None) -> Dataset:
+def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None = None) -> Dataset:
     """The Dataset, its classes in natural order; or in the order of `classes`, which must then be the same names."""
     name = describe(source)
     if not reading.samples:

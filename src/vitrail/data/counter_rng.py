@@ -19,7 +19,7 @@ def key(seed: int, stream: str, epoch: int = 0) -> int:
     return int.from_bytes(digest, "little")
 
 
-def draws(seed: int, stream: str, epoch: int, indices: Array, count: int) -> Array:
+def uniform(seed: int, stream: str, epoch: int, indices: Array, count: int) -> Array:
     """`count` numbers from 0 to under 1 for every index: float64 (n, count)."""
     place = indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -29,7 +29,7 @@ def draws(seed: int, stream: str, epoch: int, indices: Array, count: int) -> Arr
 
 def order(seed: int, epoch: int, count: int) -> Array:
     """The order of an epoch: every index from 0 to count once."""
-    return np.argsort(draws(seed, "order", epoch, np.arange(count), 1)[:, 0], kind="stable")
+    return np.argsort(uniform(seed, "order", epoch, np.arange(count), 1)[:, 0], kind="stable")
 
 
 def _mix(values: Array) -> Array:

@@ -1,6 +1,6 @@
-"""Shelf: views too many for memory, in a file on disk; made once, used again by every run on the same images.
+"""DiskCache: views too many for memory, in a file on disk; made once, used again by every run on the same images.
 
-A shelf is an ordinary .npy file with a checksum of every view behind the views, each checked whenever it is read.
+It is an ordinary .npy file with a checksum of every view behind the views, each checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT: Final = 1  # a new number whenever a view of the same image changes
 SPARE: Final = 1 << 30  # bytes of the disk that stay free
 
 
-class Shelf:
+class DiskCache:
     """The views of one file, row by row; ValueError where the file is not whole."""
 
     def __init__(self, path: Path) -> None:
@@ -55,22 +55,22 @@ class Shelf:
         return np.frombuffer(raw, self.dtype).reshape(self.shape[1:])
 
 
-def shelf_path(folder: Path, digests: Sequence[str], preprocess: Preprocess) -> Path:
+def disk_cache_path(folder: Path, digests: Sequence[str], preprocess: Preprocess) -> Path:
     """Where the views of these very images, seen this way, would stand."""
     text = json.dumps([FORMAT, preprocess.to_dict(), list(digests)])
     return folder / f"views-{hashlib.sha256(text.encode()).hexdigest()[:24]}.npy"
 
 
-def open_shelf(path: Path, shape: tuple[int, ...]) -> Shelf | None:
-    """The shelf that stands there; None where there is none, or only the rest of one."""
+def open_disk_cache(path: Path, shape: tuple[int, ...]) -> DiskCache | None:
+    """The cache that stands there; None where there is none, or only the rest of one."""
     try:
-        shelf = Shelf(path)
+        cache = DiskCache(path)
     except (OSError, ValueError, EOFError):
         return None
-    return shelf if shelf.shape == shape else None
+    return cache if cache.shape == shape else None
 
 
-def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]) -> Shelf:
+def write_disk_cache(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]) -> DiskCache:
     """Write views, in order, a part (b, C, H, W) at a time; the name appears when all of it is on the disk."""
     needed = math.prod(shape) * dtype.itemsize
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -100,7 +100,7 @@ def make_shelf(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: 
         raise InputError(f"the cache could not be written to {path.parent}: {reason(error)}") from error
     finally:
         temporary.unlink(missing_ok=True)
-    return Shelf(path)
+    return DiskCache(path)
 
 
 def _clean(folder: Path) -> None:

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from vitrail.data.arrays import Part, has_idx, joined, read_idx_folder
-from vitrail.data.classes import settle
+from vitrail.data.arrays import ArrayPart, has_idx, joined, read_idx_folder
+from vitrail.data.classes import build_dataset
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 
@@ -28,8 +28,8 @@ def fashion(classes: Sequence[str] | None = None) -> Dataset:
         from vitrail.data.npz import read_npz  # here, since it imports torch, which plain folders do without
 
         arrays = read_npz(path, {f"{split}_{what}" for split in ("train", "test") for what in ("images", "labels")})
-    parts = [Part(split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in ("train", "test")]
-    return settle("vitrail:fashion", joined(parts, NAMES, "vitrail:fashion"), classes)
+    parts = [ArrayPart(split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in ("train", "test")]
+    return build_dataset("vitrail:fashion", joined(parts, NAMES, "vitrail:fashion"), classes)
 
 
 def fashion_full(classes: Sequence[str] | None = None) -> Dataset:
@@ -41,4 +41,4 @@ def fashion_full(classes: Sequence[str] | None = None) -> Dataset:
             f"(Debian, Ubuntu), or set {VARIABLE} to a folder with its four files (train-images-idx3-ubyte.gz and so "
             "on); vitrail:fashion, a tenth of it, is built in"
         )
-    return settle("vitrail:fashion-full", read_idx_folder(folder, NAMES), classes)
+    return build_dataset("vitrail:fashion-full", read_idx_folder(folder, NAMES), classes)

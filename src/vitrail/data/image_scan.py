@@ -15,6 +15,7 @@ import numpy as np
 from vitrail.checks import check_choice, check_int, join_limited
 from vitrail.data.manifest import Entry
 from vitrail.data.samples import Dataset, Sample
+from vitrail.data.view_store import ViewStore
 from vitrail.errors import ImageError, InputError
 from vitrail.images import decode, decode_bands, describe, describe_bands
 
@@ -34,11 +35,18 @@ class Scan(NamedTuple):
 
 
 def scan(
-    dataset: Dataset, *, policy: str = "skip", threads: int = 2, done: Callable[[int], None] | None = None
+    dataset: Dataset,
+    *,
+    policy: str = "skip",
+    threads: int = 2,
+    store: ViewStore | None = None,
+    done: Callable[[int], None] | None = None,
 ) -> Scan:
     """Decode every image. Unreadable ones are dropped and listed ("skip"), or an error ("stop").
 
-    They are an error in any case if they are more than half, or all that a class has, or has in train.
+    A `store` keeps the views that it wants of them, by the rows of this dataset.
+
+    Unreadable images are an error in any case if they are more than half, or all that a class has, or has in train.
     `done` is told how many images have been seen so far.
     """
     check_choice("policy", policy, ("skip", "stop"))
@@ -47,7 +55,7 @@ def scan(
     pool = ThreadPoolExecutor(threads)
     try:
         blocks = [range(start, min(start + BLOCK, len(dataset))) for start in range(0, len(dataset), BLOCK)]
-        for block in pool.map(lambda rows: [_look(dataset, row) for row in rows], blocks):
+        for block in pool.map(lambda rows: [_look(dataset, row, store) for row in rows], blocks):
             found += block
             if done is not None:
                 done(len(found))
@@ -63,17 +71,27 @@ def scan(
     return Scan(replace(kept, left_out=left_out), entries, tuple(bad))
 
 
-def _look(dataset: Dataset, row: int) -> Entry | str:
+def _look(dataset: Dataset, row: int, store: ViewStore | None) -> Entry | str:
     """What an image is, or why it cannot be read."""
     sample, source = dataset.samples[row], dataset.images[row]
     try:
-        height, width = _size(source)
+        height, width = _stored_size(row, source, store) or _size(source)
         weight, digest = fingerprint(source)
     except (ImageError, InputError) as error:
         return str(error).removeprefix(f"{describe(source)}: ")
     except OSError as error:  # gone since it was decoded
         return f"cannot be read ({error.strerror})"
     return Entry(sample.name, sample.labels, sample.split, sample.group, height, width, weight, digest)
+
+
+def _stored_size(row: int, source: Path | Array, store: ViewStore | None) -> tuple[int, int] | None:
+    """(height, width) of an image whose views are kept; None where none are."""
+    if store is None or not store.wants(row):
+        return None
+    try:
+        return store.add(row, source)
+    except (ImageError, InputError):  # it may be readable in other bands, which is told when they are asked for
+        return None
 
 
 def _size(source: Path | Array) -> tuple[int, int]:

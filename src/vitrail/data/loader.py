@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from vitrail.checks import check_int, check_number
-from vitrail.data.augmentation import Augment, augmented
+from vitrail.data.augmentation import Augment, augment_images
 from vitrail.data.cache import Views, normalise
-from vitrail.data.counter_rng import draws, order
-from vitrail.data.mixing import mixed, one_hot
+from vitrail.data.counter_rng import order, uniform
+from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.threads import threads_alone
@@ -30,13 +30,13 @@ Array = np.ndarray[Any, Any]
 _NAME: Final = "vitrail-loader"
 
 
-class Planned(NamedTuple):
+class BatchRows(NamedTuple):
     """The images of one step, by their rows among the views."""
 
     epoch: int
     step: int
     rows: Array  # (B,)
-    turns: Array | None = None  # how often each came before in this epoch (see `turns`): each time it looks different
+    repeats: Array | None = None  # how often each came before in this epoch: each time it looks different
 
 
 class Batch(NamedTuple):
@@ -63,27 +63,27 @@ def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
     if labels.ndim != 1 or not len(labels):
         raise InputError(f"labels: expected one class number an image, got shape {labels.shape}: balance needs (n,)")
     present = np.unique(labels)
-    lucky = np.argsort(draws(seed, "balance classes", epoch, present, 1)[:, 0], kind="stable")  # who gets one more
+    lucky = np.argsort(uniform(seed, "balance classes", epoch, present, 1)[:, 0], kind="stable")  # who gets one more
     share = np.full(len(present), count // len(present))
     share[lucky[: count % len(present)]] += 1
     drawn = []
     for label, wanted in zip(present.tolist(), share.tolist(), strict=True):
         rows = np.flatnonzero(labels == label)
         rounds = -(-wanted // len(rows))
-        chances = draws(seed, "balance rows", epoch, rows, rounds)  # (rows, rounds)
+        chances = uniform(seed, "balance rows", epoch, rows, rounds)  # (rows, rounds)
         drawn.append(rows[np.argsort(chances, axis=0, kind="stable")].T.ravel()[:wanted])
     rows = np.concatenate(drawn)
-    return np.asarray(rows[np.argsort(draws(seed, "balance order", epoch, np.arange(count), 1)[:, 0], kind="stable")])
+    return np.asarray(rows[np.argsort(uniform(seed, "balance order", epoch, np.arange(count), 1)[:, 0], kind="stable")])
 
 
-def turns(rows: Array) -> Array:
+def repeats(rows: Array) -> Array:
     """How often each row stood earlier in the list: 0 everywhere in an order that holds each once."""
     by_row = np.argsort(rows, kind="stable")
     same = rows[by_row]
     first = np.searchsorted(same, same)  # where the run of each row begins
-    found = np.empty(len(rows), np.int64)
-    found[by_row] = np.arange(len(rows)) - first
-    return found
+    count = np.empty(len(rows), np.int64)
+    count[by_row] = np.arange(len(rows)) - first
+    return count
 
 
 # ---- batches -----------------------------------------------------------------------------------------------------
@@ -92,10 +92,10 @@ def turns(rows: Array) -> Array:
 def batches(
     views: Views,
     targets: Array,
-    plan: Iterable[Planned],
+    plan: Iterable[BatchRows],
     *,
     preprocess: Preprocess,
-    how: Augment,
+    augment: Augment,
     seed: int,
     classes: int,
     smoothing: float = 0.0,
@@ -116,14 +116,14 @@ def batches(
     check_int("threads", threads, 0, 1024, error=InputError)
     check_int("ahead", ahead, 0, 1024, error=InputError)
 
-    def prepare(step: Planned) -> Batch:
+    def prepare(step: BatchRows) -> Batch:
         images = views.get(step.rows)
-        if how.changes:
-            chosen = step.rows if step.turns is None else step.rows + step.turns * len(views)
-            images = augmented(images, preprocess.size, how, seed=seed, epoch=step.epoch, rows=chosen)
+        if augment.changes:
+            chosen = step.rows if step.repeats is None else step.rows + step.repeats * len(views)
+            images = augment_images(images, preprocess.size, augment, seed=seed, epoch=step.epoch, rows=chosen)
         pixels = normalise(images, preprocess)
         wanted = _wanted(targets[step.rows], classes, smoothing)
-        return Batch(step.rows, *mixed(pixels, wanted, how, seed=seed, epoch=step.epoch, step=step.step))
+        return Batch(step.rows, *mix_batch(pixels, wanted, augment, seed=seed, epoch=step.epoch, step=step.step))
 
     return _ahead(prepare, plan, threads, max(ahead, threads)) if threads else (prepare(step) for step in plan)
 
@@ -136,7 +136,7 @@ def _wanted(targets: Array, classes: int, smoothing: float) -> Tensor:
 
 
 def _ahead(
-    prepare: Callable[[Planned], Batch], plan: Iterable[Planned], threads: int, ahead: int
+    prepare: Callable[[BatchRows], Batch], plan: Iterable[BatchRows], threads: int, ahead: int
 ) -> Generator[Batch, None, None]:
     """Results in the order of the plan; a generator, so that its end in any way ends the pool."""
     # One torch thread in each, so that together they do not crowd out the network.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from vitrail.checkpoint.checkpoint_file import EARLIER_TASKS
 from vitrail.checks import join_limited
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import InputError
@@ -14,6 +15,7 @@ from vitrail.images import describe
 from vitrail.images.model_info import TASKS
 
 FORMAT: Final = 2
+EARLIER: Final = 1  # the same but for the words of the task
 _SPLITS = ("", *SPLITS)  # in the file, a split is its number here
 
 
@@ -61,13 +63,13 @@ class Manifest:
         """The manifest that to_json wrote."""
         try:
             plain = json.loads(text)
-            if plain["format"] != FORMAT:
-                remedy = "it was made by an older one: start the run anew" if plain["format"] == 1 else "update vitrail"
-                raise InputError(f"the manifest has format {plain['format']!r:.20}, expected {FORMAT}: {remedy}")
-            if plain["task"] not in TASKS:
+            if plain["format"] not in (EARLIER, FORMAT):
+                raise InputError(f"the manifest has format {plain['format']!r:.20}, expected {FORMAT}: update vitrail")
+            task = EARLIER_TASKS.get(plain["task"]) if plain["format"] == EARLIER else plain["task"]
+            if task not in TASKS:
                 raise ValueError(f"task {plain['task']!r:.20}, expected {' or '.join(TASKS)}")
             classes = tuple(plain["classes"])
-            labels = [[each] for each in plain["labels"]] if plain["task"] == "single-label" else plain["labels"]
+            labels = [[each] for each in plain["labels"]] if task == "single-label" else plain["labels"]
             known = [(name,) for name in classes]  # shared, not one an image
             named = [known[each[0]] if len(each) == 1 else tuple(classes[one] for one in each) for each in labels]
             names = plain["names"]
@@ -76,7 +78,7 @@ class Manifest:
                 *(plain[each] for each in ("heights", "widths", "bytes", "digests")),
                 strict=True,
             )
-            return cls(plain["source"], plain["task"], classes, tuple(map(Entry._make, rows)))
+            return cls(plain["source"], task, classes, tuple(map(Entry._make, rows)))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise

@@ -24,16 +24,16 @@ class Mixed(NamedTuple):
     targets: Tensor
 
 
-def mixed(pixels: Tensor, targets: Tensor, how: Augment, *, seed: int, epoch: int, step: int) -> Mixed:
+def mix_batch(pixels: Tensor, targets: Tensor, augment: Augment, *, seed: int, epoch: int, step: int) -> Mixed:
     """Mixup (Zhang et al. 2018) or CutMix (Yun et al. 2019), with one share for the batch; the inputs stay."""
-    if not how.mixup and not how.cutmix:
+    if not augment.mixup and not augment.cutmix:
         return Mixed(pixels, targets)
     if targets.ndim != 2 or len(targets) != len(pixels):
         raise InputError(f"targets: expected ({len(pixels)}, K), one row an image, got {tuple(targets.shape)}")
     dice = np.random.Generator(np.random.Philox(key=key(seed, f"mix {epoch}", step)))
     coin = dice.random() < 0.5
-    cut = how.cutmix > 0 and (coin or not how.mixup)
-    alpha = how.cutmix if cut else how.mixup
+    cut = augment.cutmix > 0 and (coin or not augment.mixup)
+    alpha = augment.cutmix if cut else augment.mixup
     share = 1 - float(dice.beta(alpha, alpha))  # of the partner
     if not cut:
         return Mixed(_blend(pixels, share), _blend(targets, share))

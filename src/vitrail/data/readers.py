@@ -10,7 +10,7 @@ from typing import Final
 
 from vitrail.data.arrays import has_idx, read_idx_folder, read_npz_file
 from vitrail.data.cifar import find_cifar, read_cifar
-from vitrail.data.classes import Reading, settle
+from vitrail.data.classes import Reading, build_dataset
 from vitrail.data.fashion_mnist import fashion, fashion_full
 from vitrail.data.folders import read_folders, read_images, read_names
 from vitrail.data.naming import SUFFIXES
@@ -42,7 +42,7 @@ def read_data(
             raise InputError(f"no built-in data {text!r}: {nearest(text, BUILT_IN)}")
         _no_pattern(text, pattern)
         return BUILT_IN[text](classes)
-    return settle(text, _read(Path(text), pattern), classes)
+    return build_dataset(text, _read(Path(text), pattern), classes)
 
 
 def read_unlabelled(source: str | os.PathLike[str]) -> Dataset:
@@ -51,7 +51,7 @@ def read_unlabelled(source: str | os.PathLike[str]) -> Dataset:
     folder = Path(text)
     if not stat.S_ISDIR(_kind(folder)):
         raise InputError(f"{describe(folder)}: expected a folder of images")
-    return settle(text, read_images(folder)._replace(task="multi-label"))
+    return build_dataset(text, read_images(folder)._replace(task="multi-label"))
 
 
 def _read(path: Path, pattern: str | None) -> Reading:

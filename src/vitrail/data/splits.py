@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitrail.checks import check_int, check_number, join_limited
-from vitrail.data.counter_rng import draws
+from vitrail.data.counter_rng import uniform
 from vitrail.data.naming import in_order
 from vitrail.data.samples import SPLITS, Dataset, Sample
 from vitrail.data.stratification import Unit, by_class, by_unit
@@ -112,7 +112,7 @@ def _unit(images: Sequence[tuple[str, ...]], kinds: dict[str, int]) -> Unit:
 def random_places(names: Sequence[str], seed: int) -> Array:
     """A random number for every name, (n,): the same for a name, whatever else is there."""
     digests = b"".join(hashlib.blake2b(each.encode(errors="surrogateescape"), digest_size=8).digest() for each in names)
-    return draws(seed, "split", 0, np.frombuffer(digests, "<u8"), 1)[:, 0]
+    return uniform(seed, "split", 0, np.frombuffer(digests, "<u8"), 1)[:, 0]
 
 
 def _notes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitrail.data.counter_rng import draws
+from vitrail.data.counter_rng import uniform
 from vitrail.types import Array
 
 
@@ -16,7 +16,7 @@ def stratified(targets: Array, folds: int, seed: int = 0) -> Array:
     """
     count = len(targets)
     groups = targets if targets.ndim == 1 else _rarest(targets)
-    chance = draws(seed, "folds", 0, np.arange(count), 1)[:, 0]
+    chance = uniform(seed, "folds", 0, np.arange(count), 1)[:, 0]
     folded = np.empty(count, np.int64)
     folded[np.lexsort((chance, groups))] = np.arange(count) % folds  # dealt like cards, class after class
     return folded

@@ -15,6 +15,7 @@ from vitrail.images.decoding import (
     decode_bands,
     describe,
     describe_bands,
+    upright_size,
 )
 from vitrail.images.preprocess import (
     Preprocess,
@@ -43,4 +44,5 @@ __all__ = [
     "describe_bands",
     "resize_crop_only",
     "resize_then_crop",
+    "upright_size",
 ]

@@ -203,6 +203,22 @@ def describe_bands(source: Source, limits: Limits = DEFAULT_LIMITS) -> Bands:
         return _raster(source, name, limits).bands
 
 
+def upright_size(source: Source, limits: Limits = DEFAULT_LIMITS) -> tuple[int, int]:
+    """(height, width) of an image as `decode` gives it, from its header alone."""
+    name = describe(source)
+    with _only_image_errors(name):
+        if isinstance(source, Image.Image | np.ndarray):
+            bands = _raster(source, name, limits).bands
+            return bands.height, bands.width
+        data = _read(source, name, limits)
+        if data.startswith(NUMPY):
+            height, width = read_npy(data, name).shape[:2]
+            return height, width
+        with _open(data, name, limits) as image:  # of a TIFF, Pillow gives the sizes upright
+            wide, tall = image.size
+            return (wide, tall) if orientation(image.info.get("exif", b"")) in _LYING else (tall, wide)
+
+
 def _raster(source: Source, name: str, limits: Limits) -> Raster:
     """The image with its header read and its size checked, nothing decoded yet."""
     if isinstance(source, Image.Image):

@@ -265,6 +265,18 @@ class Preprocess:
         canvas.paste(part, (kept[0] - frame[0], kept[1] - frame[1]))
         return canvas
 
+    def with_bars(self, seen: Array, height: int, width: int) -> Array:
+        """What a Preprocess of another mean saw of an image of this size, (H, W, C), in bars of this one's mean."""
+        tall, wide = self._resized(height, width)
+        rows, columns = (
+            slice(max(-_offset(length, side), 0), max(-_offset(length, side), 0) + min(length, side))
+            for length, side in ((tall, self.size[0]), (wide, self.size[1]))
+        )
+        framed = np.empty_like(seen)
+        framed[:] = self._bars()
+        framed[rows, columns] = seen[rows, columns]
+        return framed  # (H, W, C)
+
     def box(self, height: int, width: int) -> tuple[float, float, float, float]:
         """What the network sees of an image of this size: left, top, right, bottom, in the image's own pixels.
 

@@ -14,13 +14,14 @@ import torch
 
 from vitrail.data.augmentation import Augment
 from vitrail.data.counter_rng import key
-from vitrail.data.loader import Batch, Planned, batches, epoch_order
+from vitrail.data.loader import Batch, BatchRows, batches, epoch_order
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import plain_attention
-from vitrail.training.loop import Job, gradients, memory_named, validate
-from vitrail.training.optimisers import Optimiser, build
-from vitrail.training.recipe import Recipe
+from vitrail.training.job import Job
+from vitrail.training.loop import gradients, memory_named
+from vitrail.training.optimisers import Optimiser, build_optimiser
+from vitrail.training.validation import validate
 
 TRIAL_SECONDS: Final = 3.0
 
@@ -35,7 +36,7 @@ class Speed(NamedTuple):
 def measure_speed(job: Job) -> Speed:
     """The time of a step, data included, on a copy of the network: the run itself is not touched."""
     model = _copy(job)
-    optimiser = build(model, job.plan.recipe)
+    optimiser = build_optimiser(model, job.plan.recipe)
     taken: list[float] = []
     started = before = time.perf_counter()
     for batch in _feed(job, 10_000):
@@ -56,10 +57,10 @@ def measure_speed(job: Job) -> Speed:
 
 def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
     """As many steps as fit, with the validation after every epoch."""
-    each = speed.step + speed.validation / per_epoch
-    steps = int(minutes * 60 / each)
+    seconds = speed.step + speed.validation / per_epoch
+    steps = int(minutes * 60 / seconds)
     if steps < 1:
-        raise InputError(f"{minutes:g} minutes are not enough for one step of {each:.1f} s: give more --minutes")
+        raise InputError(f"{minutes:g} minutes are not enough for one step of {seconds:.1f} s: give more --minutes")
     return steps
 
 
@@ -69,7 +70,7 @@ def overfits(job: Job, steps: int = 40) -> bool:
     crop = (1.0, 1.0) if job.plan.recipe.augment.crop is not None else None  # the views are larger for crops
     calm = replace(job.plan.recipe, augment=Augment(crop=crop, aspect=1.0), smoothing=0.0)
     trial = replace(job, plan=replace(job.plan, recipe=calm))
-    optimiser = build(model, calm)
+    optimiser = build_optimiser(model, calm)
     batch = next(iter(_feed(trial, 1)))
     small = Batch(batch.rows[:16], batch.pixels[:16], batch.targets[:16])
     first = last = math.inf
@@ -79,19 +80,19 @@ def overfits(job: Job, steps: int = 40) -> bool:
     return last < max(0.5 * first, 0.1)  # a head that starts from a probe may know them already
 
 
-class Tried(NamedTuple):
+class LossAtRate(NamedTuple):
     """A learning rate, and the smoothed loss after a step with it."""
 
     lr: float
     loss: float
 
 
-def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100) -> tuple[list[Tried], float]:
+def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100) -> tuple[list[LossAtRate], float]:
     """Raise the rate step by step from least to most; the rate suggested is where the loss falls fastest."""
     model = _copy(job)
     recipe = replace(job.plan.recipe, lr=1.0)
-    optimiser = build(model, recipe)
-    tried: list[Tried] = []
+    optimiser = build_optimiser(model, recipe)
+    tried: list[LossAtRate] = []
     smooth, lowest = 0.0, math.inf
     for step, batch in enumerate(_feed(job, steps)):
         lr = least * (most / least) ** (step / max(steps - 1, 1))
@@ -101,11 +102,11 @@ def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100
         if not math.isfinite(loss) or value > 2 * lowest + 1:
             break
         lowest = min(lowest, value)
-        tried.append(Tried(lr, value))
+        tried.append(LossAtRate(lr, value))
     return tried, suggested(tried)
 
 
-def suggested(tried: list[Tried]) -> float:
+def suggested(tried: list[LossAtRate]) -> float:
     """Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest point."""
     if not tried:
         raise InputError("the loss is not a number from the first step on: look at the data with `vitrail audit`")
@@ -125,17 +126,14 @@ def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
     """The first batches of the run, again and again if need be."""
     plan, size = job.plan, job.plan.recipe.batch
     rows = epoch_order(plan.seed, 0, len(job.train.targets))
-    planned = (
-        Planned(0, step, rows[place : place + size])
-        for step in range(count)
-        for place in [step % plan.per_epoch * size]
-    )
+    starts = (step % plan.per_epoch * size for step in range(count))
+    planned = (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts))
     return batches(
         job.train.views,
         job.train.targets,
         planned,
         preprocess=plan.preprocess,
-        how=plan.recipe.augment,
+        augment=plan.recipe.augment,
         seed=plan.seed,
         classes=len(plan.classes),
         smoothing=plan.recipe.smoothing,
@@ -159,8 +157,3 @@ def _copy(job: Job) -> ViT:
     model.encoder.checkpointing = job.plan.recipe.checkpointing
     plain_attention.install(model)
     return model
-
-
-def scaled(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
-    """The recipe with its length in epochs set to so many steps."""
-    return replace(recipe, epochs=steps / per_epoch)

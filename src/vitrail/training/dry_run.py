@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.manifest import record
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Series, curves
 from vitrail.reporting.svg import check_png, save_chart
-from vitrail.training.autotune import Tried, find_rate
-from vitrail.training.loop import Job
+from vitrail.training.autotune import LossAtRate, find_rate
+from vitrail.training.job import Job
 from vitrail.training.optimisers import Rate, show_rates
+from vitrail.training.options import Options, resolve
+from vitrail.training.planning import lint_plan, make_plan
 from vitrail.training.recipe_lint import Finding
-from vitrail.training.runs import Options, choose_network, findings_of, make_parts, make_plan, prepare_data, resolve
+from vitrail.training.runs import make_parts, prepare_model
 
 
 @dataclass(frozen=True)
-class Trial:
+class DryRun:
     """What was found out; empty where it was not asked for."""
 
     findings: tuple[Finding, ...]
     rates: tuple[Rate, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[LossAtRate, ...] = ()
     suggested: float | None = None
     files: tuple[Path, ...] = ()
 
@@ -39,36 +39,30 @@ class Trial:
         return plain | {"files": [str(each) for each in self.files]}
 
 
-def trial(
-    data: str | os.PathLike[str] | Dataset,
-    options: Options,
-    *,
-    rates: bool = False,
-    search: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
-) -> Trial:
+def run_dry(
+    data: str | os.PathLike[str] | Dataset, options: Options, *, rates: bool = False, search: bool = False
+) -> DryRun:
     """Everything up to the first step, and no further."""
     preset = resolve(options)
-    prepared = prepare_data(data, preset, options)
-    chosen = choose_network(prepared, preset, options)
-    plan = make_plan(prepared, chosen, preset, options)
-    found = findings_of(plan, prepared)
-    shown = tuple(show_rates(chosen.model, plan.recipe)) if rates else ()
+    prepared, choice = prepare_model(data, preset, options)
+    plan = make_plan(prepared, choice, preset, options)
+    findings = lint_plan(plan, prepared)
+    layer_rates = tuple(show_rates(choice.model, plan.recipe)) if rates else ()
     if not search:
-        return Trial(found, shown)
+        return DryRun(findings, layer_rates)
     folder = Path(options.out)
-    parts = make_parts(plan, prepared.dataset, record(prepared.dataset, prepared.entries), options)
-    job = Job(plan=plan, model=chosen.model, train=parts["train"], val=None, folder=folder, threads=options.threads)
+    parts = make_parts(plan, prepared, options)
+    job = Job(plan=plan, model=choice.model, train=parts["train"], val=None, folder=folder, threads=options.threads)
     tried, best = find_rate(job)
     files: tuple[Path, ...] = ()
     try:
         files = (draw_rates(folder / "learning-rates.png", tried, best),)
     except MissingExtraError as error:
-        tell(f"no plot: {error}")
-    return Trial(found, shown, tuple(tried), best, files)
+        options.callbacks.log(f"no plot: {error}")
+    return DryRun(findings, layer_rates, tuple(tried), best, files)
 
 
-def draw_rates(path: Path, tried: list[Tried], best: float) -> Path:
+def draw_rates(path: Path, tried: list[LossAtRate], best: float) -> Path:
     """The loss over the learning rate, with the suggestion marked."""
     chart = curves(
         [Series("loss, smoothed", [(each.lr, each.loss) for each in tried])],

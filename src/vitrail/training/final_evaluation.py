@@ -11,10 +11,11 @@ import numpy as np
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint, load, save
-from vitrail.data.augmentation import augmented
+from vitrail.data.augmentation import augment_images
 from vitrail.data.cache import Views
 from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
+from vitrail.data.view_store import ViewStore
 from vitrail.errors import MissingExtraError
 from vitrail.evaluation.calibration import fit_reject, fit_temperature
 from vitrail.evaluation.figure_files import write_figures
@@ -25,16 +26,16 @@ from vitrail.evaluation.scoring import evaluation_of
 from vitrail.evaluation.thresholds import fit_thresholds
 from vitrail.evaluation.training_sections import DataFacts
 from vitrail.inference import probabilities
-from vitrail.training.loop import Job, Part, Progress, logits_of
-from vitrail.training.plan import Plan
+from vitrail.training.job import Job, Part, Progress
 from vitrail.training.probing import Stage
 from vitrail.training.record import Record, times_of
 from vitrail.training.run_folder import write_text
+from vitrail.training.validation import logits_of
 
 Array = np.ndarray[Any, Any]
 
 
-class Finished(NamedTuple):
+class FinalResult(NamedTuple):
     """The checkpoint to use, and how good it is on images it never saw, where there are any."""
 
     checkpoint: Checkpoint
@@ -42,7 +43,7 @@ class Finished(NamedTuple):
     validation: Evaluation | None
 
 
-class Told(NamedTuple):
+class ReportContext(NamedTuple):
     """What a report says besides the numbers."""
 
     stages: Sequence[Stage]
@@ -52,10 +53,10 @@ class Told(NamedTuple):
     command: str
 
 
-def judge(job: Job, at: Progress, dataset: Dataset, test: Part | None) -> Finished:
+def evaluate_best(job: Job, progress: Progress, dataset: Dataset, test: Part | None) -> FinalResult:
     """Fit what is fitted on validation, never on test; then measure once on test, or on validation if there is none."""
     best = job.folder / "best.safetensors"
-    checkpoint = load(best if at.best is not None else job.folder / "last.safetensors")
+    checkpoint = load(best if progress.best is not None else job.folder / "last.safetensors")
     plan = job.plan
     validation = None
     if job.val is not None:
@@ -65,19 +66,20 @@ def judge(job: Job, at: Progress, dataset: Dataset, test: Part | None) -> Finish
     if test is None and validation is not None:
         judged, evaluation = "val", validation
     else:
-        judged, part = ("test", test) if test is not None else ("train", training_part(plan, dataset))
+        judged, part = ("test", test) if test is not None else ("train", training_part(job, dataset))
         evaluation = _evaluation(checkpoint, logits_of(checkpoint.model, part, plan), part.targets, dataset, judged)
     metrics = {f"{judged}_{name}": each.value for name, each in evaluation.scores.items() if np.isfinite(each.value)}
     about = replace(checkpoint.provenance, metrics=dict(checkpoint.provenance.metrics) | metrics)
     checkpoint = replace(checkpoint, provenance=about)
     save(checkpoint, best)
-    return Finished(checkpoint, evaluation, validation)
+    return FinalResult(checkpoint, evaluation, validation)
 
 
-def training_part(plan: Plan, dataset: Dataset) -> Part:
+def training_part(job: Job, dataset: Dataset, store: ViewStore | None = None) -> Part:
     """The training images as predict would see them, without room for crops."""
-    part = dataset.part("train")
-    return Part(Views(part, plan.preprocess, threads=2), part.targets(plan.classes))
+    if job.plan.recipe.augment.crop is None:
+        return job.train
+    return Part(Views(dataset.part("train"), job.plan.preprocess, threads=2, store=store), job.train.targets)
 
 
 def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpoint:
@@ -89,39 +91,39 @@ def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpo
     return replace(checkpoint, temperature=temperature, reject=fit_reject(known, targets))
 
 
-def write_everything(job: Job, finished: Finished, dataset: Dataset, told: Told) -> list[Path]:
+def write_everything(job: Job, final: FinalResult, dataset: Dataset, context: ReportContext) -> list[Path]:
     """predictions.csv, figures and report.html of a run."""
-    folder, evaluation = job.folder, finished.evaluation
+    folder, evaluation = job.folder, final.evaluation
     write_text(folder / "predictions.csv", predictions_table(evaluation))
     history = [dict(row) for row in Record(folder / "metrics.jsonl").rows()]
     times = times_of(folder / "times.jsonl")
     judged = dataset.part(evaluation.split) if evaluation.split in dataset.splits else dataset
 
     def image(row: int) -> Image.Image:
-        return finished.checkpoint.preprocess.visible_image(judged.images[row])
+        return final.checkpoint.preprocess.visible_image(judged.images[row])
 
     seen = what_it_sees(job)
     report = Report(
         title=folder.name,
-        command=told.command,
+        command=context.command,
         summary=_summary(job),
         history=history,
         times=times,
-        stages=[(each.name, each.score, each.note) for each in told.stages],
-        evaluation=None if evaluation is finished.validation else evaluation,
-        validation=finished.validation,
+        stages=[(each.name, each.score, each.note) for each in context.stages],
+        evaluation=None if evaluation is final.validation else evaluation,
+        validation=final.validation,
         images=image,
         seen=seen,
-        data=told.data,
-        environment=list(told.environment),
-        warnings=list(told.warnings),
+        data=context.data,
+        environment=list(context.environment),
+        warnings=list(context.warnings),
     )
     written = [folder / "report.html", folder / "predictions.csv"]
     write_text(written[0], build(report))
     try:
         written += write_figures(folder / "figures", history, evaluation, seen, image)
     except MissingExtraError as error:
-        job.watch.tell(f"no figures: {error}")
+        job.callbacks.log(f"no figures: {error}")
     return written
 
 
@@ -130,14 +132,14 @@ def what_it_sees(job: Job, count: int = 18) -> list[tuple[Image.Image, str]]:
     plan, part = job.plan, job.train
     rows = epoch_order(plan.seed, 0, len(part.targets))[:count]
     views = part.views.get(rows)
-    changed = augmented(views, plan.preprocess.size, plan.recipe.augment, seed=plan.seed, epoch=0, rows=rows)
-    shown = changed.float() * (255 / plan.preprocess.range)
-    images = shown.clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
-    found = []
+    changed = augment_images(views, plan.preprocess.size, plan.recipe.augment, seed=plan.seed, epoch=0, rows=rows)
+    scaled = changed.float() * (255 / plan.preprocess.range)
+    images = scaled.clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+    shown = []
     for array, row in zip(images, rows.tolist(), strict=True):
         image = Image.fromarray(array[:, :, :3] if array.shape[2] >= 3 else array[:, :, 0])
-        found.append((image, _labels(part.targets[row], plan.classes)))
-    return found
+        shown.append((image, _labels(part.targets[row], plan.classes)))
+    return shown
 
 
 def _labels(target: Any, classes: Sequence[str]) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from vitrail.audit.sizes import suggest
+from vitrail.audit.sizes import Measured, suggest
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.data.cache import Views
 from vitrail.data.counter_rng import key
-from vitrail.data.manifest import Entry
 from vitrail.data.samples import Dataset
 from vitrail.data.statistics import band_statistics
 from vitrail.errors import InputError, nearest
@@ -26,14 +25,18 @@ from vitrail.network.config import ConvStem, Positions, ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
+from vitrail.training.options import Options
+from vitrail.training.preparation import PreparedData
+from vitrail.training.published import Preset
 from vitrail.training.recipe import Recipe
 from vitrail.weights import load, with_channels, with_classes, with_size
 
+ENDS: tuple[str, ...] = ("pool", "final_norm")  # what a recipe may change of a network that is there already
 SMALL: int = 40  # pixels: images up to here keep their size, but for the next multiple of 8
 SCRATCH: int = 64  # the size at which larger ones are learned from scratch, where nobody says another
 
 
-class Chosen(NamedTuple):
+class ModelChoice(NamedTuple):
     """A network ready to train, and where its weights are from: empty, if from nowhere."""
 
     model: ViT
@@ -42,34 +45,56 @@ class Chosen(NamedTuple):
     start: Checkpoint | None  # what it was made from
 
 
-def choose(
-    dataset: Dataset,
-    entries: Sequence[Entry],
-    recipe: Recipe,
-    *,
-    model: str | ViTConfig | None = None,
-    start: str | os.PathLike[str] | Checkpoint | None = None,
-    size: int | tuple[int, int] | None = None,
-    ends: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    threads: int = 2,
-) -> Chosen:
-    """A fresh network for these images, or a trained one with a head for their classes.
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which network is asked for: a fresh one, or a checkpoint to start from."""
 
-    `ends` are settings after the blocks, without weights of their own, that a trained network gets: pool, final norm.
-    """
-    if model is not None and start is not None:
-        raise InputError("give a model to start from scratch, or a checkpoint to start from: not both")
+    config: ViTConfig | None  # of a fresh one; None: one that suits the images
+    start: Checkpoint | None
+    origin: str  # of the checkpoint
+    size: int | tuple[int, int] | None  # of the images; None: what suits them, or the checkpoint's
+    ends: Mapping[str, Any] = field(default_factory=dict)  # settings after the blocks, which a checkpoint gets too
+
+    @classmethod
+    def of(cls, preset: Preset, options: Options) -> ModelRequest:
+        """What the options ask for, else the recipe's own network and size; a checkpoint is loaded."""
+        if options.model is not None and options.start is not None:
+            raise InputError("give a model to start from scratch, or a checkpoint to start from: not both")
+        size = preset.size if options.size is None and preset.size else options.size
+        ends = {name: preset.changes[name] for name in ENDS if name in preset.changes}
+        if options.start is not None:
+            return cls(None, *_loaded(options.start), size, ends)
+        if options.model is None and preset.model:
+            return cls(replace(PRESETS[preset.model], **preset.changes), None, "", size)
+        return cls(_config_of(options.model), None, "", size)
+
+    def expected_preprocess(self, dataset: Dataset, sizes: Sequence[Measured]) -> Preprocess:
+        """How the network will see the images, but for the mean and deviation that are measured of their pixels."""
+        if self.start is None:
+            return fresh_preprocess(dataset, sizes, self.size, self.config)
+        bands = bands_of(dataset)
+        changes: dict[str, Any] = {}
+        if self.size is not None:
+            changes["size"] = check_pair("size", self.size)
+        if bands["channels"] > 3:
+            changes |= {"channels": bands["channels"], "mean": 0.5, "std": 0.5, "order": "RGB"}
+        if "range" in bands:
+            changes["range"] = bands["range"]
+        return Preprocess.from_dict(self.start.preprocess.to_dict() | changes)
+
+
+def build_model(request: ModelRequest, prepared: PreparedData, recipe: Recipe, seed: int) -> ModelChoice:
+    """A fresh network for these images, or a trained one with a head for their classes."""
     torch.default_generator.manual_seed(key(seed, "weights"))
-    if start is not None:
-        return _from_checkpoint(dataset, start, recipe, size, ends or {})
-    preprocess = fresh_preprocess(dataset, entries, size, _config_of(model))
-    config = _config_of(model) or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
+    dataset = prepared.dataset
+    if request.start is not None:
+        return _from_checkpoint(dataset, request.start, request, recipe)
+    preprocess = fresh_preprocess(dataset, prepared.entries, request.size, request.config)
+    config = request.config or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
     config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
-    views = Views(dataset.part("train"), preprocess, threads=threads)
-    mean, std = band_statistics(views)
-    fitted = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
-    return Chosen(ViT(_regularised(config, recipe)), fitted, "", None)
+    mean, std = band_statistics(Views(dataset.part("train"), preprocess, threads=2, store=prepared.store))
+    measured = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
+    return ModelChoice(ViT(_regularised(config, recipe)), measured, "", None)
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
@@ -102,7 +127,7 @@ def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConf
 
 def fresh_preprocess(
     dataset: Dataset,
-    entries: Sequence[Entry],
+    entries: Sequence[Measured],
     size: int | tuple[int, int] | None,
     config: ViTConfig | None,
 ) -> Preprocess:
@@ -130,9 +155,8 @@ def bands_of(dataset: Dataset, looked_at: int = 64) -> dict[str, Any]:
     else:
         step = max(1, len(dataset) // looked_at)
         sources = list(dataset.images[::step])
-    found = [describe_bands(each) for each in sources]
-    kinds = {each.kind for each in found}
-    counts = {each.channels for each in found}
+    bands = [describe_bands(source) for source in sources]
+    kinds, counts = {each.kind for each in bands}, {each.channels for each in bands}
     if len(kinds) > 1 or len(counts) > 1:
         if kinds == {"uint8"} and max(counts) <= 4:
             return {"channels": 3}
@@ -155,34 +179,30 @@ def _config_of(model: str | ViTConfig | None) -> ViTConfig | None:
     return PRESETS[model]
 
 
-def _from_checkpoint(
-    dataset: Dataset,
-    start: str | os.PathLike[str] | Checkpoint,
-    recipe: Recipe,
-    size: int | tuple[int, int] | None,
-    ends: Mapping[str, Any],
-) -> Chosen:
+def _loaded(start: str | os.PathLike[str] | Checkpoint) -> tuple[Checkpoint, str]:
+    """A checkpoint, and what it is called."""
+    if isinstance(start, Checkpoint):
+        return start, "in memory"
+    text = os.fspath(start)
+    return load(start), str(Path(text)) if os.sep in text else text
+
+
+def _from_checkpoint(dataset: Dataset, start: Checkpoint, request: ModelRequest, recipe: Recipe) -> ModelChoice:
     """A trained network with a head for these classes; what it knows of them by name stays."""
-    loaded = start if isinstance(start, Checkpoint) else load(start)
-    if size is not None:
-        loaded = with_size(loaded, size)
+    if request.size is not None:
+        start = with_size(start, request.size)
     bands = bands_of(dataset)
-    if bands["channels"] > 3 and bands["channels"] != loaded.preprocess.channels:
-        loaded = with_channels(loaded, bands["channels"])
+    if bands["channels"] > 3 and bands["channels"] != start.preprocess.channels:
+        start = with_channels(start, bands["channels"])
     if "range" in bands:
-        loaded = replace(loaded, preprocess=replace(loaded.preprocess, range=bands["range"]))
-    origin = "in memory" if isinstance(start, Checkpoint) else str(Path(start)) if os.sep in str(start) else str(start)
-    made = with_classes(loaded, dataset.classes)
-    made = replace(made, model=_rebuilt(made.model, recipe, ends))
-    return Chosen(made.model, made.preprocess, origin, made)
+        start = replace(start, preprocess=replace(start.preprocess, range=bands["range"]))
+    start = with_classes(start, dataset.classes)
+    config = replace(_regularised(start.model.config, recipe), **request.ends)
+    if config != start.model.config:  # the recipe's dropout and drop path, and what it changes after the blocks
+        start = replace(start, model=rebuild(start.model, config))
+    return ModelChoice(start.model, start.preprocess, request.origin, start)
 
 
 def _regularised(config: ViTConfig, recipe: Recipe) -> ViTConfig:
     given = {name: getattr(recipe, name) for name in ("dropout", "drop_path") if getattr(recipe, name) is not None}
     return replace(config, **given)
-
-
-def _rebuilt(model: ViT, recipe: Recipe, ends: Mapping[str, Any]) -> ViT:
-    """The same network with the recipe's dropout and drop path, and what it changes after the blocks."""
-    config = replace(_regularised(model.config, recipe), **ends)
-    return model if config == model.config else rebuild(model, config)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from vitrail.checkpoint.checkpoint_file import EARLIER_TASKS
 from vitrail.checks import short_repr
 from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
@@ -44,6 +45,7 @@ class Plan:
         values["model"] = ViTConfig.from_dict(values["model"])
         values["preprocess"] = Preprocess.from_dict(values["preprocess"])
         values["recipe"] = Recipe.from_dict(values["recipe"])
+        values["task"] = EARLIER_TASKS.get(values["task"], values["task"])
         return cls(**values | {"classes": tuple(values["classes"])})
 
 

@@ -1,65 +1,123 @@
-"""Data as the user named it -> images that can be read, split, and listed one by one."""
+"""Data as the user named it -> images that can be read, split, and listed one by one; each is decoded once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from vitrail.data.exclusions import exclude as leave_out
+import numpy as np
+
+from vitrail.audit.sizes import Measured
+from vitrail.data.cache import with_margin
+from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan
 from vitrail.data.manifest import Entry
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.data.splits import split
 from vitrail.data.subsets import subset
-from vitrail.errors import InputError
+from vitrail.data.view_store import ViewStore
+from vitrail.errors import ImageError, InputError, VitrailError
+from vitrail.images import Preprocess, upright_size
+from vitrail.training.options import Options
 
-Done = Callable[[int], None]
+CROP_MARGIN: Final = 1.25  # views to train on with crops are so much larger
+
+# From a dataset and the sizes of its images: how the network will see them; what is measured of pixels left open.
+ExpectedPreprocess = Callable[[Dataset, Sequence[Measured]], Preprocess]
 
 
-class Prepared(NamedTuple):
+class PreparedData(NamedTuple):
     """Images that are ready for training, and what was found on the way."""
 
     dataset: Dataset  # every sample has a split
     entries: tuple[Entry, ...]  # beside the samples: size and hash
     bad: tuple[tuple[str, str], ...]  # unreadable images: name, reason
     notes: tuple[str, ...]
+    store: ViewStore | None = None  # views that were made when the images were decoded
+
+
+class _Header(NamedTuple):
+    """An image as its header describes it."""
+
+    name: str
+    height: int
+    width: int
+
+
+class _Divided(NamedTuple):
+    """The images to be used, each with its split, and their rows in the dataset they were divided from."""
+
+    dataset: Dataset
+    rows: Sequence[int]
+    notes: list[str]
 
 
 def prepare(
     data: str | os.PathLike[str] | Dataset,
+    options: Options,
     *,
-    pattern: str | None = None,
-    exclude: str | os.PathLike[str] | None = None,
-    unreadable: str = "skip",
-    val: float = 0.1,
-    test: float = 0.2,
     limit: int = 0,
-    seed: int = 0,
-    threads: int = 2,
-    done: Done | None = None,
-) -> Prepared:
+    crops: bool = False,
+    expected_preprocess: ExpectedPreprocess | None = None,
+) -> PreparedData:
     """Read, leave out what was excluded, open every image once, and split what is not split yet.
 
-    With a `limit`, so many images of each split are used, drawn class by class.
+    With a `limit`, so many images of each split are used, drawn class by class. Where `expected_preprocess` tells how
+    the network will see them, the views are made on the way; those to train on with room for `crops`.
     """
-    dataset = data if isinstance(data, Dataset) else read_data(data, pattern=pattern)
+    dataset = data if isinstance(data, Dataset) else read_data(data, pattern=options.pattern)
     notes = [f"{count} left out: {why}" for why, count in dataset.left_out.items()]
-    if exclude is not None:
-        dataset, count = leave_out(dataset, Path(exclude))
-        notes.append(f"{count} left out, as {exclude} asks")
-    scanned = scan(dataset, policy=unreadable, threads=threads, done=done)
+    if options.exclude is not None:
+        dataset, count = exclude(dataset, Path(options.exclude))
+        notes.append(f"{count} left out, as {options.exclude} asks")
+    expected, store = None, None
+    with suppress(VitrailError):  # what is wrong is told below, where it is known which images can be read
+        expected = _divide(dataset, options, limit)
+        if expected_preprocess is not None:
+            store = _view_store(dataset, expected, expected_preprocess, crops)
+    scanned = scan(dataset, policy=options.unreadable, threads=max(2, options.workers), store=store)
     if scanned.bad:
         notes.append(f"{len(scanned.bad)} of {len(dataset)} images cannot be read, and are skipped")
-    whole = split(scanned.dataset, val=val, test=0.0 if scanned.dataset.splits else test, seed=seed)
-    if "train" not in whole.dataset.splits:
-        raise InputError(f"{dataset.source} has no images to train on: it has only {', '.join(whole.dataset.splits)}")
-    notes += whole.notes
-    used, entries = whole.dataset, tuple(scanned.entries)
-    if limit:
-        rows = subset(used, limit, seed)
-        notes.append(f"{len(rows):,} of {len(used):,} images are used: at most {limit:,} of each split, class by class")
-        used, entries = used.select(rows), tuple(entries[row] for row in rows)
-    return Prepared(used, entries, tuple(scanned.bad), tuple(notes))
+    if expected is None or scanned.bad:
+        expected = _divide(scanned.dataset, options, limit)
+    entries = tuple(scanned.entries[row] for row in expected.rows)
+    return PreparedData(expected.dataset, entries, scanned.bad, (*notes, *expected.notes), store)
+
+
+def _divide(dataset: Dataset, options: Options, limit: int) -> _Divided:
+    """Splits for all images, and those of each that are used."""
+    test = 0.0 if dataset.splits else options.test
+    divided, notes = split(dataset, val=options.val, test=test, seed=options.seed)
+    if "train" not in divided.splits:
+        raise InputError(f"{dataset.source} has no images to train on: it has only {', '.join(divided.splits)}")
+    if not limit:
+        return _Divided(divided, range(len(divided)), [*notes])
+    rows = subset(divided, limit, options.seed)
+    note = f"{len(rows):,} of {len(divided):,} images are used: at most {limit:,} of each split, class by class"
+    return _Divided(divided.select(rows), rows, [*notes, note])
+
+
+def _view_store(dataset: Dataset, used: _Divided, expected: ExpectedPreprocess, crops: bool) -> ViewStore | None:
+    """Room for the views that a training asks for, by the rows of the dataset; None where nothing is to be made."""
+    preprocess = expected(used.dataset, _headers(used.dataset))
+    images = dataset.images
+    if isinstance(images, np.ndarray) and images.shape[1:3] == preprocess.size:
+        return None  # they are their own views
+    to_train_on = [row for row, each in zip(used.rows, used.dataset.samples, strict=True) if each.split == "train"]
+    wanted = [(preprocess, used.rows)]  # for the mean, the probe and the scores
+    if crops:
+        wanted.append((with_margin(preprocess, CROP_MARGIN), to_train_on))
+    return ViewStore([each.name for each in dataset.samples], wanted)
+
+
+def _headers(dataset: Dataset) -> list[_Header]:
+    """The size of every image whose header can be read, nothing decoded."""
+    headers = []
+    for sample, source in zip(dataset.samples, dataset.images, strict=True):
+        with suppress(ImageError, InputError):
+            headers.append(_Header(sample.name, *upright_size(source)))
+    return headers

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.cache import normalise
 from vitrail.evaluation.intervals import wilson
 from vitrail.evaluation.metrics import mean_average_precision, top_k
 from vitrail.evaluation.probes import fit_probe, knn, probe_head
 from vitrail.evaluation.results import Score
 from vitrail.images import Preprocess
 from vitrail.network.heads import Head
-from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.training.loop import Part
+from vitrail.training.job import Part
+from vitrail.training.validation import outputs_of
 
 Array = np.ndarray[Any, Any]
 NEIGHBOURS: Final = 10
@@ -32,7 +31,7 @@ class Stage(NamedTuple):
     note: str
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What the features reach, and the probe as a head: weight (K, D), bias (K,)."""
 
     stages: tuple[Stage, ...]
@@ -42,19 +41,13 @@ class Probed(NamedTuple):
 
 def features_of(model: ViT, part: Part, preprocess: Preprocess, batch: int = 64) -> Array:
     """What the head receives for every image, where it receives several tokens their mean: (n, D)."""
-    rows = np.arange(len(part.targets))
-    with eval_mode(model), torch.inference_mode():
-        found = [
-            model.embed(normalise(part.views.get(rows[start : start + batch]), preprocess)).float()
-            for start in range(0, len(rows), batch)
-        ]
-    features = torch.cat(found)
+    features = outputs_of(model, model.embed, part, preprocess, batch)
     return (features if features.ndim == 2 else features.flatten(1, -2).mean(1)).numpy()
 
 
 def probe(
     model: ViT, preprocess: Preprocess, parts: Mapping[str, Part], judged: str, classes: int, task: str
-) -> Probed:
+) -> ProbeResult:
     """Fit neighbours and a probe on the training images, and score them on those of the split `judged`."""
     train, other = parts["train"], parts[judged]
     features, queries = (features_of(model, each, preprocess) for each in (train, other))
@@ -66,10 +59,10 @@ def probe(
         near = knn(features, train.targets, queries, NEIGHBOURS, classes=classes)
         note = f"the {NEIGHBOURS} nearest training images; nothing is learned"
         stages.insert(0, Stage("k-NN", _score(near, other.targets, task), note))
-    return Probed(tuple(stages), torch.as_tensor(weight), torch.as_tensor(bias))
+    return ProbeResult(tuple(stages), torch.as_tensor(weight), torch.as_tensor(bias))
 
 
-def start_head(model: ViT, probed: Probed, start: str = "probe") -> bool:
+def start_head(model: ViT, probed: ProbeResult, start: str = "probe") -> bool:
     """Let the head start from the probe, so that tuning begins where that ends, or from zeros; whether it could."""
     head = model.head
     if not isinstance(head, Head) or head.classify is None or head.classify.weight.shape != probed.weight.shape:

@@ -1,7 +1,7 @@
 """The random generators of the process: a run starts them from its seed, keeps their states, and gives them back.
 
 Vitrail's own choices are functions of seed, epoch and index; these are for the modules of torch that draw numbers
-(dropout, drop path), and for whatever a user's own code draws.
+(dropout, drop path), and for whatever a user's own code uniform.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vitrail.data.counter_rng import key
 
 
 @contextmanager
-def randomness(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Generators that start from the seed; afterwards they stand where they stood before."""
     before, torch_before = random_states(), torch.get_rng_state()
     random.seed(key(seed, "python"))

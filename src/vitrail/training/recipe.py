@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vitrail.checks import check_bools, check_choice, check_fields, check_int, check_number, check_type
 from vitrail.data.augmentation import Augment
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, InputError
 
 OPTIMISERS: Final = ("adamw", "adam", "muon", "sgd")
 SCHEDULES: Final = ("cosine", "linear", "constant", "restarts", "step")
@@ -16,12 +16,15 @@ BALANCES: Final = ("none", "weights", "sampling")
 PRECISIONS: Final = ("fp32", "bf16")
 TUNES: Final = ("all", "head")
 HEAD_STARTS: Final = ("probe", "zeros")
+OBJECTIVES: Final = ("classify", "masked-patch")
+TRAINABLE: Final = ("classify",)  # the others are described by recipes, and cannot be trained yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a network is trained; vary one with `dataclasses.replace`."""
 
+    objective: str = "classify"  # what is learned
     # length
     epochs: float = 30.0  # 0: nothing is learned; with a checkpoint to start from, its head is the linear probe's
     batch: int = 64  # images a step
@@ -93,6 +96,15 @@ class Recipe:
         return cls(**values)
 
 
+def check_objective(recipe: Recipe, name: str = "this recipe") -> None:
+    """Refuse what cannot be trained, rather than train something else under its name."""
+    if recipe.objective not in TRAINABLE:
+        raise InputError(
+            f"{name} learns by {recipe.objective}, which cannot be trained here yet: an ordinary classifier would "
+            "come out of it under that name"
+        )
+
+
 _RANGES = {
     "epochs": (0.0, 1e6),
     "lr": (0.0, 1e3),
@@ -112,6 +124,7 @@ _RANGES = {
 }
 _WHOLES = {"batch": (1, 1 << 20), "pieces": (1, 1 << 20), "patience": (0, 1 << 20), "restart_factor": (1, 1024)}
 _CHOICES = {
+    "objective": OBJECTIVES,
     "optimiser": OPTIMISERS,
     "schedule": SCHEDULES,
     "balance": BALANCES,

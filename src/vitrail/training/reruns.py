@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 from vitrail.checkpoint import content_hash, load
 from vitrail.errors import InputError
-from vitrail.network.config import ViTConfig
-from vitrail.training.loop import Watch
-from vitrail.training.plan import plan_differences
-from vitrail.training.recipe import Recipe
+from vitrail.training.job import Callbacks
+from vitrail.training.options import Options
+from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.run_folder import CONFIG, DATA, RESULT, read_json
-from vitrail.training.runs import Options, Run, run
+from vitrail.training.runs import Run, run
+
+CHECKPOINTS = ("best.safetensors", "last.safetensors")
 
 
-class Repeated(NamedTuple):
+class RerunResult(NamedTuple):
     """A run again, and how it differs from the first."""
 
     run: Run
@@ -25,39 +26,38 @@ class Repeated(NamedTuple):
     differences: tuple[str, ...]
 
 
-def repeated(
-    folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, watch: Watch | None = None
-) -> Repeated:
+def rerun(
+    folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, callbacks: Callbacks | None = None
+) -> RerunResult:
     """Run again what a run's folder says, beside it under a new number, and compare bit by bit."""
     first = Path(folder)
     if not (first / RESULT).is_file():
         raise InputError(f"{first} is no finished run: expected a folder with {RESULT}")
     config = read_json(first / CONFIG)
-    record = config["options"]
-    data = record.pop("data")
-    if record["start"] is None and config["plan"]["origin"]:
+    plan = Plan.from_dict(config["plan"]).to_dict()
+    if config["options"]["start"] is None and plan["origin"]:
         raise InputError(f"{first} started from a checkpoint that was given as an object: its file is not known")
-    if isinstance(record["recipe"], dict):
-        record["recipe"] = Recipe.from_dict(record["recipe"])
-    if isinstance(record["model"], dict):
-        record["model"] = ViTConfig.from_dict(record["model"])
-    if isinstance(record["size"], list):
-        record["size"] = tuple(record["size"])
-    options = Options(**record | {"out": first.parent if out is None else out, "name": "", "fresh": True})
-    options = replace(options, watch=watch or Watch(), steps=_steps(first) or options.steps)
-    again = run(data, options)
-    found = plan_differences(config["plan"], again.plan.to_dict() | {"minutes": config["plan"]["minutes"]})
-    for name in ("best.safetensors", "last.safetensors"):
-        one, other = (load(each / name).model.state_dict() for each in (first, again.folder))
-        if content_hash({}, one) != content_hash({}, other):
-            found.append(f"the weights in {name} differ")
+    hashes = _hashes(first)  # first of all: what cannot be read cannot be compared with
+    options = replace(
+        Options.from_dict(config["options"]),
+        out=first.parent if out is None else out,
+        name="",
+        fresh=True,
+        callbacks=callbacks or Callbacks(),
+    )
+    if plan["minutes"] is not None:
+        options = replace(options, steps=int(plan["steps"]))  # what minutes were measured to be, not measured again
+    again = run(config["options"]["data"], options)
+    differences = plan_differences(plan, again.plan.to_dict() | {"minutes": plan["minutes"]})
+    differences += [
+        f"the weights in {name} differ" for name, value in _hashes(again.folder).items() if value != hashes[name]
+    ]
     for name in ("metrics.jsonl", DATA):
         if (first / name).read_bytes() != (again.folder / name).read_bytes():
-            found.append(f"{name} differs")
-    return Repeated(again, not found, tuple(found))
+            differences.append(f"{name} differs")
+    return RerunResult(again, not differences, tuple(differences))
 
 
-def _steps(folder: Path) -> int | None:
-    """The steps that minutes were measured to be, so that the second run does not measure again."""
-    plan = read_json(folder / CONFIG)["plan"]
-    return int(plan["steps"]) if plan["minutes"] is not None else None
+def _hashes(folder: Path) -> dict[str, str]:
+    """Of the weights that a run has left."""
+    return {name: content_hash({}, load(folder / name).model.state_dict()) for name in CHECKPOINTS}

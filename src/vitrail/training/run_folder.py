@@ -18,7 +18,7 @@ DATA: Final = "data.json"
 RESULT: Final = "result.json"  # written last: a run that has it is finished
 
 
-class Found(NamedTuple):
+class RunFolder(NamedTuple):
     """The folder of a run, and whether it goes on with what is there."""
 
     folder: Path
@@ -33,7 +33,7 @@ def find_run(
     fresh: bool = False,
     finished: bool = False,
     differences: Callable[[Path], list[str]],
-) -> Found:
+) -> RunFolder:
     """Where a run goes. `differences` lists how a run that is there differs from the one that is wanted.
 
     With a name: an unfinished run of that name goes on if it is the same one, a finished one is refused unless
@@ -47,7 +47,7 @@ def find_run(
             with locked(folder):  # nobody may be training there
                 _move_aside(folder)
         if not (folder / CONFIG).exists():
-            return Found(folder, False)
+            return RunFolder(folder, False)
         if (folder / RESULT).exists() and not finished:
             raise InputError(f"the run {folder} is finished: choose another --name, or --fresh to start anew")
         wrong = differences(folder)
@@ -56,13 +56,13 @@ def find_run(
                 f"the run {folder} was started with something else: {'; '.join(wrong)}. "
                 "Give the same again to go on, or choose another --name, or --fresh to start anew"
             )
-        return Found(folder, True)
+        return RunFolder(folder, True)
     numbers = _numbered(out, base)
     for number in sorted(numbers, reverse=True) if not fresh else ():
         folder = out / f"{base}-{number}"
         if (folder / CONFIG).exists() and not (folder / RESULT).exists() and _is_same(folder, differences):
-            return Found(folder, True)
-    return Found(out / f"{base}-{max(numbers, default=0) + 1}", False)
+            return RunFolder(folder, True)
+    return RunFolder(out / f"{base}-{max(numbers, default=0) + 1}", False)
 
 
 def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:

@@ -18,7 +18,7 @@ from vitrail.errors import InputError
 from vitrail.training.recipe import Recipe
 
 
-def factor(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float:
+def lr_factor(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float:
     """What lr is multiplied by at a step, counted from 0, of so many; restarts and step ask for the epoch's length."""
     if step < 0 or steps < 1 or steps_per_epoch <= 0:
         raise InputError(

@@ -29,7 +29,7 @@ DIGEST: Final = 32  # bytes of a SHA-256
 KEPT: Final = 2  # states besides the newest epoch's: the newest may be damaged
 NAME: Final = re.compile(r"r(\d{3})-s(\d{9})(-epoch)?\.state")
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def reached(point: str) -> None:
@@ -82,29 +82,29 @@ def write_state(folder: Path, state: State) -> int:
     return needed
 
 
-def read_newest(folder: Path, tell: Tell) -> State | None:
+def read_newest(folder: Path, log: Log) -> State | None:
     """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over."""
-    found = sorted(_states(folder), key=_age, reverse=True)
-    for path in found:
+    states = sorted(_states(folder), key=_age, reverse=True)
+    for path in states:
         try:
             return read_state(path)
         except CheckpointError as error:
-            tell(f"{error}: falling back to the state before it")
-    if found:
+            log(f"{error}: falling back to the state before it")
+    if states:
         raise CheckpointError(
-            f"none of the {len(found)} states in {folder} can be read: start anew under another name, or with --fresh"
+            f"none of the {len(states)} states in {folder} can be read: start anew under another name, or with --fresh"
         )
     return None
 
 
-def read_epoch(folder: Path, tell: Tell) -> State | None:
+def read_epoch(folder: Path, log: Log) -> State | None:
     """The newest whole state that was saved at the end of an epoch: where a rollback goes."""
     for path in sorted(_states(folder), key=_age, reverse=True):
         if path.stem.endswith("-epoch"):
             try:
                 return read_state(path)
             except CheckpointError as error:
-                tell(f"{error}: falling back to the epoch before it")
+                log(f"{error}: falling back to the epoch before it")
     return None
 
 
@@ -190,10 +190,10 @@ def _age(path: Path) -> tuple[int, int, bool]:
 
 def _prune(folder: Path) -> None:
     """Keep the newest few, and the newest two ends of epochs, which a rollback may need."""
-    found = sorted(_states(folder), key=_age, reverse=True)
-    epochs = [path for path in found if path.stem.endswith("-epoch")]
-    for path in found:
-        if path not in found[:KEPT] and path not in epochs[:KEPT]:
+    states = sorted(_states(folder), key=_age, reverse=True)
+    epochs = [path for path in states if path.stem.endswith("-epoch")]
+    for path in states:
+        if path not in states[:KEPT] and path not in epochs[:KEPT]:
             reached("pruning")
             with suppress(OSError):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Board: the log of a run as TensorBoard scalars, for those who watch several runs side by side.
+"""TensorBoardLog: the log of a run as TensorBoard scalars, for those who watch several runs side by side.
 
 The log is the truth and this a copy of it: what a resumed or rolled-back run has taken back is taken back here too.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vitrail.errors import MissingExtraError
-from vitrail.training.loop import Watch
+from vitrail.training.job import Callbacks
 from vitrail.training.record import Record
 
 SCALARS: Final = {
@@ -23,13 +23,13 @@ SCALARS: Final = {
 }
 
 
-def need_tensorboard() -> None:
+def check_tensorboard() -> None:
     """Say so before anything is trained."""
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingExtraError("--tensorboard needs tensorboard: pip install 'vitrail[tensorboard]'")
 
 
-class Board:
+class TensorBoardLog:
     """Event files beside the log, brought up to it after every epoch."""
 
     def __init__(self, run: Path) -> None:
@@ -60,12 +60,12 @@ class Board:
         self._written = []
 
 
-def boarded(watch: Watch, run: Path) -> Watch:
-    """The same, with the board brought up to date after every epoch."""
-    board = Board(run)
+def with_tensorboard(callbacks: Callbacks, run: Path) -> Callbacks:
+    """The same, with the event files brought up to date after every epoch."""
+    events = TensorBoardLog(run)
 
     def epoch(row: dict[str, Any]) -> None:
-        board.update()
-        watch.epoch(row)
+        events.update()
+        callbacks.epoch(row)
 
-    return replace(watch, epoch=epoch)
+    return replace(callbacks, epoch=epoch)

@@ -1,4 +1,4 @@
-"""Average: an exponential moving average of a network's weights, which is often the better network."""
+"""WeightAverage: an exponential moving average of a network's weights, which is often the better network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.network.vit import ViT
 
 
-class Average:
+class WeightAverage:
     """average = decay * average + (1 - decay) * weights, after every step (Polyak; the paper takes 0.9999).
 
     Running statistics of batch norm are averaged as the weights are, since they belong together; whole numbers are

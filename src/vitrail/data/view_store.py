@@ -1,0 +1,112 @@
+"""ViewStore: views (C, H, W) made while the scan has an image decoded, so that Views need not decode it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from vitrail.images import Preprocess, decode, decode_bands
+
+Array = np.ndarray[Any, Any]
+
+LIMIT: Final = 2 * 2**30  # bytes of one kind of view held in memory
+
+
+class StoredViews(NamedTuple):
+    """Views of one kind, a row for every image of the data set; those not `made` are zero."""
+
+    views: Array  # (n, C, H, W)
+    made: Array  # (n,) bool
+    rows: Mapping[str, int]  # by the name of the sample
+
+
+class _Kind:
+    """All views that one Preprocess gives."""
+
+    def __init__(self, preprocess: Preprocess, wanted: Array) -> None:
+        self.preprocess = preprocess
+        self.wanted = wanted
+        self.made = np.zeros(len(wanted), bool)
+        self.views = np.zeros((len(wanted), preprocess.channels, *preprocess.size), view_dtype(preprocess))
+
+
+class ViewStore:
+    """Views by the name of their image; what would take more than `limit` bytes is not kept.
+
+    `wanted` gives the rows of which a Preprocess will be asked for. Those decoded at a part of their size are left
+    out: they are other bits than a whole image gives.
+    """
+
+    def __init__(
+        self, names: Sequence[str], wanted: Iterable[tuple[Preprocess, Sequence[int]]], limit: int = LIMIT
+    ) -> None:
+        self._rows = {name: row for row, name in enumerate(names)}
+        self._sizes = np.zeros((len(names), 2), np.int64)  # (height, width)
+        self._kinds: dict[Preprocess, _Kind] = {}
+        for preprocess, rows in wanted:
+            view_bytes = preprocess.channels * np.prod(preprocess.size) * view_dtype(preprocess).itemsize
+            if rows and not preprocess.scaled_decoding and len(rows) * view_bytes <= limit:
+                mask = np.zeros(len(names), bool)
+                mask[list(rows)] = True
+                self._kinds[_kind_of(preprocess)] = _Kind(preprocess, mask)
+
+    def wants(self, row: int) -> bool:
+        """Whether any view of an image will be asked for."""
+        return any(kind.wanted[row] for kind in self._kinds.values())
+
+    def add(self, row: int, source: Path | Array) -> tuple[int, int]:
+        """Decode an image, once, and keep its views; gives its height and width. An ImageError leaves nothing."""
+        wanted = [kind for kind in self._kinds.values() if kind.wanted[row]]
+        decoded = _decoded(source, wanted[0].preprocess)  # the kinds differ in size alone
+        size = decoded.shape[:2] if isinstance(decoded, np.ndarray) else (decoded.height, decoded.width)
+        for kind in wanted:
+            kind.views[row] = view_of(decoded, kind.preprocess)
+            kind.made[row] = True
+        self._sizes[row] = size
+        return int(size[0]), int(size[1])
+
+    def find(self, preprocess: Preprocess) -> StoredViews | None:
+        """The views that a Preprocess gives, as far as they were made; None where they were not wanted."""
+        kind = self._kinds.get(_kind_of(preprocess))
+        if kind is None:
+            return None
+        if preprocess.resize == "pad" and (preprocess.mean, preprocess.order) != (
+            kind.preprocess.mean,
+            kind.preprocess.order,
+        ):
+            for row in np.flatnonzero(kind.made):  # bars have the mean's colour, and that was measured since
+                seen = kind.views[row].transpose(1, 2, 0)  # (H, W, C)
+                kind.views[row] = preprocess.with_bars(seen, *self._sizes[row].tolist()).transpose(2, 0, 1)
+        kind.preprocess = preprocess
+        return StoredViews(kind.views, kind.made, self._rows)
+
+    def clear(self) -> None:
+        """Let go of all views that nobody holds."""
+        self._kinds.clear()
+
+
+def view_of(source: Any, preprocess: Preprocess) -> Array:
+    """What the network sees of an image before normalisation: (C, H, W), 8-bit, or float32 of other bands."""
+    seen = np.asarray(preprocess.visible_image(source)) if preprocess.is_8bit else preprocess.array(source)
+    return seen[None] if seen.ndim == 2 else seen.transpose(2, 0, 1)
+
+
+def view_dtype(preprocess: Preprocess) -> np.dtype[Any]:
+    """Of its views."""
+    return np.dtype(np.uint8 if preprocess.is_8bit else np.float32)
+
+
+def _decoded(source: Path | Array, preprocess: Preprocess) -> Any:
+    """An image as the Preprocess decodes it, whole and upright; taking it again changes nothing."""
+    if preprocess.is_8bit:
+        return decode(source, "L" if preprocess.channels == 1 else "RGB")
+    return decode_bands(source, preprocess.channels, preprocess.range)
+
+
+def _kind_of(preprocess: Preprocess) -> Preprocess:
+    """The same for all that differ in the normalisation alone, which comes after the view."""
+    neutral = {"mean": (0.0,) * preprocess.channels, "std": (1.0,) * preprocess.channels, "order": "RGB"}
+    return Preprocess.from_dict(preprocess.to_dict() | neutral)

@@ -1,0 +1,65 @@
+"""Job: a plan with the images, the network and the folder it is carried out with; and where it stands, Progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.data.cache import Views
+from vitrail.network.vit import ViT
+from vitrail.training.plan import Plan
+
+Array = np.ndarray[Any, Any]
+
+
+class Part(NamedTuple):
+    """The images of a split, as the network sees them, and their classes: (n,), or (n, K) for several labels."""
+
+    views: Views
+    targets: Array
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Who hears what while it trains; by default nobody."""
+
+    log: Callable[[str], None] = lambda text: None
+    step: Callable[[int, int, float], None] = lambda step, steps, loss: None
+    epoch: Callable[[dict[str, Any]], None] = lambda row: None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a training works on."""
+
+    plan: Plan
+    model: ViT
+    train: Part
+    val: Part | None
+    folder: Path
+    threads: int = 1  # that prepare batches; the result does not depend on it
+    save_seconds: float = 60.0  # the longest time between two states ...
+    save_share: float = 0.02  # ... unless saving would take more than this share of the time
+    callbacks: Callbacks = field(default_factory=Callbacks)
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that is not a tensor. Plain values, since they go into the state as JSON."""
+
+    step: int = 0
+    rollbacks: int = 0
+    epoch_end: bool = True  # whether a rollback may go here
+    rate: float = 1.0  # what rollbacks have left of the learning rate
+    loss: float = 0.0  # summed over the images of this epoch so far
+    images: int = 0
+    best: list[float] | None = None  # validation score and loss of the best epoch
+    best_epoch: int = 0
+    waited: int = 0  # epochs since then
+    log: int = 0  # bytes of the log
+    pending: list[dict[str, Any]] = field(default_factory=list)  # rows that come behind them, and may not be there yet
+    finished: bool = False

@@ -1,0 +1,120 @@
+"""Options, images and a network -> Plan, checked against what is known to go wrong before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from vitrail import __version__
+from vitrail.checkpoint import content_hash
+from vitrail.checks import join_limited
+from vitrail.errors import InputError
+from vitrail.training.autotune import measure_speed, overfits, steps_for
+from vitrail.training.job import Job
+from vitrail.training.model_choice import ENDS, ModelChoice
+from vitrail.training.options import Options
+from vitrail.training.plan import Plan
+from vitrail.training.preparation import PreparedData
+from vitrail.training.published import Preset
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_lint import Finding, lint
+
+LONG: int = 500  # steps from which a run is long enough to be tried on one batch first
+
+
+def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, options: Options) -> Plan:
+    """Everything that the result depends on, settled."""
+    dataset, recipe = prepared.dataset, preset.recipe
+    per_epoch = max(1, len(dataset.part("train")) // recipe.batch)
+    steps = preset.steps or math.ceil(recipe.epochs * per_epoch)
+    origin = choice.origin
+    if choice.start is not None:
+        origin += f" ({content_hash({}, choice.start.model.state_dict())[:23]})"
+    return Plan(
+        data=dataset.source,
+        classes=dataset.classes,
+        task=dataset.task,
+        model=choice.model.config,
+        preprocess=choice.preprocess,
+        recipe=with_steps(recipe, steps, per_epoch),
+        steps=steps,
+        per_epoch=per_epoch,
+        seed=options.seed,
+        threads=torch.get_num_threads(),
+        origin=origin,
+        minutes=options.minutes,
+        versions=versions(),
+    )
+
+
+def with_steps(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
+    """The recipe with its length in epochs set to so many steps."""
+    return replace(recipe, epochs=steps / per_epoch)
+
+
+def versions() -> Mapping[str, str]:
+    """Of what the bits of a result depend on."""
+    return {"vitrail": __version__, "torch": torch.__version__}
+
+
+def recipe_notes(preset: Preset, choice: ModelChoice, options: Options) -> list[str]:
+    """What a recipe makes of the network it starts from, and what it leaves as it is, in words."""
+    if choice.start is None:
+        return []
+    config, notes = choice.model.config, []
+    if options.size is None and preset.size:
+        notes.append(f"images of {preset.size}x{preset.size}, as the recipe says: --size gives another")
+    others = {name: value for name, value in preset.changes.items() if name not in ENDS}
+    apart = [f"{name} {getattr(config, name)}" for name, value in others.items() if getattr(config, name) != value]
+    if apart:
+        notes.append(
+            f"the network is that of the checkpoint, where the recipe was made for another: {join_limited(apart)}"
+        )
+    return notes
+
+
+def lint_plan(plan: Plan, prepared: PreparedData) -> tuple[Finding, ...]:
+    """What the linter says of a plan."""
+    return tuple(
+        lint(
+            plan.model,
+            plan.recipe,
+            images=len(prepared.dataset.part("train")),
+            classes=len(plan.classes),
+            size=plan.preprocess.size,
+            pretrained=bool(plan.origin),
+            sizes=[(each.height, each.width) for each in prepared.entries],
+            names=plan.classes,
+        )
+    )
+
+
+def check_plan(plan: Plan, prepared: PreparedData, options: Options) -> tuple[str, ...]:
+    """What is known against a plan, in words; what is known to fail is refused."""
+    findings = lint_plan(plan, prepared)
+    errors = [each.message for each in findings if each.level == "error"]
+    if errors and options.check:
+        raise InputError(f"this recipe is known to fail: {join_limited(errors)}")
+    return tuple(f"{each.level}: {each.message}" for each in findings)
+
+
+def with_measured_steps(job: Job, options: Options) -> Job:
+    """The job with its number of steps fixed by the speed of this machine, where minutes were given."""
+    if options.minutes is None or options.steps is not None:
+        return job
+    steps = steps_for(options.minutes, measure_speed(job), job.plan.per_epoch)
+    job.callbacks.log(f"{steps} steps fit {options.minutes:g} minutes")
+    recipe = with_steps(job.plan.recipe, steps, job.plan.per_epoch)
+    return replace(job, plan=replace(job.plan, steps=steps, recipe=recipe))
+
+
+def check_learns(job: Job) -> None:
+    """Before a long run: can it learn at all?"""
+    if job.plan.steps >= LONG and job.plan.recipe.tune == "all" and not overfits(job):
+        raise InputError(
+            "the network cannot learn 16 images by heart in 40 steps: the labels, the images or the rate are "
+            "wrong; try --find-lr, and look at the data with `vitrail audit`"
+        )
