@@ -17,9 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.cache import Views
-from vitrail.data.manifest import record
-from vitrail.training.loop import Job, Part, fit
-from vitrail.training.runs import Options, choose_network, make_plan, prepare_data, resolve
+from vitrail.training.job import Job, Part
+from vitrail.training.loop import fit
+from vitrail.training.model_choice import ModelRequest, build_model
+from vitrail.training.options import Options, resolve
+from vitrail.training.planning import make_plan
+from vitrail.training.runs import prepare_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,23 +33,23 @@ def main() -> None:
     chosen = options.parse_args()
     fixtures = Path(os.environ.get("VITRAIL_FIXTURES") or ROOT.parent / "shared" / "fixtures")
     asked = Options(steps=chosen.steps)
-    prepared = prepare_data(fixtures / "fruits360_10", asked)
+    prepared, _ = prepare_model(fixtures / "fruits360_10", resolve(asked), asked)
     part = prepared.dataset.part("train")
-    digests = {each.name: each.digest for each in record(prepared.dataset, prepared.entries).entries}
+    digests = {each.name: each.digest for each in prepared.entries}
     print(f"{len(part)} images to train on, {chosen.steps} steps")
-    with tempfile.TemporaryDirectory() as place:
-        shelf = (Path(place) / "cache", [digests[each.name] for each in part.samples])
+    with tempfile.TemporaryDirectory() as temporary:
+        cache = (Path(temporary) / "cache", [digests[each.name] for each in part.samples])
         ways = {
             "in memory": ({}, 1),
-            "on a shelf": ({"limit": 0, "shelf": shelf}, 1),
+            "in a cache on disk": ({"limit": 0, "cache": cache}, 1),
             "decoded every time": ({"limit": 0}, 1),
             "the same, 2 threads": ({"limit": 0}, 2),
         }
         for row, (name, (how, threads)) in enumerate(ways.items()):
-            network = choose_network(prepared, resolve(asked), asked)
+            network = build_model(ModelRequest.of(resolve(asked), asked), prepared, resolve(asked).recipe, asked.seed)
             plan = make_plan(prepared, network, resolve(asked), asked)
             views = Views(part, plan.preprocess, **how)  # type: ignore[arg-type]
-            folder = Path(place) / f"{row}"
+            folder = Path(temporary) / f"{row}"
             folder.mkdir()
             job = Job(plan, network.model, Part(views, part.targets(plan.classes)), None, folder, threads=threads)
             fit(replace(job, save_seconds=1e9, save_share=1e-9))

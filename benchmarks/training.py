@@ -119,10 +119,10 @@ def worker(name: str, case: dict[str, int], bf16: bool, compiled: bool) -> None:
     model = build(name, case).train()
     called = torch.compile(model) if compiled else model
     if name == "vitrail":  # as `vitrail train` does it
-        from vitrail.training.optimisers import build as optimiser_of
+        from vitrail.training.optimisers import build_optimiser
         from vitrail.training.recipe import Recipe
 
-        own = optimiser_of(model, Recipe(lr=1e-3, clip=0.0))  # type: ignore[arg-type]
+        own = build_optimiser(model, Recipe(lr=1e-3, clip=0.0))  # type: ignore[arg-type]
         step, zero = (lambda: own.step(1.0)), own.zero
     else:
         theirs = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -25,7 +25,7 @@ from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
 from vitrail.training import RECIPES as PRESETS
 from vitrail.training import final_evaluation, runs
-from vitrail.training.loop import Job
+from vitrail.training.job import Job
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 

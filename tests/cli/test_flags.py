@@ -38,7 +38,7 @@ from vitrail.network import ViT, ViTConfig, presets
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 from vitrail.shipping import runtimes
 from vitrail.shipping.benchmark import Bench
-from vitrail.training.dry_run import Trial
+from vitrail.training.dry_run import DryRun
 from vitrail.weights import ParityReport
 
 COMMAND: Any = typer.main.get_command(load_verbs())  # made once: it takes a tenth of a second
@@ -467,30 +467,30 @@ class Stage:
         return Evaluation(**about, per_class=(), skipped=(), to_dict=dict)
 
     def _training(self) -> None:
-        from vitrail.training import dry_run as trial_module
+        from vitrail.training import dry_run as dry_runs
 
         def note(data: Any, options: Any) -> None:
             self.seen["data"] = data
             noted = {each.name: getattr(options, each.name) for each in fields(options)}
-            self.seen |= {name: value for name, value in noted.items() if name != "watch"}
+            self.seen |= {name: value for name, value in noted.items() if name != "callbacks"}
 
         def run(data: Any, options: Any) -> Any:
             note(data, options)
             self.add("runs", (options.name, options.seed))
             return self._run(options.seed)
 
-        def repeated(run: Path, to: Path | None, watch: Any) -> Any:
+        def rerun(run: Path, to: Path | None, callbacks: Any) -> Any:
             self.seen |= {"run": run, "out": to}
             return SimpleNamespace(same=True, differences=(), run=self._run())
 
-        def trial(data: Any, options: Any, *, rates: bool, search: bool, tell: Any) -> Trial:
+        def run_dry(data: Any, options: Any, *, rates: bool, search: bool) -> DryRun:
             note(data, options)
             self.seen["tried"] = (rates, search)
-            return Trial((), suggested=0.01)
+            return DryRun((), suggested=0.01)
 
         self.stand_in(vitrail.training, "run", run)
-        self.stand_in(vitrail.training, "repeated", repeated)
-        self.stand_in(trial_module, "trial", trial)
+        self.stand_in(vitrail.training, "rerun", rerun)
+        self.stand_in(dry_runs, "run_dry", run_dry)
 
     def _run(self, seed: int = 0) -> Any:
         about = {"steps": 1, "seconds": 1.0, "resumed": False, "best": Path("best"), "folder": Path("run")}

@@ -16,7 +16,7 @@ def test_a_rerun_that_differs_says_so(vit: Line, monkeypatch: pytest.MonkeyPatch
         (False, ("loss", "weights"), "NOT the same as old: loss; weights"),
     ):
         repeated = SimpleNamespace(same=same, differences=differences, run=run_of())
-        monkeypatch.setattr(vitrail.training, "repeated", lambda run, to, watch, repeated=repeated: repeated)
+        monkeypatch.setattr(vitrail.training, "rerun", lambda run, to, callbacks, repeated=repeated: repeated)
         assert vit("rerun", "old").out.splitlines()[-1] == words
         told = vit("rerun", "old", "--json").json
         assert (told["same"], told["differences"]) == (same, list(differences))

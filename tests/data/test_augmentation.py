@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.augmentation import Augment, augmented, boxes
+from vitrail.data.augmentation import Augment, augment_images, boxes
 from vitrail.data.cache import normalise
 from vitrail.data.counter_rng import uniform
 from vitrail.errors import ConfigError, InputError
@@ -35,7 +35,7 @@ def noise(*shape: int) -> Tensor:
 def run(images: Tensor, how: Augment, rows: np.ndarray | None = None, **changes: object) -> Tensor:
     settings = {"size": tuple(images.shape[2:]), "seed": 5, "epoch": 2, "rows": np.arange(len(images))}
     settings |= {} if rows is None else {"rows": rows}
-    return augmented(images, how=how, **(settings | changes))  # type: ignore[arg-type]
+    return augment_images(images, augment=how, **(settings | changes))  # type: ignore[arg-type]
 
 
 # ---- a function of seed, epoch and row ---------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_crop_is_pillows_within_two_grey_levels(channels: int) -> None:
     """Resized up and down, bilinear, antialiased where it shrinks; cut first, so no colour comes in from outside."""
     images = noise(12, channels, 60, 80)
     how = Augment(crop=(0.1, 1.0))
-    got = augmented(images, (24, 20), how, seed=0, epoch=0, rows=np.arange(12))
+    got = augment_images(images, (24, 20), how, seed=0, epoch=0, rows=np.arange(12))
     places = boxes(uniform(0, "crop", 0, np.arange(12), 4), (0.1, 1.0), how.aspect, 60, 80)
     for image, (top, left, tall, wide), seen in zip(images, places.tolist(), got, strict=True):
         part = image[:, top : top + tall, left : left + wide]
@@ -170,9 +170,9 @@ def test_boxes_reach_every_edge() -> None:
 
 def test_views_of_another_size_need_a_crop() -> None:
     with pytest.raises(InputError, match=r"images of 20x20 for a network of 16x16: set Augment\(crop=...\)"):
-        augmented(noise(2, 1, 20, 20), (16, 16), Augment(flip=True), seed=0, epoch=0, rows=np.arange(2))
+        augment_images(noise(2, 1, 20, 20), (16, 16), Augment(flip=True), seed=0, epoch=0, rows=np.arange(2))
     with pytest.raises(InputError, match=r"images: expected \(3, C, h, w\), one for each row, got \(2, 1, 20, 20\)"):
-        augmented(noise(2, 1, 20, 20), (20, 20), Augment(), seed=0, epoch=0, rows=np.arange(3))
+        augment_images(noise(2, 1, 20, 20), (20, 20), Augment(), seed=0, epoch=0, rows=np.arange(3))
 
 
 # ---- shift, flip, erase ------------------------------------------------------------------------------------------
@@ -238,9 +238,9 @@ def test_options_take_their_turn_in_the_order_told() -> None:
     ]
     expected = images
     for how in turns:
-        expected = augmented(expected, (16, 16), how, **about)  # type: ignore[arg-type]
+        expected = augment_images(expected, (16, 16), how, **about)  # type: ignore[arg-type]
     together = Augment(crop=(0.3, 0.8), shift=2, flip=True, rand_ops=2, erase=0.8)
-    assert torch.equal(augmented(images, (16, 16), together, **about), expected)  # type: ignore[arg-type]
+    assert torch.equal(augment_images(images, (16, 16), together, **about), expected)  # type: ignore[arg-type]
 
 
 # ---- recipes -----------------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ def test_deits_augmentation_is_one_augment() -> None:
     """DeiT: crops of 8 to 100 %, flips, RandAugment 9 twice, a quarter erased, mixup 0.8 and cutmix 1.0."""
     how = Augment(crop=(0.08, 1.0), flip=True, rand_ops=2, rand_magnitude=9.0, erase=0.25, mixup=0.8, cutmix=1.0)
     images = noise(16, 3, 40, 40)
-    seen = augmented(images, (32, 32), how, seed=0, epoch=0, rows=np.arange(16))
+    seen = augment_images(images, (32, 32), how, seed=0, epoch=0, rows=np.arange(16))
     assert (seen.shape, seen.dtype) == ((16, 3, 32, 32), torch.uint8)
-    plain = augmented(images, (32, 32), Augment(crop=(0.08, 1.0)), seed=0, epoch=0, rows=np.arange(16))
+    plain = augment_images(images, (32, 32), Augment(crop=(0.08, 1.0)), seed=0, epoch=0, rows=np.arange(16))
     assert sum(not torch.equal(one, other) for one, other in zip(seen, plain, strict=True)) > 12
 
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.data.augmentation import Augment, augmented
+from vitrail.data.augmentation import Augment, augment_images
 from vitrail.data.cache import UnreadableError, Views, normalise
-from vitrail.data.loader import Batch, Planned, balanced_order, batches, epoch_order, turns
-from vitrail.data.mixing import mixed, one_hot
+from vitrail.data.loader import Batch, BatchRows, balanced_order, batches, epoch_order, repeats
+from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ConfigError, InputError
 from vitrail.images import Preprocess
@@ -52,7 +52,7 @@ def loader_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("vitrail-loader")]
 
 
-def plan(epochs: int = 2, size: int = 8, seed: int = 4, start: int = 0) -> Iterator[Planned]:
+def plan(epochs: int = 2, size: int = 8, seed: int = 4, start: int = 0) -> Iterator[BatchRows]:
     """As a training makes one: step after step, the last of an epoch smaller."""
     steps = itertools.count()
     for epoch in range(epochs):
@@ -60,11 +60,11 @@ def plan(epochs: int = 2, size: int = 8, seed: int = 4, start: int = 0) -> Itera
         for place in range(0, COUNT, size):
             step = next(steps)
             if step >= start:
-                yield Planned(epoch, step, rows[place : place + size])
+                yield BatchRows(epoch, step, rows[place : place + size])
 
 
 def load(views: Views, steps: Any, how: Augment = EVERYTHING, **changes: Any) -> Any:
-    settings = {"preprocess": PREPROCESS, "how": how, "seed": 4, "classes": 3, "smoothing": 0.1}
+    settings = {"preprocess": PREPROCESS, "augment": how, "seed": 4, "classes": 3, "smoothing": 0.1}
     return batches(views, np.arange(COUNT) % 3, steps, **(settings | changes))
 
 
@@ -81,10 +81,10 @@ def same(one: list[Batch], other: list[Batch]) -> bool:
 
 def test_a_batch_is_the_views_augmented_normalised_and_mixed(views: Views) -> None:
     for step, batch in zip(plan(), load(views, plan()), strict=True):
-        images = augmented(views.get(step.rows), (12, 12), EVERYTHING, seed=4, epoch=step.epoch, rows=step.rows)
+        images = augment_images(views.get(step.rows), (12, 12), EVERYTHING, seed=4, epoch=step.epoch, rows=step.rows)
         targets = one_hot(torch.from_numpy(step.rows % 3), 3, 0.1)
         about = {"seed": 4, "epoch": step.epoch, "step": step.step}
-        expected = mixed(normalise(images, PREPROCESS), targets, EVERYTHING, **about)
+        expected = mix_batch(normalise(images, PREPROCESS), targets, EVERYTHING, **about)
         np.testing.assert_array_equal(batch.rows, step.rows)
         assert torch.equal(batch.pixels, expected.pixels)
         assert torch.equal(batch.targets, expected.targets)
@@ -100,7 +100,7 @@ def test_without_augmentation_the_pixels_are_predicts(views: Views) -> None:
 
 def test_several_labels_are_marks(views: Views) -> None:
     marks = (np.arange(COUNT * 3).reshape(COUNT, 3) % 2).astype(np.float32)
-    settings: dict[str, Any] = {"preprocess": PREPROCESS, "how": Augment(), "seed": 0, "classes": 3}
+    settings: dict[str, Any] = {"preprocess": PREPROCESS, "augment": Augment(), "seed": 0, "classes": 3}
     [batch, *_] = batches(views, marks, plan(), **settings)
     np.testing.assert_array_equal(batch.targets.numpy(), marks[batch.rows])
     [batch, *_] = batches(views, marks, plan(), **settings, smoothing=0.2)
@@ -154,10 +154,10 @@ def test_no_more_is_prepared_than_asked_for(views: Views) -> None:
     """One batch is handed out and `ahead` more are under way; an endless plan is no trouble."""
     asked: list[int] = []
 
-    def endless() -> Iterator[Planned]:
+    def endless() -> Iterator[BatchRows]:
         for step in itertools.count():
             asked.append(step)
-            yield Planned(0, step, np.array([step % COUNT]))
+            yield BatchRows(0, step, np.array([step % COUNT]))
 
     feed = load(views, endless(), ahead=3)
     assert asked == []
@@ -202,7 +202,7 @@ def test_the_threads_end_with_the_iterator(views: Views, monkeypatch: pytest.Mon
             all_asked.wait()
         return get(self, rows)
 
-    def telling() -> Iterator[Planned]:
+    def telling() -> Iterator[BatchRows]:
         for number, step in enumerate(plan()):
             if number == threads:
                 all_asked.set()
@@ -233,14 +233,14 @@ def test_an_iterator_left_open_does_not_hold_up_the_end_of_the_program(tmp_path:
         "import numpy as np\n"
         "from vitrail.data.augmentation import Augment\n"
         "from vitrail.data.cache import Views\n"
-        "from vitrail.data.loader import Planned, batches\n"
+        "from vitrail.data.loader import BatchRows, batches\n"
         "from vitrail.data.samples import Dataset, Sample\n"
         "from vitrail.images import Preprocess\n"
         "images = np.zeros((9, 8, 8), np.uint8)\n"
         "data = Dataset('set', tuple(Sample(str(row), ('a',)) for row in range(9)), images, ('a',))\n"
         "grey = Preprocess(size=8, crop=1.0, channels=1)\n"
-        "plan = (Planned(0, step, np.arange(9)) for step in range(10**9))\n"
-        "feed = batches(Views(data, grey), np.zeros(9, np.int64), plan, preprocess=grey, how=Augment(), seed=0,\n"
+        "plan = (BatchRows(0, step, np.arange(9)) for step in range(10**9))\n"
+        "feed = batches(Views(data, grey), np.zeros(9, np.int64), plan, preprocess=grey, augment=Augment(), seed=0,\n"
         "               classes=1, threads=2)\n"
         "print(next(feed).pixels.mean().item())\n"
     )
@@ -278,7 +278,7 @@ def test_t16_a_file_that_breaks_in_the_middle_of_an_epoch_is_named(tmp_path: Pat
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_errors_of_the_plan_and_of_labels_reach_the_caller(views: Views, threads: int) -> None:
-    def broken() -> Iterator[Planned]:
+    def broken() -> Iterator[BatchRows]:
         yield from plan(epochs=1)
         raise InputError("the plan ends here")
 
@@ -291,9 +291,9 @@ def test_errors_of_the_plan_and_of_labels_reach_the_caller(views: Views, threads
 
 def test_wrong_values_are_refused_at_once(views: Views) -> None:
     with pytest.raises(InputError, match="targets: expected one for each of 41 images, got 5"):
-        batches(views, np.arange(5), plan(), preprocess=PREPROCESS, how=Augment(), seed=0, classes=9)
+        batches(views, np.arange(5), plan(), preprocess=PREPROCESS, augment=Augment(), seed=0, classes=9)
     with pytest.raises(InputError, match=r"targets: expected \(n,\) or \(n, 4\), got \(41, 3\)"):
-        batches(views, np.zeros((COUNT, 3)), plan(), preprocess=PREPROCESS, how=Augment(), seed=0, classes=4)
+        batches(views, np.zeros((COUNT, 3)), plan(), preprocess=PREPROCESS, augment=Augment(), seed=0, classes=4)
     with pytest.raises(InputError, match="threads: expected a whole number from 0 to 1024, got -1"):
         load(views, plan(), threads=-1)
     with pytest.raises(ConfigError, match="smoothing: expected a number from 0.0 to 1.0, got 2"):
@@ -313,7 +313,7 @@ def test_balanced_orders_show_each_class_equally_often() -> None:
         assert sorted(counts[[0, 1, 3]].tolist()) == [20, 21, 21]
         assert counts[2] == 0
         seen = np.bincount(rows, minlength=60)
-        assert set(seen[57:].tolist()) <= {6, 7}  # three images take 20 or 21 turns in all: all alike
+        assert set(seen[57:].tolist()) <= {6, 7}  # three images take 20 or 21 repeats in all: all alike
         assert set(seen[50:57].tolist()) <= {2, 3}
         assert seen[:50].max() == 1
     assert fewest == {0, 1, 3}  # no class is favoured
@@ -336,11 +336,11 @@ def test_balance_needs_one_label_an_image() -> None:
 
 def test_an_image_that_comes_again_looks_different(views: Views) -> None:
     rows = np.array([7, 3, 7, 7, 3])
-    assert turns(rows).tolist() == [0, 0, 1, 2, 1]
-    assert turns(epoch_order(0, 0, COUNT)).tolist() == [0] * COUNT
+    assert repeats(rows).tolist() == [0, 0, 1, 2, 1]
+    assert repeats(epoch_order(0, 0, COUNT)).tolist() == [0] * COUNT
     how = Augment(crop=(0.2, 0.6))
-    [batch] = load(views, [Planned(1, 0, rows, turns(rows))], how)
+    [batch] = load(views, [BatchRows(1, 0, rows, repeats(rows))], how)
     assert len({each.numpy().tobytes() for each in batch.pixels}) == 5
-    [again] = load(views, [Planned(1, 0, rows)], how)
+    [again] = load(views, [BatchRows(1, 0, rows)], how)
     assert torch.equal(again.pixels[0], again.pixels[2])
     assert torch.equal(again.pixels[:2], batch.pixels[:2])  # the first time it is as ever

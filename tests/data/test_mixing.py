@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.augmentation import Augment
-from vitrail.data.mixing import mixed, one_hot
+from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.errors import InputError
 
 
@@ -23,7 +23,7 @@ def batch_of(size: int, height: int = 9, width: int = 7) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("step", range(12))
 def test_cutmix_labels_have_the_share_of_the_pixels(size: int, step: int) -> None:
     pixels, targets = batch_of(size)
-    got = mixed(pixels, targets, Augment(cutmix=1.0), seed=3, epoch=0, step=step)
+    got = mix_batch(pixels, targets, Augment(cutmix=1.0), seed=3, epoch=0, step=step)
     for row in range(size):
         for source in range(size):
             share = (got.pixels[row] == source).double().mean().item()
@@ -43,7 +43,7 @@ def test_mixup_mixes_pixels_and_labels_alike(size: int, step: int) -> None:
     torch.manual_seed(step)
     pixels, targets = torch.randn(size, 3, 4, 4), torch.eye(size)
     kept = pixels.clone()
-    got = mixed(pixels, targets, Augment(mixup=0.8), seed=3, epoch=0, step=step)
+    got = mix_batch(pixels, targets, Augment(mixup=0.8), seed=3, epoch=0, step=step)
     assert torch.equal(pixels, kept)
     own = got.targets[0, 0].item() if size > 1 else 1.0
     torch.testing.assert_close(got.pixels, own * pixels + (1 - own) * pixels.flip(0), rtol=0, atol=1e-6)
@@ -58,7 +58,7 @@ def shares(how: Augment, count: int, **changes: int) -> list[float]:
     """How much of the first of two images is left, step after step."""
     pixels, targets = batch_of(2, 64, 64)
     settings = {"seed": 0, "epoch": 0} | changes
-    return [mixed(pixels, targets, how, **settings, step=step).targets[0, 0].item() for step in range(count)]
+    return [mix_batch(pixels, targets, how, **settings, step=step).targets[0, 0].item() for step in range(count)]
 
 
 def test_shares_are_drawn_from_the_beta_distribution() -> None:
@@ -84,11 +84,11 @@ def test_where_both_are_given_each_batch_takes_one() -> None:
     pixels, targets = batch_of(2, 16, 16)
     how = Augment(mixup=1.0, cutmix=1.0)
     kinds = [
-        len(mixed(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0].unique()) for step in range(300)
+        len(mix_batch(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0].unique()) for step in range(300)
     ]  # cutmix leaves 0 and 1, mixup one value between
     assert 110 < kinds.count(2) < 190
     only = Augment(cutmix=1.0)
-    cut = [mixed(pixels, targets, only, seed=0, epoch=0, step=step).pixels for step in range(50)]
+    cut = [mix_batch(pixels, targets, only, seed=0, epoch=0, step=step).pixels for step in range(50)]
     assert all(((each == 0) | (each == 1)).all() for each in cut)
 
 
@@ -96,7 +96,7 @@ def test_cut_boxes_lie_anywhere() -> None:
     """Every part of the image is replaced at times, the middle more often than the rim, no side more."""
     pixels, targets = batch_of(2, 20, 30)
     how = Augment(cutmix=1.0)
-    often = sum(mixed(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0, 0] for step in range(600)) / 600
+    often = sum(mix_batch(pixels, targets, how, seed=0, epoch=0, step=step).pixels[0, 0] for step in range(600)) / 600
     for turned in (often.flip(0), often.flip(1)):
         assert (often - turned).abs().mean() < 0.06
     assert 0.08 < often.min() < often.max() < 0.6
@@ -114,11 +114,11 @@ def test_cut_boxes_have_the_area_that_was_drawn() -> None:
 
 def test_nothing_asked_nothing_changed() -> None:
     pixels, targets = batch_of(3)
-    got = mixed(pixels, targets, Augment(flip=True), seed=0, epoch=0, step=0)
+    got = mix_batch(pixels, targets, Augment(flip=True), seed=0, epoch=0, step=0)
     assert got.pixels is pixels
     assert got.targets is targets
     with pytest.raises(InputError, match=r"targets: expected \(3, K\), one row an image, got \(3,\)"):
-        mixed(pixels, torch.arange(3), Augment(mixup=1.0), seed=0, epoch=0, step=0)
+        mix_batch(pixels, torch.arange(3), Augment(mixup=1.0), seed=0, epoch=0, step=0)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])

@@ -23,14 +23,14 @@ from torch import Tensor
 
 import vitrail
 from vitrail.data import cache as views
-from vitrail.data import loader
+from vitrail.data import image_scan, loader, view_store
 from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.vit import ViT
-from vitrail.training import Callbacks, Options, Recipe, Run, final_evaluation, loop, runs, train
+from vitrail.training import Callbacks, Options, Recipe, Run, final_evaluation, loop, planning, train
 from vitrail.training.autotune import Speed
 from vitrail.training.recipe import BALANCES, OPTIMISERS, PRECISIONS, SCHEDULES
 
@@ -78,7 +78,10 @@ class Bench:
         """The same, in a new folder and certainly run."""
         told: list[str] = []
         given: dict[str, Any] = {"model": NETWORK, "recipe": SHORT, "check": False, "report": False}
-        given |= {"out": self.folder / f"runs-{len(list(self.folder.iterdir()))}", "watch": Callbacks(log=told.append)}
+        given |= {
+            "out": self.folder / f"runs-{len(list(self.folder.iterdir()))}",
+            "callbacks": Callbacks(log=told.append),
+        }
         run = train(options.pop("data", self.images), **given | options)
         return Trained(run, load_file(run.folder / "last.safetensors"), told)
 
@@ -214,6 +217,12 @@ def tune(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         assert {name.split(".")[0] for name in moved} == parts
 
 
+def objective(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="this recipe learns by masked-patch, which cannot be trained here yet"):
+        bench.fresh(recipe=dataclasses.replace(SHORT, objective="masked-patch"))
+    assert equal(bench.fresh(recipe=dataclasses.replace(SHORT, objective="classify")), bench.train())
+
+
 def head_start(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     trained: dict[str, Any] = {"model": None, "start": bench.train().run.best}
     still = dataclasses.replace(SHORT, epochs=1, lr=1e-12)
@@ -266,6 +275,7 @@ def checkpointing(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 
 RECIPE: Mapping[str, Shows] = {
+    "objective": objective,
     "epochs": epochs,
     "batch": batch,
     "pieces": pieces,
@@ -342,7 +352,7 @@ def recipe(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 
 def minutes(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runs, "measure_speed", lambda job: Speed(step=1.0, validation=0.6))
+    patch.setattr(planning, "measure_speed", lambda job: Speed(step=1.0, validation=0.6))
     trained = bench.fresh(minutes=0.2)
     assert trained.run.steps == 10  # 12 s, at 1 s a step and 0.2 s of validation
     assert "10 steps fit 0.2 minutes" in trained.told
@@ -418,22 +428,36 @@ def unreadable(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         bench.fresh(data=broken, unreadable="stop", steps=1)
 
 
+def nothing_fits(patch: pytest.MonkeyPatch) -> None:
+    """A memory that holds no view."""
+    for kind in (views.Views, view_store.ViewStore):
+        patch.setitem(kind.__init__.__kwdefaults__, "limit", 0)
+
+
 def workers(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    plain, started = bench.train(), []
-    true = views.loading.DataLoader
+    plain, threads, processes = bench.train(), [], []
+    pool, loader = image_scan.ThreadPoolExecutor, views.loading.DataLoader
 
-    def counted(*arguments: Any, **named: Any) -> Any:
-        started.append(named["num_workers"])
-        return true(*arguments, **named)
+    def counted(number: int) -> Any:
+        threads.append(number)
+        return pool(number)
 
-    patch.setattr(views.loading, "DataLoader", counted)
-    assert equal(bench.fresh(workers=1), plain)
-    assert started == [1, 1, 1]  # for train, val and test
+    def started(*arguments: Any, **named: Any) -> Any:
+        processes.append(named["num_workers"])
+        return loader(*arguments, **named)
+
+    patch.setattr(image_scan, "ThreadPoolExecutor", counted)
+    patch.setattr(views.loading, "DataLoader", started)
+    assert all(equal(bench.fresh(workers=number), plain) for number in (1, 3))
+    assert (threads, processes) == ([2, 3], [])  # each image was decoded by them, and never again
+    nothing_fits(patch)
+    assert equal(bench.fresh(workers=1, cache=bench.folder / "by-processes"), plain)
+    assert processes == [1, 1, 1]  # for train, val and test
 
 
 def cache(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     folder, plain = bench.folder / "disk-cache", bench.train()
-    patch.setitem(views.Views.__init__.__kwdefaults__, "limit", 0)  # nothing fits the memory
+    nothing_fits(patch)
     assert equal(bench.fresh(), plain)
     assert not folder.exists()
     assert equal(bench.fresh(cache=folder), plain)
@@ -490,8 +514,8 @@ def check(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="known to fail"):
         bench.fresh(lr=0.02, check=True)
     tried: list[int] = []
-    patch.setattr(runs, "LONG", 3)
-    patch.setattr(runs, "overfits", lambda job: tried.append(job.plan.steps))
+    patch.setattr(planning, "LONG", 3)
+    patch.setattr(planning, "overfits", lambda job: tried.append(job.plan.steps))
     with pytest.raises(InputError, match="by heart"):
         bench.fresh(check=True)
     assert bench.fresh(check=False).run.steps == 6
@@ -537,14 +561,14 @@ def save_seconds(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     assert counts[1e9] == [0, 2, 6, 14, 24]  # after 2, 4 and 8 seconds, and at the end
 
 
-def watch(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+def callbacks(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     steps: list[tuple[int, int]] = []
     epochs: list[int] = []
     bench.fresh(
         lr=0.02,
         callbacks=Callbacks(
-            tell=told.append,
+            log=told.append,
             step=lambda step, of, loss: steps.append((step, of)),
             epoch=lambda row: epochs.append(row["epoch"]),
         ),
@@ -586,7 +610,7 @@ OPTIONS: Mapping[str, Shows] = {
     "tensorboard": tensorboard,
     "command": command,
     "save_seconds": save_seconds,
-    "watch": watch,
+    "callbacks": callbacks,
 }
 
 # ---- the tests ---------------------------------------------------------------------------------------------------
@@ -594,6 +618,7 @@ OPTIONS: Mapping[str, Shows] = {
 TABLES: Mapping[type[Any], Mapping[str, Shows]] = {Recipe: RECIPE, Augment: AUGMENT, Options: OPTIONS}
 WRONG: Mapping[type[Any], Mapping[str, Any]] = {  # a value of each that is refused
     Recipe: {
+        "objective": "clasify",
         "epochs": -1,
         "batch": 0,
         "pieces": 65,

@@ -26,11 +26,14 @@ from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import loop
 from vitrail.training import state as saving
-from vitrail.training.loop import Callbacks, Job, Part, class_weights, fit, logits_of, loss_of
+from vitrail.training.job import Callbacks, Job, Part
+from vitrail.training.loop import fit
+from vitrail.training.losses import class_weights, loss_of
 from vitrail.training.recipe import Recipe
 from vitrail.training.record import Record
 from vitrail.training.signals import SIGNALS, Stop
 from vitrail.training.state import read_newest
+from vitrail.training.validation import Scores, logits_of
 
 PLAIN = Recipe(batch=8, lr=1e-3, warmup=0.0, clip=0.0, weight_decay=0.0)
 
@@ -276,42 +279,42 @@ def test_checkpointing_and_bf16_train_too(tmp_path: Path) -> None:
 @pytest.mark.row("001.11", "002.08")
 def test_it_learns_and_keeps_the_best_by_validation(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 240, Recipe(batch=8, lr=3e-3))
-    at = fit(job)
+    progress = fit(job)
     epochs = rows(tmp_path, "epoch")
     assert len(epochs) == 40
     assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
     scores = [(row["val_score"], -row["val_loss"]) for row in epochs]
     best = max(range(40), key=scores.__getitem__)
-    assert at.best_epoch == epochs[best]["epoch"]
-    assert at.best == [scores[best][0], -scores[best][1]]
+    assert progress.best_epoch == epochs[best]["epoch"]
+    assert progress.best == [scores[best][0], -scores[best][1]]
     assert [row["best"] for row in epochs] == [scores[n] > max(scores[:n], default=(-1, 0)) for n in range(40)]
     assert job.val is not None
     kept = vitrail.load(tmp_path / "best.safetensors")
     right = (logits_of(kept.model, job.val, job.plan).argmax(1) == job.val.targets).mean()
-    assert right == at.best[0] > 0.7
-    assert kept.provenance.metrics["val_score"] == at.best[0]
+    assert right == progress.best[0] > 0.7
+    assert kept.provenance.metrics["val_score"] == progress.best[0]
 
 
 @pytest.mark.row("002.08")
 def test_patience_stops_early(tmp_path: Path) -> None:
     recipe = replace(PLAIN, lr=1e-12, patience=3)
-    at = fit(tiny.job(tmp_path, 600, recipe))
-    assert at.finished
-    assert at.step < 600
-    assert at.waited == 3
-    assert len(rows(tmp_path, "epoch")) == at.best_epoch + 3
+    progress = fit(tiny.job(tmp_path, 600, recipe))
+    assert progress.finished
+    assert progress.step < 600
+    assert progress.waited == 3
+    assert len(rows(tmp_path, "epoch")) == progress.best_epoch + 3
 
 
 def scored(monkeypatch: pytest.MonkeyPatch, *scores: tuple[float, float]) -> None:
     """Validations that find these scores and losses, one after the other."""
     left = iter(scores)
-    monkeypatch.setattr(loop, "validate", lambda *arguments: loop.Scores(*next(left)))
+    monkeypatch.setattr(loop, "validate", lambda *arguments: Scores(*next(left)))
 
 
 def test_of_two_equal_scores_the_lower_loss_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored(monkeypatch, (0.5, 2.0), (0.5, 1.0), (0.5, 1.5), (0.4, 0.1))
-    at = fit(tiny.job(tmp_path, 24, PLAIN))
-    assert (at.best, at.best_epoch, at.waited) == ([0.5, 1.0], 2, 2)
+    progress = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (progress.best, progress.best_epoch, progress.waited) == ([0.5, 1.0], 2, 2)
     assert [row["best"] for row in rows(tmp_path, "epoch")] == [True, True, False, False]
 
 
@@ -319,8 +322,8 @@ def test_a_rollback_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loop, "ANCHOR_STEPS", 12)  # it goes back to the end of the second epoch
     scored(monkeypatch, (0.1, 1.0), (0.2, 1.0), (0.9, 1.0), (0.3, 1.0), (0.4, 1.0))
     poisoned(monkeypatch, lambda call: call == 21)
-    at = fit(tiny.job(tmp_path, 24, PLAIN))
-    assert (at.rollbacks, at.best, at.best_epoch) == (1, [0.9, 1.0], 3)
+    progress = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (progress.rollbacks, progress.best, progress.best_epoch) == (1, [0.9, 1.0], 3)
     assert vitrail.load(tmp_path / "best.safetensors").provenance.metrics["val_score"] == 0.9
 
 
@@ -394,7 +397,7 @@ def test_balanced_sampling_shows_rare_classes_as_often(tmp_path: Path) -> None:
     dataset = job.train.views.dataset.select(few)
     part = Part(type(job.train.views)(dataset, job.plan.preprocess), dataset.targets())
     made = replace(job, train=part, plan=replace(job.plan, per_epoch=len(few) // 8))
-    seen = np.concatenate([part.targets[each.rows] for each in loop._Loop(made).planned(0)])
+    seen = np.concatenate([part.targets[each.rows] for each in loop._Loop(made).batch_rows(0)])
     counts = np.bincount(seen, minlength=3) / len(seen)
     assert counts == pytest.approx([1 / 3] * 3, abs=0.08)
 
@@ -421,8 +424,8 @@ def test_nan_goes_back_to_an_epoch_and_on_with_half_the_rate(tmp_path: Path, mon
     poisoned(monkeypatch, lambda call: call == 16)
     told: list[str] = []
     job = tiny.job(tmp_path, 24, PLAIN, callbacks=Callbacks(log=told.append))
-    at = fit(job)
-    assert (at.rollbacks, at.rate, at.step) == (1, 0.5, 24)
+    progress = fit(job)
+    assert (progress.rollbacks, progress.rate, progress.step) == (1, 0.5, 24)
     assert len(told) == 1
     assert "at step 15 the loss is nan" in told[0]
     assert "back to step 12, and on with 0.5 of the learning rate" in told[0]
@@ -430,7 +433,7 @@ def test_nan_goes_back_to_an_epoch_and_on_with_half_the_rate(tmp_path: Path, mon
     assert (back["step"], back["rate"]) == (12, 0.5)
     steps = rows(tmp_path, "step")
     assert [row["step"] for row in steps] == list(range(1, 25))  # every step once: those undone are gone from the log
-    factors = [row["lr"] / (job.plan.recipe.lr * loop.factor(PLAIN, row["step"] - 1, 24, 6)) for row in steps]
+    factors = [row["lr"] / (job.plan.recipe.lr * loop.lr_factor(PLAIN, row["step"] - 1, 24, 6)) for row in steps]
     assert factors == pytest.approx([1.0] * 12 + [0.5] * 12)
     assert all(bool(each.isfinite().all()) for each in weights_of(tmp_path).values())
 
@@ -457,8 +460,8 @@ def test_what_is_no_number_is_never_written_into_a_state(
 
     def spoiling(self: Any, batch: Any) -> None:
         learn(self, batch)
-        if self.at.step == 9 and not spoilt:  # after the step, so that its loss and gradient were numbers
-            spoilt.append(self.at.step)
+        if self.progress.step == 9 and not spoilt:  # after the step, so that its loss and gradient were numbers
+            spoilt.append(self.progress.step)
             tensors = {
                 "model": self.model.head.classify.weight.data,
                 "running": self.model.state_dict()["stem.1.running_var"],
@@ -478,10 +481,10 @@ def test_what_is_no_number_is_never_written_into_a_state(
         return true(folder, state)
 
     monkeypatch.setattr(loop, "write_state", write)
-    at = fit(tiny.job(tmp_path, 18))
+    progress = fit(tiny.job(tmp_path, 18))
     assert spoilt == [9]
     assert all(written)
-    assert (at.rollbacks, at.step) == (1, 18)
+    assert (progress.rollbacks, progress.step) == (1, 18)
     assert "after step 9" in rows(tmp_path, "rollback")[0]["why"]
     assert all(bool(each.isfinite().all()) for each in weights_of(tmp_path).values())
 
@@ -493,7 +496,7 @@ def test_a_kill_between_a_rollback_and_the_next_save_changes_nothing(
     true = loop._Loop.learn
 
     def learn(self: Any, batch: Any) -> None:
-        if self.at.step == 15 and self.at.rollbacks == 0:
+        if self.progress.step == 15 and self.progress.rollbacks == 0:
             raise loop._DivergedError("at step 15 the loss is nan")
         true(self, batch)
 
@@ -522,7 +525,7 @@ def test_a_kill_anywhere_in_a_rollback_changes_nothing(
     dying = killed = False
 
     def diverging(self: Any, batch: Any) -> None:
-        if self.at.step == 15 and self.at.rollbacks == 0:
+        if self.progress.step == 15 and self.progress.rollbacks == 0:
             raise loop._DivergedError("at step 15 the loss is nan")
         learn(self, batch)
 
@@ -570,12 +573,12 @@ def test_validation_that_is_no_number_goes_back_too(tmp_path: Path, monkeypatch:
     def validate(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        return loop.Scores(1.0, math.nan) if calls == 3 else true(*arguments)
+        return Scores(1.0, math.nan) if calls == 3 else true(*arguments)
 
     monkeypatch.setattr(loop, "validate", validate)
     monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)
-    at = fit(tiny.job(tmp_path, 24, PLAIN))
-    assert (at.rollbacks, at.step) == (1, 24)
+    progress = fit(tiny.job(tmp_path, 24, PLAIN))
+    assert (progress.rollbacks, progress.step) == (1, 24)
     assert "on validation is nan" in rows(tmp_path, "rollback")[0]["why"]
     assert all(math.isfinite(row["val_loss"]) for row in rows(tmp_path, "epoch"))
 
@@ -604,7 +607,8 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
     program = (
         "import resource, sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
         "import torch\nfrom training import tiny\nfrom vitrail.errors import VitrailError\n"
-        "from vitrail.network.vit import ViT\nfrom vitrail.training.loop import Callbacks, fit\n"
+        "from vitrail.network.vit import ViT\nfrom vitrail.training.job import Callbacks\n"
+        "from vitrail.training.loop import fit\n"
         "hog = []\n"
         "def limit(step, steps, loss):\n"
         "    if step == 2 and sys.argv[1] == 'limited':\n"
@@ -621,7 +625,8 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         "    try:\n        fit(job)\n"
         "    except VitrailError as error:\n        print(error)\n"
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
     def training(*arguments: str) -> str:
         command = [sys.executable, "-c", program, *arguments]

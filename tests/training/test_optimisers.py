@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
-from vitrail.training.optimisers import Muon, Optimiser, build, groups, orthogonalise, show_rates
+from vitrail.training.optimisers import Muon, Optimiser, build_optimiser, orthogonalise, parameter_groups, show_rates
 from vitrail.training.recipe import OPTIMISERS, Recipe
 
 KINDS = ("adamw", "adam", "sgd", "muon")
@@ -33,7 +33,7 @@ def rates(model: ViT, **settings: Any) -> dict[str, tuple[float, float]]:
     """Rate and weight decay of every parameter, by its name."""
     return {
         name: (group["lr"], group["weight_decay"])
-        for group in groups(model, Recipe(**settings))
+        for group in parameter_groups(model, Recipe(**settings))
         for name, _ in group["params"]
     }
 
@@ -124,7 +124,7 @@ def test_vectors_tokens_and_positions_have_no_weight_decay(changes: dict[str, An
 def test_every_parameter_stands_in_one_group_and_frozen_ones_in_none() -> None:
     model = small()
     model.patches.requires_grad_(False)
-    named = [name for group in groups(model, Recipe(layer_decay=0.5)) for name, _ in group["params"]]
+    named = [name for group in parameter_groups(model, Recipe(layer_decay=0.5)) for name, _ in group["params"]]
     expected = [name for name, _ in model.named_parameters() if not name.startswith("patches.")]
     assert sorted(named) == sorted(expected)
 
@@ -138,7 +138,7 @@ def test_both_heads_train_each_at_its_own_rate(pool: str, head_lr: float) -> Non
     found = rates(model, lr=8e-4, head_lr=head_lr)
     assert found["head.classify.weight"][0] == pytest.approx(8e-4 * head_lr)
     assert found["encoder.blocks.2.mlp.up.weight"][0] == 8e-4
-    optimiser = build(model, recipe)
+    optimiser = build_optimiser(model, recipe)
     before = [value.clone() for value in model.head.parameters()]
     assert overfit(model, optimiser, 60) < 0.8
     assert not any(torch.equal(old, new) for old, new in zip(before, model.head.parameters(), strict=True))
@@ -146,7 +146,7 @@ def test_both_heads_train_each_at_its_own_rate(pool: str, head_lr: float) -> Non
 
 def test_tuning_the_head_moves_nothing_else() -> None:
     model = small()
-    optimiser = build(model, Recipe(tune="head", head_lr=2.0, lr=0.01))
+    optimiser = build_optimiser(model, Recipe(tune="head", head_lr=2.0, lr=0.01))
     assert [(group["name"], group["lr"]) for group in optimiser.groups] == [("head", 0.02)] * 2
     before = {name: value.clone() for name, value in model.state_dict().items()}
     learn(model, optimiser, 0, 2)
@@ -156,17 +156,17 @@ def test_tuning_the_head_moves_nothing_else() -> None:
 
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(ConfigError, match="no head to train: give it classes"):
-        groups(small(classes=0), Recipe(tune="head"))
+        parameter_groups(small(classes=0), Recipe(tune="head"))
     with pytest.raises(ConfigError, match="no parameter is left to train"):
-        groups(small().requires_grad_(False), Recipe())
+        parameter_groups(small().requires_grad_(False), Recipe())
 
 
 def test_what_is_trained_beside_the_network_has_the_full_rate() -> None:
     decoder = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8))
-    found = {group["name"]: group for group in groups(small(), Recipe(lr=1.0, layer_decay=0.5), decoder)}
+    found = {group["name"]: group for group in parameter_groups(small(), Recipe(lr=1.0, layer_decay=0.5), decoder)}
     assert [name for name, _ in found["extra"]["params"]] == ["extra.0.bias", "extra.1.weight", "extra.1.bias"]
     assert found["extra"]["lr"] == 1.0
-    optimiser = build(small(), Recipe(optimiser="muon"), decoder)
+    optimiser = build_optimiser(small(), Recipe(optimiser="muon"), decoder)
     assert "extra.0.weight" in {name for kind, name, _ in optimiser._parameters() if kind == "adamw"}
 
 
@@ -184,7 +184,7 @@ def test_show_rates_counts_every_parameter_once() -> None:
 
 
 def test_torchs_own_scheduler_keeps_the_ratios() -> None:
-    optimiser = torch.optim.AdamW(groups(small(), Recipe(lr=1e-3, layer_decay=0.5)))
+    optimiser = torch.optim.AdamW(parameter_groups(small(), Recipe(lr=1e-3, layer_decay=0.5)))
     before = [group["lr"] for group in optimiser.param_groups]
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 / (1 + step))
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_torchs_own_scheduler_keeps_the_ratios() -> None:
 
 
 def test_the_loops_factor_keeps_the_ratios() -> None:
-    optimiser = build(small(), Recipe(lr=1e-3, layer_decay=0.5))
+    optimiser = build_optimiser(small(), Recipe(lr=1e-3, layer_decay=0.5))
     optimiser.step(0.25)
     assert [group["lr"] for group in optimiser.groups] == [group["base"] / 4 for group in optimiser.groups]
     optimiser.step(1.0)
@@ -253,7 +253,7 @@ def go_on(folder: str) -> None:
 
 def started(kind: str) -> tuple[ViT, Optimiser]:
     model = small()
-    return model, build(model, recipe_of(kind))
+    return model, build_optimiser(model, recipe_of(kind))
 
 
 def everything(model: ViT, optimiser: Optimiser) -> dict[str, Tensor]:
@@ -344,7 +344,7 @@ def test_a_state_of_another_optimiser_is_refused() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimiser_learns(kind: str) -> None:
     model = small()
-    optimiser = build(model, Recipe(optimiser=kind, lr=0.1 if kind == "sgd" else 3e-3))
+    optimiser = build_optimiser(model, Recipe(optimiser=kind, lr=0.1 if kind == "sgd" else 3e-3))
     assert overfit(model, optimiser, 25) < 0.7
 
 
@@ -352,7 +352,7 @@ def test_every_optimiser_learns(kind: str) -> None:
 def test_sgd_with_momentum_is_what_it_says() -> None:
     """Written out: buffer = 0.9 * buffer + gradient + decay * weight; weight -= lr * buffer."""
     model = small()
-    optimiser = build(model, Recipe(optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.01))
+    optimiser = build_optimiser(model, Recipe(optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.01))
     weight = model.head.classify.weight
     expected, buffer = weight.detach().clone(), torch.zeros_like(weight)
     for _ in range(3):
@@ -372,7 +372,7 @@ def test_adamw_takes_its_decay_apart_from_the_gradient_and_adam_does_not() -> No
         before = weight.detach().clone()
         for value in model.parameters():
             value.grad = torch.zeros_like(value)
-        build(model, Recipe(optimiser=kind, lr=0.01, weight_decay=0.5)).step(1.0)
+        build_optimiser(model, Recipe(optimiser=kind, lr=0.01, weight_decay=0.5)).step(1.0)
         moved[kind] = (before, weight.detach())
     before, after = moved["adamw"]
     torch.testing.assert_close(after, before * (1 - 0.01 * 0.5))
@@ -381,8 +381,10 @@ def test_adamw_takes_its_decay_apart_from_the_gradient_and_adam_does_not() -> No
 
 
 def test_beta2_and_momentum_reach_the_optimiser() -> None:
-    assert {group["betas"] for group in build(small(), Recipe(beta2=0.95)).groups} == {(0.9, 0.95)}
-    assert {group["momentum"] for group in build(small(), Recipe(optimiser="sgd", momentum=0.8)).groups} == {0.8}
+    assert {group["betas"] for group in build_optimiser(small(), Recipe(beta2=0.95)).groups} == {(0.9, 0.95)}
+    assert {group["momentum"] for group in build_optimiser(small(), Recipe(optimiser="sgd", momentum=0.8)).groups} == {
+        0.8
+    }
 
 
 # ---- Muon ----------------------------------------------------------------------------------------------------------
@@ -455,7 +457,7 @@ def test_matrices_of_one_shape_do_not_touch_each_other() -> None:
 
 def test_muon_moves_matrices_of_blocks_and_adamw_the_rest() -> None:
     model = small(positions=Positions("relative"), layer_scale=0.1)
-    parted = build(model, Recipe(optimiser="muon"))
+    parted = build_optimiser(model, Recipe(optimiser="muon"))
     by_muon = {name for kind, name, _ in parted._parameters() if kind == "muon"}
     parts = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
     assert by_muon == {f"encoder.blocks.{block}.{part}.weight" for block in range(3) for part in parts}

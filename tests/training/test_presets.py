@@ -13,10 +13,10 @@ from vitrail.data.augmentation import Augment
 from vitrail.insight.cost import count_parameters
 from vitrail.network.config import ConvStem
 from vitrail.network.surgery import build_empty
-from vitrail.training.optimisers import build
+from vitrail.training.optimisers import build_optimiser
 from vitrail.training.published import RECIPES, Preset
 from vitrail.training.recipe import Recipe
-from vitrail.training.schedule import factor
+from vitrail.training.schedule import lr_factor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +123,7 @@ def test_jeonsworld() -> None:
         head_start="zeros",
     )
     assert (found.recipe, found.steps, found.size, found.model) == (expected, 10_000, 224, "vit-b16")
-    assert [factor(found.recipe, step, 10_000, 97.0) for step in (0, 499, 500, 5250)] == [0.002, 1.0, 1.0, 0.5]
+    assert [lr_factor(found.recipe, step, 10_000, 97.0) for step in (0, 499, 500, 5250)] == [0.002, 1.0, 1.0, 0.5]
 
 
 @pytest.mark.row("002.08")
@@ -148,7 +148,7 @@ def test_learnopencv() -> None:
     assert facts == ("adamw", 1e-4, 0.05, 128, 300)
     per_epoch = 10_009  # 1,281,167 images in batches of 128
     restarts = [
-        epoch for epoch in range(1, 300) if factor(recipe, epoch * per_epoch, 300 * per_epoch, per_epoch) == 1.0
+        epoch for epoch in range(1, 300) if lr_factor(recipe, epoch * per_epoch, 300 * per_epoch, per_epoch) == 1.0
     ]
     assert restarts == [10, 30, 70, 150]
     config = found.network(1000)
@@ -179,7 +179,7 @@ def test_deit_without_a_teacher() -> None:
     assert (augment.mixup, augment.cutmix, augment.erase, augment.rand_ops) == (0.8, 1.0, 0.25, 2)
     assert augment.rand_magnitude == 9
     per_epoch = 1251
-    warm = [factor(recipe, step, 300 * per_epoch, per_epoch) for step in (5 * per_epoch - 2, 5 * per_epoch - 1)]
+    warm = [lr_factor(recipe, step, 300 * per_epoch, per_epoch) for step in (5 * per_epoch - 2, 5 * per_epoch - 1)]
     assert warm == [pytest.approx(1 - 1 / (5 * per_epoch)), 1.0]  # five epochs of warm-up
 
 
@@ -212,7 +212,7 @@ def test_every_recipe_can_be_used(name: str) -> None:
     if found.size:
         assert config.image_size == (found.size, found.size)
     model = build_empty(replace(config, depth=2))  # no memory: shapes only
-    optimiser = build(model, found.recipe)
+    optimiser = build_optimiser(model, found.recipe)
     assert sum(len(group["params"]) for group in optimiser.groups) == len(list(model.parameters()))
 
 
@@ -243,7 +243,7 @@ def test_the_stepped_schedule_is_torchs(epochs: float, share: float, per_epoch: 
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimiser, step_size=int(epochs * per_epoch), gamma=share)
     for step in range(6 * per_epoch):
-        assert factor(recipe, step, 6 * per_epoch, per_epoch) == pytest.approx(
+        assert lr_factor(recipe, step, 6 * per_epoch, per_epoch) == pytest.approx(
             optimiser.param_groups[0]["lr"], rel=1e-12
         )
         optimiser.step()
@@ -252,5 +252,5 @@ def test_the_stepped_schedule_is_torchs(epochs: float, share: float, per_epoch: 
 
 def test_the_stepped_schedule_warms_up_and_ends_above_zero() -> None:
     recipe = Recipe(schedule="step", step_epochs=1, step_factor=0.5, warmup=4, final=0.2)
-    found = [factor(recipe, step, 100, 10) for step in (0, 3, 4, 13, 14, 99)]
+    found = [lr_factor(recipe, step, 100, 10) for step in (0, 3, 4, 13, 14, 99)]
     assert found == pytest.approx([0.25, 1.0, 1.0, 1.0, 0.6, 0.2 + 0.8 * 0.5**9])

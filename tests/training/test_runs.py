@@ -1,4 +1,4 @@
-"""Whole runs: from images to a checkpoint, numbers and a report; resumed, refused, repeated."""
+"""Whole runs: from images to a checkpoint, numbers and a report; resumed, refused, rerun."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.inference import probabilities
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_evaluation, repeated, reruns, runs, train
+from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_evaluation, planning, rerun, reruns, train
 from vitrail.training import state as saving
-from vitrail.training.autotune import Speed, Tried, measure_speed, overfits, steps_for, suggested
-from vitrail.training.dry_run import trial
+from vitrail.training.autotune import LossAtRate, Speed, measure_speed, overfits, steps_for, suggested
+from vitrail.training.dry_run import run_dry
 from vitrail.training.lock import locked
-from vitrail.training.loop import fit, logits_of
-from vitrail.training.model_choice import bands_of, choose, small_network
+from vitrail.training.loop import fit
+from vitrail.training.model_choice import ModelRequest, bands_of, build_model, small_network
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
 from vitrail.training.probing import features_of
-from vitrail.training.reruns import Repeated
+from vitrail.training.published import Preset
+from vitrail.training.reruns import RerunResult
+from vitrail.training.runs import prepare_model
+from vitrail.training.validation import logits_of
 
 QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
 NETWORK = ViTConfig(image_size=16, patch_size=4, width=24, depth=2, heads=1, mlp_width=48, pool="mean", cls_token=False)
@@ -273,14 +276,14 @@ def test_workers_and_loader_threads_change_no_bit(
 
 
 def test_a_repeated_run_is_the_same_bits(finished: Run, tmp_path: Path) -> None:
-    found = repeated(finished.folder, tmp_path)
+    found = rerun(finished.folder, tmp_path)
     assert found.same, found.differences
     with pytest.raises(InputError, match="is no finished run"):
-        repeated(tmp_path, tmp_path)
+        rerun(tmp_path, tmp_path)
 
 
-def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Repeated, Any]:
-    """The run in a folder repeated, where the second time ends as `second` did; with what was asked for."""
+def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[RerunResult, Any]:
+    """The run in a folder rerun, where the second time ends as `second` did; with what was asked for."""
     asked: list[Any] = []
 
     def run_again(data: Any, options: Options) -> Run:
@@ -288,7 +291,7 @@ def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[
         return second
 
     monkeypatch.setattr(reruns, "run", run_again)
-    return repeated(first), asked[0]
+    return rerun(first), asked[0]
 
 
 def spoil_weights(path: Path) -> None:
@@ -346,17 +349,17 @@ def test_a_repeated_run_is_asked_for_as_the_first_was(
     shutil.copytree(finished.folder, given)
     spoil_text('"origin": ""', '"origin": "in memory"', given / "config.json")
     with pytest.raises(InputError, match="given as an object: its file is not known"):
-        repeated(given)
+        rerun(given)
 
 
 def test_a_timed_run_goes_on_with_the_steps_it_was_given(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "measure_speed", lambda job: Speed(step=0.125, validation=0.0))
+    monkeypatch.setattr(planning, "measure_speed", lambda job: Speed(step=0.125, validation=0.0))
     interrupted(photos, tmp_path, 2, name="timed", minutes=0.0125)
     plan = json.loads((tmp_path / "timed" / "config.json").read_text())["plan"]
     assert (plan["minutes"], plan["steps"]) == (0.0125, 6)
-    monkeypatch.setattr(runs, "measure_speed", lambda job: pytest.fail("measured again"))
+    monkeypatch.setattr(planning, "measure_speed", lambda job: pytest.fail("measured again"))
     again = run(photos, tmp_path, name="timed", minutes=0.0125, report=False)
     assert again.resumed
     assert again.steps == 6
@@ -442,7 +445,7 @@ def test_bands_and_range_are_kept(tmp_path: Path, kind: str) -> None:
 
 def test_a_test_part_that_is_given_is_the_only_one() -> None:
     data = tiny.make_images()  # with train and val
-    prepared = prepare(data, val=0.3, test=0.3)
+    prepared = prepare(data, Options(val=0.3, test=0.3))
     assert [each.split for each in prepared.dataset.samples] == [each.split for each in data.samples]
 
 
@@ -455,8 +458,9 @@ def test_the_mean_and_deviation_are_those_of_the_training_images(finished: Run, 
 
 
 def test_another_seed_starts_from_other_weights(photos: Path) -> None:
-    prepared = prepare(photos)
-    found = [choose(prepared.dataset, prepared.entries, QUICK, model=NETWORK, seed=seed).model for seed in (0, 0, 1)]
+    prepared = prepare(photos, Options())
+    request = ModelRequest.of(Preset(recipe=QUICK), Options(model=NETWORK))
+    found = [build_model(request, prepared, QUICK, seed).model for seed in (0, 0, 1)]
     weights = [model.encoder.blocks[0].mlp.up.weight for model in found]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -483,16 +487,16 @@ def test_where_two_plans_differ_is_named_in_full() -> None:
 
 def test_the_best_is_judged_not_the_last(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 12)
-    at = fit(job)
+    progress = fit(job)
     kept = vitrail.load(tmp_path / "best.safetensors")
     assert job.val is not None
     expected = logits_of(kept.model, job.val, job.plan)
     torch.nn.init.normal_(kept.model.head.classify.weight)
     vitrail.save(kept, tmp_path / "last.safetensors")  # of another mind
-    found = final_evaluation.judge(job, at, tiny.make_images(), None)
-    assert at.best is not None
+    found = final_evaluation.evaluate_best(job, progress, tiny.make_images(), None)
+    assert progress.best is not None
     assert found.evaluation.split == "val"
-    assert found.evaluation.scores["top1"].value == at.best[0]
+    assert found.evaluation.scores["top1"].value == progress.best[0]
     assert np.allclose(found.evaluation.logits, expected)
     best = vitrail.load(tmp_path / "best.safetensors")
     assert np.array_equal(logits_of(best.model, job.val, job.plan), expected)
@@ -545,11 +549,9 @@ def test_a_kill_before_the_first_state_keeps_the_probe(
 
 
 def test_a_start_is_shown_images_of_the_size_asked_for(photos: Path, finished: Run) -> None:
-    prepared = prepare(photos)
-    chosen = choose(prepared.dataset, prepared.entries, QUICK, start=finished.best, size=(32, 24))
-    assert chosen.preprocess.size == chosen.model.config.image_size == (32, 24)
-    same = choose(prepared.dataset, prepared.entries, QUICK, start=finished.best)
-    assert same.preprocess.size == same.model.config.image_size == (16, 16)
+    for size, expected in (((32, 24), (32, 24)), (None, (16, 16))):
+        _, choice = prepare_model(photos, Preset(recipe=QUICK), Options(start=finished.best, size=size))
+        assert choice.preprocess.size == choice.model.config.image_size == expected
 
 
 def test_features_are_those_of_a_network_in_use(tmp_path: Path) -> None:
@@ -585,7 +587,7 @@ def test_judged_by_its_own_images_it_says_so(
 
 def test_nothing_learned_leaves_the_probe(photos: Path, finished: Run, tmp_path: Path) -> None:
     found = train(photos, start=finished.best, recipe="probe", out=tmp_path, check=False)
-    assert repeated(found.folder, tmp_path / "again").same
+    assert rerun(found.folder, tmp_path / "again").same
     assert found.steps == 0
     before, after = vitrail.load(finished.best).model.state_dict(), vitrail.load(found.folder).model.state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
@@ -617,7 +619,7 @@ def test_trials_go_through_the_network_as_the_run_would(
 
     monkeypatch.setattr(ViT, "forward", watched)
     recipe = replace(QUICK, pieces=4, precision="bf16")
-    trial(photos, Options(model=NETWORK, recipe=recipe, out=tmp_path), search=True)
+    run_dry(photos, Options(model=NETWORK, recipe=recipe, out=tmp_path), search=True)
     assert set(seen) == {(2, True)}
 
 
@@ -664,7 +666,7 @@ def test_one_batch_is_learned_by_heart_or_not(tmp_path: Path, lr: float, learns:
 
 def test_the_rate_suggested_is_where_the_loss_falls_fastest() -> None:
     losses = [3.0, 3.0, 2.9, 2.8, 2.0, 1.2, 1.1, 1.0, 1.4, 2.5]
-    tried = [Tried(10.0 ** (place - 6), loss) for place, loss in enumerate(losses)]
+    tried = [LossAtRate(10.0 ** (place - 6), loss) for place, loss in enumerate(losses)]
     assert suggested(tried) == 1e-2  # in the middle of 2.8, 2.0, 1.2
     with pytest.raises(InputError, match="not a number from the first steps on"):
         suggested(tried[:2])
@@ -696,7 +698,7 @@ def test_a_recipe_known_to_fail_is_refused(photos: Path, tmp_path: Path) -> None
 
 def test_trying_rates_leaves_no_run(photos: Path, tmp_path: Path) -> None:
     options = Options(model=NETWORK, recipe=QUICK, out=tmp_path)
-    found = trial(photos, options, rates=True, search=True)
+    found = run_dry(photos, options, rates=True, search=True)
     assert {each.name for each in found.rates} == {"entry", "block 0", "block 1", "end", "head"}
     assert found.suggested is not None
     assert 1e-5 < found.suggested < 1

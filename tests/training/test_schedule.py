@@ -12,13 +12,13 @@ import torch
 
 from vitrail.errors import InputError
 from vitrail.training.recipe import Recipe
-from vitrail.training.schedule import factor, warmup_steps
+from vitrail.training.schedule import lr_factor, warmup_steps
 
 W, T = 10, 100  # steps of warm-up, of all
 
 
 def at(step: int, steps: int = T, per_epoch: float = 10.0, **settings: Any) -> float:
-    return factor(Recipe(**{"warmup": W, **settings}), step, steps, per_epoch)
+    return lr_factor(Recipe(**{"warmup": W, **settings}), step, steps, per_epoch)
 
 
 @pytest.mark.row("001.12")
@@ -84,7 +84,7 @@ def test_restarts_are_torchs_stepped_by_the_fraction_of_an_epoch(first: int, gro
     for step in range(per_epoch * epochs):
         scheduler.step(step / per_epoch)
         theirs.append(optimiser.param_groups[0]["lr"])
-        ours.append(factor(recipe, step, per_epoch * epochs, per_epoch))
+        ours.append(lr_factor(recipe, step, per_epoch * epochs, per_epoch))
     assert ours == pytest.approx(theirs, abs=1e-12)
     assert ours.count(1.0) == {2: 4, 1: 11, 3: 4}[growth]  # at 0, 10, 30, 70; every 7; at 0, 3, 12, 39
 
@@ -99,7 +99,7 @@ def test_restarts_begin_after_the_warm_up() -> None:
 def test_a_period_that_a_logarithm_would_round_away() -> None:
     """log(243) / log(3) is under 5: torch's formula ends a period there instead of starting the next."""
     recipe = Recipe(schedule="restarts", warmup=0, restart_epochs=2, restart_factor=3)
-    assert factor(recipe, 242, 1000, 1.0) == 1.0  # 2 + 6 + 18 + 54 + 162
+    assert lr_factor(recipe, 242, 1000, 1.0) == 1.0  # 2 + 6 + 18 + 54 + 162
 
 
 def test_warm_up_is_a_share_or_a_number_of_steps() -> None:
@@ -127,4 +127,4 @@ def test_every_step_has_a_rate_and_none_is_above_one() -> None:
 @pytest.mark.parametrize("step, steps, per_epoch", [(-1, 10, 1.0), (0, 0, 1.0), (0, 10, 0.0)])
 def test_impossible_steps_are_refused(step: int, steps: int, per_epoch: float) -> None:
     with pytest.raises(InputError, match=f"got step {step} of {steps}, {per_epoch} an epoch"):
-        factor(Recipe(), step, steps, per_epoch)
+        lr_factor(Recipe(), step, steps, per_epoch)

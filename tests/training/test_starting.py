@@ -22,7 +22,9 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT
 from vitrail.training import RECIPES, Callbacks, Options, Recipe, Run, train
 from vitrail.training import loop as looping
-from vitrail.training.runs import choose_network, prepare_data, resolve
+from vitrail.training.job import Job, Progress
+from vitrail.training.options import resolve
+from vitrail.training.runs import prepare_model
 
 SMALL = ViTConfig(image_size=32, patch_size=16, width=24, depth=2, heads=2, mlp_width=48, classes=4)
 SMALL_H = replace(SMALL, image_size=28, patch_size=14)
@@ -89,7 +91,7 @@ def test_a_head_of_zeros_where_the_recipe_says_so(name: str, tmp_path: Path, mon
     heads: list[tuple[float, float]] = []
     right = looping.fit
 
-    def fit(job: looping.Job) -> looping.Progress:
+    def fit(job: Job) -> Progress:
         head = job.model.head.classify
         assert head is not None
         heads.append((float(head.weight.detach().abs().max()), float(head.bias.detach().abs().max())))
@@ -113,7 +115,7 @@ def test_what_a_recipe_changes_after_the_blocks_reaches_a_network_that_is_there(
     told: list[str] = []
     options = Options(recipe="mae-finetune-b16", start=checkpoint(), callbacks=Callbacks(log=told.append))
     preset = resolve(options)
-    chosen = choose_network(prepare_data(images(), preset, options), preset, options)
+    _, chosen = prepare_model(images(), preset, options)
     assert (chosen.model.config.pool, chosen.model.config.final_norm) == ("mean", "pooled")
     assert (chosen.model.config.depth, chosen.model.config.drop_path) == (2, 0.1)
     before = checkpoint().model.state_dict()

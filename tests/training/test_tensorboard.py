@@ -12,9 +12,10 @@ import pytest
 from training import tiny
 from vitrail.errors import MissingExtraError
 from vitrail.training import train
-from vitrail.training.loop import Callbacks, fit
+from vitrail.training.job import Callbacks
+from vitrail.training.loop import fit
 from vitrail.training.record import Record
-from vitrail.training.tensorboard import SCALARS, Board, boarded
+from vitrail.training.tensorboard import SCALARS, TensorBoardLog, with_tensorboard
 
 accumulator: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -37,7 +38,7 @@ def _logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.row("001.11")
 def test_every_row_of_the_log_is_a_scalar(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 12)
-    fit(replace(job, callbacks=boarded(Callbacks(), tmp_path)))
+    fit(replace(job, callbacks=with_tensorboard(Callbacks(), tmp_path)))
     found = _read(tmp_path / "tensorboard")
     assert found == _logged(tmp_path)
     assert {"train/loss", "train/lr", "val/loss", "val/score", "epoch/loss"} <= set(found)
@@ -45,7 +46,7 @@ def test_every_row_of_the_log_is_a_scalar(tmp_path: Path) -> None:
 
 def test_what_the_log_takes_back_is_taken_back(tmp_path: Path) -> None:
     fit(tiny.job(tmp_path, 12))
-    board, log = Board(tmp_path), Record(tmp_path / "metrics.jsonl")
+    board, log = TensorBoardLog(tmp_path), Record(tmp_path / "metrics.jsonl")
     board.update()
     first = len((tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
     log.cut(first)
@@ -57,7 +58,7 @@ def test_what_the_log_takes_back_is_taken_back(tmp_path: Path) -> None:
 def test_rows_that_came_again_otherwise_replace_the_first(tmp_path: Path) -> None:
     fit(tiny.job(tmp_path, 12))
     path = tmp_path / "metrics.jsonl"
-    board, log = Board(tmp_path), Record(path)
+    board, log = TensorBoardLog(tmp_path), Record(path)
     board.update()
     log.cut(len(path.read_text().splitlines(keepends=True)[0]))
     log.add(event="rollback", step=0, rate=0.5, why="a test")

@@ -1,4 +1,4 @@
-"""Average: the running mean of the weights, by its formula and beside torch's."""
+"""WeightAverage: the running mean of the weights, by its formula and beside torch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.network import ConvStem, ViT, ViTConfig
-from vitrail.training.weight_average import Average
+from vitrail.training.weight_average import WeightAverage
 
 
 def small(**changes: Any) -> ViT:
@@ -30,7 +30,7 @@ def jolt(model: ViT) -> dict[str, Tensor]:
 @pytest.mark.row("P.11")
 def test_the_average_follows_its_formula() -> None:
     model = small()
-    average = Average(model, 0.9999)
+    average = WeightAverage(model, 0.9999)
     expected = {name: value.double() for name, value in model.state_dict().items()}
     for step in range(30):
         decay = min(0.9999, (1 + step) / (10 + step))
@@ -42,15 +42,15 @@ def test_the_average_follows_its_formula() -> None:
 
 
 def test_the_decay_rises_to_what_was_asked_for() -> None:
-    average = Average(small(), 0.9)
+    average = WeightAverage(small(), 0.9)
     assert [average.decay_at(step) for step in (0, 1, 8, 80, 81, 10**6)] == [0.1, 2 / 11, 0.5, 0.9, 0.9, 0.9]
-    assert Average(small(), 0.9999).decay_at(89_990) == pytest.approx(0.9999, abs=1e-12)
+    assert WeightAverage(small(), 0.9999).decay_at(89_990) == pytest.approx(0.9999, abs=1e-12)
 
 
 @pytest.mark.row("P.11")
 def test_past_its_start_the_average_is_torchs_to_the_bit() -> None:
     model = small()
-    average = Average(model, 0.9999)
+    average = WeightAverage(model, 0.9999)
     theirs = [value.clone() for value in average.tensors().values()]
     update = get_ema_multi_avg_fn(0.9999)
     for step in range(100_000, 100_005):  # far enough for the full decay
@@ -62,7 +62,7 @@ def test_past_its_start_the_average_is_torchs_to_the_bit() -> None:
 
 def test_running_statistics_are_averaged_and_counts_copied() -> None:
     model = small(stem=ConvStem((4, 8)), patch_size=1)
-    average = Average(model, 0.5)
+    average = WeightAverage(model, 0.5)
     before = model.state_dict()["stem.1.running_mean"].clone()
     model(torch.randn(4, 3, 8, 8) + 3)
     after = model.state_dict()
@@ -77,7 +77,7 @@ def test_fixed_positions_stay_as_they_are() -> None:
     from vitrail.network import Positions
 
     model = small(positions=Positions("sincos-2d"))
-    average = Average(model, 0.999)
+    average = WeightAverage(model, 0.999)
     table = model.state_dict()["tokens.tables.0.table"].clone()
     for step in range(20):
         average.update(model, step)
@@ -86,7 +86,7 @@ def test_fixed_positions_stay_as_they_are() -> None:
 
 def test_its_network_is_for_looking_not_for_training() -> None:
     model = small(dropout=0.5).train()
-    average = Average(model, 0.9)
+    average = WeightAverage(model, 0.9)
     pixels = torch.randn(2, 3, 8, 8)
     jolt(model)
     average.update(model, 0)
@@ -103,14 +103,14 @@ def test_its_network_is_for_looking_not_for_training() -> None:
 
 def test_saved_and_loaded_it_goes_on_to_the_same_bits() -> None:
     model = small()
-    average = Average(model, 0.99)
+    average = WeightAverage(model, 0.99)
     jolt(model)
     average.update(model, 0)
     saved = {name: value.clone() for name, value in average.tensors().items()}
     weights = jolt(model)
     average.update(model, 1)
 
-    other = Average(small(), 0.99)
+    other = WeightAverage(small(), 0.99)
     other.load(saved)
     model.load_state_dict(weights)
     other.update(model, 1)
@@ -120,7 +120,7 @@ def test_saved_and_loaded_it_goes_on_to_the_same_bits() -> None:
 
 
 def test_tensors_of_another_network_are_refused() -> None:
-    average = Average(small(), 0.9)
+    average = WeightAverage(small(), 0.9)
     with pytest.raises(CheckpointError, match="another network: tokens.registers"):
         average.load(small(registers=1).state_dict())
     with pytest.raises(CheckpointError, match=r"head.classify.weight: \(4, 8\) torch.float32, not \(3, 8\)"):
@@ -133,4 +133,4 @@ def test_tensors_of_another_network_are_refused() -> None:
 
 def test_a_decay_of_one_would_never_learn() -> None:
     with pytest.raises(ConfigError, match="ema: expected a number from 0.0 to under 1.0, got 1.0"):
-        Average(small(), 1.0)
+        WeightAverage(small(), 1.0)

@@ -15,7 +15,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.images import Preprocess
 from vitrail.network.config import ConvStem, ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training.loop import Job, Part
+from vitrail.training.job import Job, Part
 from vitrail.training.plan import Plan
 from vitrail.training.recipe import Recipe
 

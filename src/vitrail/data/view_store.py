@@ -41,7 +41,7 @@ class ViewStore:
     """
 
     def __init__(
-        self, names: Sequence[str], wanted: Iterable[tuple[Preprocess, Sequence[int]]], limit: int = LIMIT
+        self, names: Sequence[str], wanted: Iterable[tuple[Preprocess, Sequence[int]]], *, limit: int = LIMIT
     ) -> None:
         self._rows = {name: row for row, name in enumerate(names)}
         self._sizes = np.zeros((len(names), 2), np.int64)  # (height, width)

@@ -39,7 +39,7 @@ class Options:
     pattern: str | None = None
     exclude: str | os.PathLike[str] | None = None
     unreadable: str = "skip"
-    workers: int = 0  # processes that read images which memory cannot hold; as many threads scan them first
+    workers: int = 0  # that read images: threads, two at least, or processes where a cache on disk is made
     cache: str | os.PathLike[str] | None = None  # a folder for resized images that memory cannot hold
     threads: int = 1  # that prepare batches
     device: str = "cpu"

@@ -92,8 +92,6 @@ def _divide(dataset: Dataset, options: Options, limit: int) -> _Divided:
     """Splits for all images, and those of each that are used."""
     test = 0.0 if dataset.splits else options.test
     divided, notes = split(dataset, val=options.val, test=test, seed=options.seed)
-    if "train" not in divided.splits:
-        raise InputError(f"{dataset.source} has no images to train on: it has only {', '.join(divided.splits)}")
     if not limit:
         return _Divided(divided, range(len(divided)), [*notes])
     rows = subset(divided, limit, options.seed)
