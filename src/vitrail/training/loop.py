@@ -183,10 +183,8 @@ class _Loop:
             if not math.isfinite(scores.loss):
                 raise _DivergedError(f"after step {self.progress.step} the loss on validation is {scores.loss}")
             row |= {"val_loss": scores.loss, "val_score": scores.score}
-            better = self.progress.best is None or (scores.score, -scores.loss) > (
-                self.progress.best[0],
-                -self.progress.best[1],
-            )
+            best = self.progress.best
+            better = best is None or (scores.score, -scores.loss) > (best[0], -best[1])
             row["best"] = better
             self.progress.waited = 0 if better else self.progress.waited + 1
             if better:

@@ -76,6 +76,7 @@ I21K = PRETRAIN | {
 FINETUNE: Settings = {
     "batch": 512,
     "optimiser": "sgd",
+    "momentum": 0.9,
     "lr": 0.03,
     "weight_decay": 0.0,
     "warmup": 500,
