@@ -704,7 +704,7 @@ def test_trying_rates_leaves_no_run(photos: Path, tmp_path: Path) -> None:
     assert 1e-5 < found.suggested < 1
     assert [path.name for path in tmp_path.iterdir()] == ["learning-rates.png"]
     with Image.open(tmp_path / "learning-rates.png") as plot:
-        assert plot.size == (1050, 600)
+        assert plot.size == (1184, 760)
     lrs = [each.lr for each in found.tried]
     assert lrs == sorted(lrs)
     assert json.dumps(found.to_dict())
