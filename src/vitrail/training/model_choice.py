@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vitrail.audit.sizes import Measured, suggest
+from vitrail.audit.sizes import HasSize, suggest
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.data.cache import Views
@@ -68,7 +68,7 @@ class ModelRequest:
             return cls(replace(PRESETS[preset.model], **preset.changes), None, "", size)
         return cls(_config_of(options.model), None, "", size)
 
-    def expected_preprocess(self, dataset: Dataset, sizes: Sequence[Measured]) -> Preprocess:
+    def expected_preprocess(self, dataset: Dataset, sizes: Sequence[HasSize]) -> Preprocess:
         """How the network will see the images, but for the mean and deviation that are measured of their pixels."""
         if self.start is None:
             return fresh_preprocess(dataset, sizes, self.size, self.config)
@@ -127,7 +127,7 @@ def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConf
 
 def fresh_preprocess(
     dataset: Dataset,
-    entries: Sequence[Measured],
+    entries: Sequence[HasSize],
     size: int | tuple[int, int] | None,
     config: ViTConfig | None,
 ) -> Preprocess:

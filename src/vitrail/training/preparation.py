@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from vitrail.audit.sizes import Measured
+from vitrail.audit.sizes import HasSize
 from vitrail.data.cache import with_margin
 from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan
@@ -27,7 +27,7 @@ from vitrail.training.options import Options
 CROP_MARGIN: Final = 1.25  # views to train on with crops are so much larger
 
 # From a dataset and the sizes of its images: how the network will see them; what is measured of pixels left open.
-ExpectedPreprocess = Callable[[Dataset, Sequence[Measured]], Preprocess]
+ExpectedPreprocess = Callable[[Dataset, Sequence[HasSize]], Preprocess]
 
 
 class PreparedData(NamedTuple):
