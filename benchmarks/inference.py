@@ -41,8 +41,8 @@ import renames  # noqa: E402
 import oracles  # noqa: E402
 import vitrail  # noqa: E402
 from vitrail.errors import VitrailError  # noqa: E402
+from vitrail.exporters.exported import open_exported  # noqa: E402
 from vitrail.exporters.exporter import export  # noqa: E402
-from vitrail.inference import open_exported  # noqa: E402
 from vitrail.insight.cost import estimate  # noqa: E402
 from vitrail.network.surgery import with_merging  # noqa: E402
 from vitrail.packed import Packed  # noqa: E402

@@ -97,10 +97,10 @@ def converted(weights: str, folder: Path) -> str:
 
 def ours(weights: str, batch: int, threads: int, scaled: bool, runtime: str) -> Answer:
     import vitrail
-    from vitrail.shipping.runtimes import open_runtime
+    from vitrail.inference import open_model
 
     is_file = Path(runtime).is_file()
-    loaded: Any = open_runtime(runtime) if is_file else vitrail.load(weights)
+    loaded: Any = open_model(runtime) if is_file else vitrail.load(weights)
     if scaled:
         way = replace(loaded.preprocess, scaled_decoding=True)
         if is_file:
@@ -151,8 +151,8 @@ def int8_file(weights: str, path: Path) -> str:
 
 def openvino(checkpoint: Any, bf16: bool = False) -> Any:
     """The checkpoint exported to OpenVINO, bytes in."""
+    from vitrail.exporters.exported import open_exported
     from vitrail.exporters.exporter import export
-    from vitrail.inference import open_exported
 
     with tempfile.TemporaryDirectory() as place:
         export(checkpoint, Path(place) / "net.xml", pixels="bytes", bf16=bf16)

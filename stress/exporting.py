@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT / "tests")]
 from shipping.test_exporting import NETWORKS  # noqa: E402
 
 from shipping import small  # noqa: E402
+from vitrail.exporters.exported import open_exported  # noqa: E402
 from vitrail.exporters.exporter import export  # noqa: E402
-from vitrail.inference import open_exported  # noqa: E402
 
 
 def main() -> None:

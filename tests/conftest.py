@@ -32,7 +32,7 @@ SLOW = (
         "tests/insight/test_image_tour.py",
         "tests/weights/",
     ),
-    *("tests/network/test_parity", "tests/inference/test_exported.py", "tests/inference/test_torch_file.py"),
+    *("tests/network/test_parity", "tests/exporters/test_exported.py"),
 )
 
 # Properties are tried on the same examples every time; stress/properties.py draws others, and more of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,8 @@ from shipping.conftest import operators_read_once
 from vitrail.cli import export
 from vitrail.errors import InputError
 from vitrail.evaluation import Score
-from vitrail.exporters import exporter as exporting
-from vitrail.inference import Exported, open_exported
-from vitrail.inference.exported import SUFFIXES
+from vitrail.exporters import TARGETS, target_of
+from vitrail.exporters.exported import Exported, open_exported
 from vitrail.packed import Packed, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.quantisation.quantiser import RuntimeMeasurement
@@ -137,7 +137,7 @@ def test_a_file_holds_its_own_accuracy_and_agreement(name: str, place: Path) -> 
     words = ("export", place / "net.safetensors", place / name, "--int8", "--data", place / "data", "--max-drop", 20)
     told = typed(*words, *(["--bytes"] if name.endswith(".xml") else []))
     held = open_exported(place / name).contents.measurements
-    assert (held["runtime"], held["max_drop"], held["precision"]) == (SUFFIXES[Path(name).suffix], 20, "int8")
+    assert (held["runtime"], held["max_drop"], held["precision"]) == (target_of(name).name, 20, "int8")
     images = sorted((place / "data" / "val").rglob("*.png"))
     theirs = [each.labels[:1] for each in vitrail.predict(place / name, images)]
     ours = [each.labels[:1] for each in vitrail.predict(vitrail.load(place / "net.safetensors"), images)]
@@ -171,7 +171,7 @@ def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
 
 
 def test_export_packed_and_bf16(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
+    monkeypatch.setitem(TARGETS, "openvino", replace(TARGETS["openvino"], check=lambda graph, precision: None))
     net = place / "net.safetensors"
     assert "packed fp32" in typed("export", net, place / "fast.safetensors")
     told = json.loads(

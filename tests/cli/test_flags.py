@@ -27,10 +27,10 @@ from vitrail.checkpoint import Checkpoint, Mapped, Provenance
 from vitrail.cli import demo, doctor, load_verbs
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
+from vitrail.exporters.export_info import Check
 from vitrail.exporters.exporter import ExportReport
 from vitrail.images import Preprocess
 from vitrail.inference import Prediction
-from vitrail.inference.export_info import Check
 from vitrail.insight import cost as cost_module
 from vitrail.insight.image_tour import Tour
 from vitrail.insight.model_figures import Portrait

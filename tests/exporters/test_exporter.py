@@ -19,14 +19,14 @@ import vitrail
 from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, ConfigError, InputError
-from vitrail.exporters import exporter as exporting
+from vitrail.exporters import TARGETS, target_of, torch_program
 from vitrail.exporters import onnx as to_onnx
 from vitrail.exporters import verification as checking
 from vitrail.exporters.export_graph import build_graph
+from vitrail.exporters.exported import Exported, open_exported, read_exported, start_exported
 from vitrail.exporters.exporter import ExportReport, add_measurements
+from vitrail.exporters.openvino import multiplies_bf16
 from vitrail.images import Preprocess
-from vitrail.inference import torch_file
-from vitrail.inference.exported import Exported, multiplies_bf16, open_exported
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
 from vitrail.quantisation.range_calibration import calibrate
 
@@ -258,7 +258,7 @@ def test_openvino_computes_in_bf16_where_it_is_asked_to_and_can(
     if not multiplies_bf16():
         with pytest.raises(InputError, match="could not be verified"):
             vitrail.export(checkpoint, tmp_path / "half.xml", bf16=True)
-        monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
+        monkeypatch.setitem(TARGETS, "openvino", replace(TARGETS["openvino"], check=lambda graph, precision: None))
     vitrail.export(checkpoint, tmp_path / "full.xml", int8=ranges)
     report = vitrail.export(checkpoint, tmp_path / "half.xml", int8=ranges, bf16=True)
     full, half = (open_exported(tmp_path / name) for name in ("full.xml", "half.xml"))
@@ -277,7 +277,7 @@ def test_a_precision_that_nobody_wrote_is_refused(tmp_path: Path) -> None:
     vitrail.export(small.checkpoint(depth=1), tmp_path / "a.xml")
     with pytest.raises(ConfigError, match="precision"):
         replace(open_exported(tmp_path / "a.xml").contents, precision="int4")
-    with pytest.raises(InputError, match=r"bf16 is for NAME\.xml"):
+    with pytest.raises(InputError, match=r"bf16 goes into NAME\.xml, or a packed .*, not into NAME\.onnx"):
         vitrail.export(small.checkpoint(depth=1), tmp_path / "a.onnx", bf16=True)
 
 
@@ -288,20 +288,19 @@ def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:
     extra = {"vitrail.json": ""}
     program = torch.export.load(tmp_path / "a.pt2", extra_files=extra)
     assert json.loads(extra["vitrail.json"])["about"] == checkpoint.about.to_dict()
-    assert open_exported(tmp_path / "a.pt2").contents.checks == report.checks
+    assert read_exported(tmp_path / "a.pt2").checks == report.checks
     module = program.module()
     for size in ((4, 32, 32), (1, 24, 56)):
         pixels = random_pixels(*size)
         logits, embedding, _ = module(torch.from_numpy(pixels))
         agree([logits.detach().numpy(), embedding.detach().numpy()], checkpoint.run(pixels))
-        agree(open_exported(tmp_path / "a.pt2").run(pixels), checkpoint.run(pixels))
 
 
 def test_a_torch_file_names_nothing_of_this_machine(tmp_path: Path) -> None:
     vitrail.export(small.checkpoint(), tmp_path / "a.pt2", dynamic_size=True)
     with zipfile.ZipFile(tmp_path / "a.pt2") as archive:
-        graph = json.loads(archive.read(torch_file.FOLDER + torch_file.GRAPH))
-        assert archive.read(torch_file.FOLDER + torch_file.EXAMPLES) == b""
+        graph = json.loads(archive.read(torch_program.FOLDER + torch_program.GRAPH))
+        assert archive.read(torch_program.FOLDER + torch_program.EXAMPLES) == b""
     assert graph["guards_code"] == []  # of the size it was traced at, which are many
     assert {json.dumps(node["metadata"]) for node in graph["graph_module"]["graph"]["nodes"]} == {"{}"}
     assert ".py" not in json.dumps(graph)
@@ -340,7 +339,7 @@ def test_what_is_measured_of_a_file_is_written_into_it(name: str, tmp_path: Path
         return {"mean": float(seen[0].mean()), "nested": {"list": [1, 2]}}
 
     report = vitrail.export(checkpoint, tmp_path / name, measure=measure)
-    opened = open_exported(tmp_path / name)
+    opened = start_exported(tmp_path / name, target_of(name) or TARGETS["onnx"])
     assert opened.contents.measurements == {"mean": float(seen[0].mean()), "nested": {"list": [1, 2]}}
     assert opened.contents.checks == report.checks
     np.testing.assert_allclose(opened.run(pixels)[0], seen[0], atol=1e-6)  # notes change no answer

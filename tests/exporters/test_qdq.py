@@ -16,10 +16,10 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx as to_onnx
+from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import Prepared, _rounding, prepare, trace
 from vitrail.exporters.qdq import int8_weight, layers_of, quantised
 from vitrail.exporters.verification import ROUNDED, Case, Run, compare
-from vitrail.inference.exported import open_exported
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan
 

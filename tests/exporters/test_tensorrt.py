@@ -14,10 +14,10 @@ from shipping import small
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import onnx as to_onnx
 from vitrail.exporters import tensorrt
+from vitrail.exporters.export_info import Contents
 from vitrail.exporters.exporter import add_measurements, export, prepare, trace
 from vitrail.exporters.qdq import quantised
-from vitrail.exporters.tensorrt import Builder, Wish, command_for, engine_for, engine_name
-from vitrail.inference.export_info import Contents
+from vitrail.exporters.tensorrt import Builder, EngineSpec, command_for, engine_for, engine_name
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +63,12 @@ class StandIn:
     """Builds with ONNX Runtime: its optimised graph takes the place of an engine."""
 
     def __init__(self, version: str = "stand-in 1", breaks: bool = False) -> None:
-        self.wishes: list[Wish] = []
+        self.wishes: list[EngineSpec] = []
         self.breaks = breaks
         self.builder = Builder(version, self.build)
 
-    def build(self, source: Path, out: Path, wish: Wish, contents: Contents) -> None:
-        self.wishes.append(wish)
+    def build(self, source: Path, out: Path, spec: EngineSpec, contents: Contents) -> None:
+        self.wishes.append(spec)
         if self.breaks:
             out.write_bytes(b"half an engi")
             raise CheckpointError("no room on the device")
@@ -78,10 +78,10 @@ class StandIn:
 
 
 def test_a_name_says_what_an_engine_is_for() -> None:
-    assert engine_name(Path("a/flowers.onnx"), Wish()) == "flowers.fp16.gpu.1-8-16.engine"
-    assert engine_name(Path("flowers.onnx"), Wish("int8", "dla:1", (2, 2, 4))) == "flowers.int8.dla1.2-2-4.engine"
+    assert engine_name(Path("a/flowers.onnx"), EngineSpec()) == "flowers.fp16.gpu.1-8-16.engine"
+    assert engine_name(Path("flowers.onnx"), EngineSpec("int8", "dla:1", (2, 2, 4))) == "flowers.int8.dla1.2-2-4.engine"
     names = {
-        engine_name(Path("x.onnx"), Wish(precision, device, batch))
+        engine_name(Path("x.onnx"), EngineSpec(precision, device, batch))
         for precision in ("fp16", "int8")
         for device in ("gpu", "dla:0", "dla:1")
         for batch in ((1, 1, 1), (1, 1, 11), (1, 11, 11))
@@ -134,7 +134,7 @@ def test_half_an_engine_never_remains(source: Path, tmp_path: Path) -> None:
         engine_for(source, precision="fp32", builder=StandIn(breaks=True).builder)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.fp32.gpu.1-8-16.engine", "model.onnx"]
     assert engine_for(source, precision="fp32", builder=StandIn().builder).built  # the older one is not believed
-    empty = Builder("empty", lambda source, out, wish, contents: out.write_bytes(b"") and None)
+    empty = Builder("empty", lambda source, out, spec, contents: out.write_bytes(b"") and None)
     with pytest.raises(CheckpointError, match="wrote no engine"):
         engine_for(source, precision="fp16", builder=empty)
 
@@ -169,7 +169,7 @@ def test_without_tensorrt_or_a_device_it_says_what_would_run(
 
 def test_the_command_of_a_graph_that_takes_bytes() -> None:
     contents = replace(prepare(small.checkpoint(), "onnx").contents, pixels="bytes")
-    line = command_for(Path("a.onnx"), Path("a.engine"), Wish("int8"), contents)
+    line = command_for(Path("a.onnx"), Path("a.engine"), EngineSpec("int8"), contents)
     assert line[3:] == [
         "--minShapes=img:1x32x32x3",
         "--optShapes=img:8x32x32x3",
@@ -180,7 +180,7 @@ def test_the_command_of_a_graph_that_takes_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, wish, words",
+    "kind, spec, words",
     [
         ("float32", {"precision": "int8"}, "built from an int8 file"),
         ("int8", {"precision": "fp16"}, "precision='int8'"),
@@ -193,10 +193,10 @@ def test_the_command_of_a_graph_that_takes_bytes() -> None:
     ],
 )
 def test_wishes_that_cannot_be_are_refused(
-    kind: str, wish: dict[str, Any], words: str, files: dict[str, bytes], tmp_path: Path
+    kind: str, spec: dict[str, Any], words: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "a.onnx").write_bytes(files[kind])
     with pytest.raises(ValueError, match=words):
-        engine_for(tmp_path / "a.onnx", **wish, builder=StandIn().builder)
+        engine_for(tmp_path / "a.onnx", **spec, builder=StandIn().builder)
     with pytest.raises(InputError, match="NAME.onnx"):
         engine_for(tmp_path / "a.xml", builder=StandIn().builder)

@@ -15,13 +15,14 @@ import torch
 import vitrail
 from shipping import small
 from vitrail.errors import CheckpointError, VitrailError
+from vitrail.exporters import TARGETS, openvino
 from vitrail.exporters import exporter as exporting
 from vitrail.exporters import verification as checking
-from vitrail.exporters.export_graph import Graph
+from vitrail.exporters.exported import Exported
 from vitrail.exporters.input_stage import Entrance
+from vitrail.exporters.target import Draft
 from vitrail.exporters.verification import Case, cases, compare_pixels, tolerance
 from vitrail.images import Preprocess
-from vitrail.inference.export_info import Contents
 from vitrail.packed import packed_file as artefact
 from vitrail.packed import packed_runtime as packed
 from vitrail.packed.packed_file import open_packed, save_packed
@@ -37,23 +38,25 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Drift], None]:
     """Files whose answers are as far from the network's as is said, a share of the largest value; nothing is traced."""
 
     def by(drift: Drift) -> None:
-        def written(target: str, graph: Graph, program: Any, contents: Contents, path: Path, int8: Any) -> Any:
-            for each in exporting._files(path, target):
+        def write(draft: Draft, path: Path) -> None:
+            for each in TARGETS[draft.contents.target].files(path):
                 each.write_bytes(b"a file")
-            network = graph if int8 is None else exporting._rounding(graph, int8.ranges, int8.symmetric)
+            int8 = draft.int8
+            network = draft.graph if int8 is None else exporting._rounding(draft.graph, int8.ranges, int8.symmetric)
 
-            def run(img: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+            def compute(img: np.ndarray[Any, Any], names: Any) -> list[np.ndarray[Any, Any]]:
                 with torch.inference_mode():
                     found = [each.numpy() for each in network(torch.from_numpy(img))]
                 return [each + drift(number, each) * np.abs(each).max() for number, each in enumerate(found)]
 
-            return run
+            monkeypatch.setattr(exporting, "start_exported", lambda *_: Exported(path, draft.contents, compute))
 
-        monkeypatch.setattr(exporting, "_written", written)
+        for name, target in TARGETS.items():
+            monkeypatch.setitem(TARGETS, name, replace(target, write=write))
 
     monkeypatch.setattr(exporting, "trace", lambda graph, contents: None)
     monkeypatch.setattr(exporting, "_note", lambda target, contents, path: None)
-    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(openvino, "multiplies_bf16", lambda: True)
     return by
 
 
@@ -178,11 +181,11 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(
 
 def test_a_description_that_does_not_come_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = exporting.prepare(small.checkpoint(), "onnx").contents
-    monkeypatch.setattr(exporting.onnx, "add_notes", lambda contents, path: None)
-    monkeypatch.setattr(exporting, "read_exported", lambda path: contents)
-    exporting._note("onnx", contents, tmp_path / "a.onnx")
+    silent = replace(TARGETS["onnx"], add_notes=lambda contents, path: None)
+    monkeypatch.setattr(exporting, "read_exported", lambda path, target: contents)
+    exporting._note(silent, contents, tmp_path / "a.onnx")
     with pytest.raises(CheckpointError, match="does not come back as it was written"):
-        exporting._note("onnx", replace(contents, measurements={"top1": 0.5}), tmp_path / "a.onnx")
+        exporting._note(silent, replace(contents, measurements={"top1": 0.5}), tmp_path / "a.onnx")
 
 
 @pytest.mark.parametrize(

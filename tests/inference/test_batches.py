@@ -306,9 +306,9 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
     with pytest.raises(InputError, match="batch: expected a whole number from 1 to"):
         predictions(Colours(), [image], batch=0)
     with pytest.raises(CheckpointError, match="no exported file"):
-        predictions("model.onnx", [image])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="got the path 'model.safetensors': use vitrail.load"):
-        predictions("model.safetensors", [image])  # type: ignore[arg-type]
+        predictions("model.onnx", [image])
+    with pytest.raises(CheckpointError, match="no checkpoint model.safetensors: expected a file or folder of weights"):
+        predictions("model.safetensors", [image])
     for wrong in (SimpleNamespace(preprocess=Preprocess(), classes=("a",)), 5, None):
         with pytest.raises(InputError, match="expected a checkpoint or another runtime, got .*: see vitrail.load"):
             predictions(wrong, [image])  # type: ignore[arg-type]

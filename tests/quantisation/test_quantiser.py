@@ -18,8 +18,8 @@ from vitrail import Checkpoint
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
-from vitrail.inference import Exported
-from vitrail.inference.export_info import Contents
+from vitrail.exporters.export_info import Contents
+from vitrail.exporters.exported import Exported
 from vitrail.network.encoder import Block
 from vitrail.packed import pack_checkpoint
 from vitrail.quantisation import quantiser

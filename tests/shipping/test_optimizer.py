@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,14 +15,14 @@ import vitrail
 from shipping.packs import checkpoint, labelled
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.evaluation import Score
-from vitrail.exporters import exporter as exporting
+from vitrail.exporters import TARGETS
+from vitrail.inference import open_model
 from vitrail.packed import Packed, open_packed, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.reporting.charts import curves
 from vitrail.shipping import optimizer as optimising
 from vitrail.shipping import search_plot
 from vitrail.shipping.optimizer import Way, optimize
-from vitrail.shipping.runtimes import open_runtime
 from vitrail.shipping.search_plot import save_plot
 
 SECONDS = {"eager": 2.0, "fp32": 1.0, "bf16": 1.5, "int8": 0.5}  # of a way, by who answers or how exactly
@@ -249,7 +250,7 @@ def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch
     made = checkpoint(depth=1)
     data = labelled(made, 60, train=20, val=40)
     monkeypatch.setattr(optimising, "has_bf16_units", lambda: True)
-    monkeypatch.setattr(exporting, "multiplies_bf16", lambda: True)
+    monkeypatch.setitem(TARGETS, "openvino", replace(TARGETS["openvino"], check=lambda graph, precision: None))
     for wanted, suffix in (
         ("packed int8", ".safetensors"),
         ("packed fp32", ".safetensors"),
@@ -267,7 +268,7 @@ def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch
         assert str(found.best.way) == wanted
         assert found.speed == 2.0
         assert found.out == out.with_name(out.name + suffix)
-        opened = open_runtime(found.out)
+        opened = open_model(found.out)
         packed = suffix == ".safetensors"
         measured = opened.measurements if packed else opened.contents.measurements  # type: ignore[attr-defined]
         assert [measured["best"][each] for each in ("runtime", "precision")] == wanted.split()
@@ -306,15 +307,15 @@ def test_runtimes_by_name(tmp_path: Path) -> None:
     pixels = torch.randn(2, 3, 32, 32).numpy()
     expected, _ = made.run(pixels)
     for name, kind in (("", vitrail.Checkpoint), ("eager", vitrail.Checkpoint), ("packed", Packed)):
-        runtime = open_runtime(path, name)
+        runtime = open_model(path, runtime=name)
         assert isinstance(runtime, kind)
         np.testing.assert_allclose(runtime.run(pixels)[0], expected, rtol=0, atol=1e-5)
-    assert open_runtime(path, "packed-bf16").precision == "bf16"  # type: ignore[attr-defined]
+    assert open_model(path, runtime="packed-bf16").precision == "bf16"  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="no runtime 'packd'"):
-        open_runtime(path, "packd")
+        open_model(path, runtime="packd")
     with pytest.raises(InputError, match=r"is a checkpoint: `vitrail export .* NAME\.onnx` makes a file for onnx"):
-        open_runtime(path, "onnx")
+        open_model(path, runtime="onnx")
     save_packed(Packed(made), made, tmp_path / "packed.safetensors")
-    assert isinstance(open_runtime(tmp_path / "packed.safetensors"), Packed)
+    assert isinstance(open_model(tmp_path / "packed.safetensors"), Packed)
     with pytest.raises(InputError, match="was made for its runtime"):
-        open_runtime(tmp_path / "packed.safetensors", "packed")
+        open_model(tmp_path / "packed.safetensors", runtime="packed")

@@ -22,7 +22,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
-from vitrail.inference.runtime import check_runtime
+from vitrail.inference.recognisers import as_runtime
 from vitrail.types import Array
 
 Done = Callable[[int], None]
@@ -31,7 +31,7 @@ Done = Callable[[int], None]
 def audit(
     data: Dataset | str | os.PathLike[str],
     *,
-    checkpoint: Runtime | None = None,
+    checkpoint: Runtime | str | os.PathLike[str] | None = None,
     threads: int = 2,
     near: Near | None = None,
     done: Done | None = None,
@@ -44,8 +44,7 @@ def audit(
     check_int("threads", threads, 1, 256, error=InputError)
     near = near or Near()
     check_type("near", near, Near, error=InputError)
-    if checkpoint is not None:
-        check_runtime(checkpoint)
+    runtime = None if checkpoint is None else as_runtime(checkpoint)
     prints = fingerprint(dataset.images, threads=threads, done=done)
     unreadable = tuple((dataset.samples[row].name, reason) for row, reason in prints.failed.items())
     kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)
@@ -74,9 +73,9 @@ def audit(
         lookalikes=(),
         suspects=(),
         agreement=None,
-        notes=_notes(dataset, checkpoint),
+        notes=_notes(dataset, runtime),
     )
-    return result if checkpoint is None else _with_network(result, dataset, checkpoint, near, threads, done)
+    return result if runtime is None else _with_network(result, dataset, runtime, near, threads, done)
 
 
 def keep_together(dataset: Dataset, audited: Audit) -> Dataset:

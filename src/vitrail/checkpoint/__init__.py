@@ -14,16 +14,19 @@ from vitrail.checkpoint.checkpoint_file import (
     save,
     write_proven,
 )
+from vitrail.checkpoint.safetensors_io import Safetensors, read_safetensors
 
 __all__ = [
     "KEY",
     "Checkpoint",
     "Mapped",
     "Provenance",
+    "Safetensors",
     "Setting",
     "answers",
     "content_hash",
     "load",
+    "read_safetensors",
     "save",
     "write_proven",
 ]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint.safetensors_io import (
     DTYPE_NAMES,
+    Safetensors,
     StoredTensor,
     all_finite,
     bytes_of,
@@ -188,6 +189,14 @@ class Checkpoint:
         return answers(self.model, torch.from_numpy(pixels).to(parameter.device, parameter.dtype))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a stranger's file left open, so that nothing is assumed in silence."""
+        family = self.provenance.family
+        left_open = [each for each in self.provenance.settings if each.why not in ("given", "the tensors say so")]
+        words = "; ".join(f"{each.name} {each.value}" for each in left_open)
+        return (f"read as {family} with {words} (`vitrail inspect` says why)",) if family and left_open else ()
+
+    @property
     def takes(self) -> Literal["pixels"]:
         """What `run_batches` gives it."""
         return "pixels"
@@ -266,9 +275,12 @@ def write_proven(
         raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {reason(error)}") from error
 
 
-def load(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in."""
-    stored, metadata = read_safetensors(path)
+def load(path: str | os.PathLike[str], header: Safetensors | None = None) -> Checkpoint:
+    """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in.
+
+    The `header` is what `read_safetensors` says of the file, if it was read already.
+    """
+    stored, metadata = read_safetensors(path) if header is None else header
     description = _description(path, metadata)
     empty = _described(path, _translated(description), len(stored))
     _compare(path, stored, empty.tensors())

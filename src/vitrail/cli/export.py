@@ -16,12 +16,13 @@ from vitrail.cli.options import AsJson, CheckpointPath, LeaveOut, Override, Unla
 from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
+from vitrail.exporters import TARGETS, check_precision, file_names, target_of
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
     from vitrail.evaluation import Score
+    from vitrail.exporters.exported import Exported
     from vitrail.exporters.exporter import ExportReport
-    from vitrail.inference import Exported
     from vitrail.quantisation.quantiser import Quantised, RuntimeProof
 
 
@@ -30,9 +31,9 @@ def export_checkpoint(
     checkpoint: CheckpointPath,
     out: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="NAME.onnx, .xml (OpenVINO), .pt2 (torch) or .safetensors."),
+        typer.Argument(metavar="OUT", help=f"{file_names()}; or NAME.safetensors, packed."),
     ],
-    to: Annotated[str, typer.Option("--to", help="onnx, openvino or torch; by default as OUT is called.")] = "",
+    to: Annotated[str, typer.Option("--to", help=f"One of: {', '.join(TARGETS)}; by default as OUT is called.")] = "",
     dynamic_size: Annotated[
         bool, typer.Option("--dynamic-size", help="Take images of any size that divides into patches.")
     ] = False,
@@ -60,13 +61,12 @@ def export_checkpoint(
 
     if int8 and bf16:
         raise InputError("--int8 and --bf16: choose one of them")
-    if bf16 and out.suffix not in (".xml", ".safetensors"):
-        raise InputError("--bf16 is for NAME.xml, which OpenVINO runs in it, or a packed NAME.safetensors")
-    if out.suffix not in (".onnx", ".xml", ".pt2", ".safetensors"):
-        raise InputError(f"expected NAME.onnx, NAME.xml, NAME.pt2 or NAME.safetensors, got {out.name!r}")
-    if int8 and out.suffix == ".pt2":
-        raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
-    if out.suffix == ".safetensors":
+    target = target_of(out)
+    if target is not None and (int8 or bf16):
+        check_precision(target, "int8" if int8 else "bf16")
+    if target is None and out.suffix != ".safetensors":
+        raise InputError(f"expected {file_names()}; or NAME.safetensors, got {out.name!r}")
+    if target is None:
         from vitrail.packed import check_overwrite
 
         check_overwrite(out)
@@ -79,7 +79,7 @@ def export_checkpoint(
         quantised = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, log=complain)
     elif data or unlabelled or symmetric:
         raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
-    if out.suffix == ".safetensors":
+    if target is None:
         if to or dynamic_size or as_bytes or resize_inside or symmetric:
             raise InputError("a packed network takes pixels and bytes of any size already: leave the other options out")
         _write_packed(loaded, quantised, out, as_json)
@@ -95,7 +95,7 @@ def export_checkpoint(
             resize_inside=resize_inside,
             int8=None if quantised is None else quantised.plan.int8,
             symmetric=symmetric,
-            bf16=quantised is not None and quantised.plan.precision == "bf16" and out.suffix == ".xml",
+            bf16=quantised is not None and quantised.plan.precision == "bf16" and "bf16" in target.precisions,
             measure=None if quantised is None else _measuring(quantised, proofs),
         )
     if as_json:

@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING
 
 from vitrail.cli.options import parse_settings
 from vitrail.cli.terminal import busy, complain, left_table, show
-from vitrail.errors import InputError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Setting
     from vitrail.inference import Runtime
-    from vitrail.packed import Packed
 
 
 def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
-    """A checkpoint; what a stranger's file leaves open is told on stderr, so that nothing is assumed in silence."""
-    from vitrail.weights import load
+    """A checkpoint; what its file leaves open is told on stderr."""
+    from vitrail.inference import open_checkpoint
 
     with busy(f"loading {path}"):
-        loaded = load(path, override=parse_settings(override), leave_out=leave_out or ())
-    open_ = [each for each in loaded.provenance.settings if each.why not in ("given", "the tensors say so")]
-    if open_ and loaded.provenance.family:
-        told = "; ".join(f"{each.name} {each.value}" for each in open_)
-        complain(f"read as {loaded.provenance.family} with {told} (`vitrail inspect` says why)")
-    return loaded
+        opened = open_checkpoint(path, override=parse_settings(override), leave_out=leave_out or ())
+    _tell_notes(opened)
+    return opened
 
 
 def load_runtime(
@@ -37,50 +32,23 @@ def load_runtime(
     few: bool = False,
     scaled_decoding: bool = False,
 ) -> Runtime:
-    """The runtime of that name; if asked for, it decodes large JPEGs at a part of their size."""
-    opened = _open(path, override, leave_out, runtime, few)
-    return _scaled(opened) if scaled_decoding else opened
+    """What answers for a path; if asked for, it decodes large JPEGs at a part of their size."""
+    from vitrail.inference import open_model
 
-
-def _open(path: str, override: list[str] | None, leave_out: list[str] | None, runtime: str, few: bool) -> Runtime:
-    """An exported file, without torch unless it is a .pt2; a packed network; or a checkpoint, packed if asked for."""
-    from vitrail.inference import is_exported, open_exported
-
-    if is_exported(path):
-        _refuse_settings(path, "exported", override, leave_out, runtime)
-        with busy(f"opening {path}"):
-            return open_exported(path, few=few)
-    from vitrail.packed import is_packed, open_packed
-    from vitrail.shipping.runtimes import check_checkpoint_runtime, packed
-
-    if is_packed(path):
-        _refuse_settings(path, "packed", override, leave_out, runtime)
-        with busy(f"opening {path}"):
-            return _told(open_packed(path))
-    check_checkpoint_runtime(runtime, path)
-    loaded = load_checkpoint(path, override, leave_out)
-    return loaded if runtime in ("", "eager") else _told(packed(loaded, runtime))
-
-
-def _scaled(opened: Runtime) -> Runtime:
-    """The same runtime, decoding large JPEGs at a part of their size."""
+    with busy(f"opening {path}"):
+        opened = open_model(
+            path, runtime=runtime, override=parse_settings(override), leave_out=leave_out or (), few=few
+        )
+    _tell_notes(opened)
+    if not scaled_decoding:
+        return opened
     return opened.with_preprocess(replace(opened.preprocess, scaled_decoding=True))
 
 
-def _refuse_settings(
-    path: str, how: str, override: list[str] | None, leave_out: list[str] | None, runtime: str
-) -> None:
-    if override or leave_out or runtime:
-        raise InputError(
-            f"{path} is {how}: it is as it is, so --set, --leave-out and --runtime have no meaning; use them with the "
-            "weights it was made from"
-        )
-
-
-def _told(opened: Packed) -> Packed:
+def _tell_notes(opened: Runtime) -> None:
+    """On stderr, so that nothing is assumed in silence."""
     for note in opened.notes:
         complain(note)
-    return opened
 
 
 def show_settings(settings: Sequence[Setting]) -> None:

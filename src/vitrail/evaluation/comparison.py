@@ -17,7 +17,7 @@ from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import correct_answers, evaluation_of, label_names, predictions_of, surest
 from vitrail.inference import Runtime
 from vitrail.inference.batches import Done
-from vitrail.inference.runtimes import runtime_of
+from vitrail.inference.recognisers import as_runtime
 from vitrail.types import Array
 
 
@@ -75,7 +75,7 @@ def compare(
 
     An image that one of them cannot read counts for neither. `done` is told of each image twice.
     """
-    a, b = runtime_of(a), runtime_of(b)
+    a, b = as_runtime(a), as_runtime(b)
     check_alike(a, b)
     dataset = opened(data, (a, b), split)
     evaluations = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]

@@ -19,7 +19,7 @@ from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
 from vitrail.inference.batches import Done, run_batches
 from vitrail.inference.image_reader import Named, Skip
-from vitrail.inference.runtimes import runtime_of
+from vitrail.inference.recognisers import as_runtime
 
 Data = Dataset | str | os.PathLike[str]
 
@@ -43,7 +43,7 @@ def evaluate(
     The split is test if there is one, else val, else the images without a split; "all" takes every image. Classes
     are found by name. An image that cannot be read is left out, listed in `.skipped` and told to `skip`.
     """
-    runtime = runtime_of(runtime)
+    runtime = as_runtime(runtime)
     if not runtime.classes:
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
     dataset = opened(data, (runtime,), split)

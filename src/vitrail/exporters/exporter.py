@@ -17,20 +17,18 @@ import torch
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice, check_type
 from vitrail.errors import CheckpointError, InputError, nearest
-from vitrail.exporters import onnx, openvino
-from vitrail.exporters import torch_program as torch_export
+from vitrail.exporters import TARGETS, check_precision, file_names, target_of
 from vitrail.exporters.export_graph import Graph, build_graph, example
+from vitrail.exporters.export_info import PIXELS, Check, Contents
+from vitrail.exporters.exported import Exported, read_exported, start_exported
 from vitrail.exporters.input_stage import Entrance
-from vitrail.exporters.qdq import quantised
-from vitrail.exporters.verification import PixelCheck, Run, cases, compare, compare_pixels, tolerance
+from vitrail.exporters.quiet import quietly
+from vitrail.exporters.target import Draft, Int8, Target
+from vitrail.exporters.verification import PixelCheck, cases, compare, compare_pixels, tolerance
 from vitrail.files import path_text, reason, sync_folder
-from vitrail.inference.export_info import PIXELS, TARGETS, Check, Contents
-from vitrail.inference.exported import Exported, multiplies_bf16, open_exported, read_exported
-from vitrail.inference.quiet import quietly
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 
-SUFFIXES: Final = {"onnx": ".onnx", "openvino": ".xml", "torch": ".pt2"}
 _MOST_BATCH: Final = 1 << 16
 _MOST_CELLS: Final = 4096  # along a side that is free
 
@@ -76,7 +74,7 @@ def export(
     bf16: bool = False,
     measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
-    """Write NAME.onnx (ONNX), NAME.xml with NAME.bin (OpenVINO) or NAME.pt2 (torch.export).
+    """Write a file of one of the `TARGETS`: NAME.onnx, NAME.xml with NAME.bin (OpenVINO), NAME.pt2 (torch.export).
 
     The batch is always free; with `dynamic_size` height and width are too, in whole patches. With pixels="bytes" the
     graph takes 8-bit values and normalises them, with `resize_inside` whole images of any size. The file is run in
@@ -96,13 +94,10 @@ def export(
     check_choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
         raise InputError("resize_inside makes one size of whole images: it needs pixels='bytes', and no dynamic_size")
-    if int8 and target == "torch":
-        raise InputError("int8 goes into NAME.onnx, NAME.xml, or a packed NAME.safetensors, not into NAME.pt2")
-    if bf16 and target != "openvino":
-        raise InputError("bf16 is for NAME.xml, which OpenVINO runs in it, or a packed NAME.safetensors")
-    if bf16 and not multiplies_bf16():
-        raise InputError("this processor does not multiply bf16, so a bf16 file could not be verified: leave bf16 out")
-    ready = prepare(checkpoint, target, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
+    for precision in (("int8",) if int8 else ()) + (("bf16",) if bf16 else ()):
+        check_precision(target, precision)
+    ready = prepare(checkpoint, target.name, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
+    target.check(ready.graph, "bf16" if bf16 else "fp32")
     if int8:
         ready = ready._replace(
             network=_rounding(ready.network, int8, symmetric),
@@ -112,14 +107,14 @@ def export(
     if int8 or bf16:
         precision = "+".join(name for name, wanted in (("int8", int8), ("bf16", bf16)) if wanted)
         ready = ready._replace(contents=replace(ready.contents, precision=precision))
-    found = _write(path, ready, measure)
+    checks = _write(path, target, ready, measure)
     return ExportReport(
         out=str(path),
-        format=target,
-        bytes=sum(each.stat().st_size for each in _files(path, target)),
+        format=target.name,
+        bytes=sum(each.stat().st_size for each in target.files(path)),
         inputs={"img": _shape(ready.contents)},
         outputs=ready.graph.outputs,
-        checks=tuple(found),
+        checks=tuple(checks),
         pixels=ready.pixels,
         seconds=time.perf_counter() - start,
     )
@@ -134,13 +129,6 @@ class Prepared(NamedTuple):
     pixels: PixelCheck | None
     int8: Int8 | None = None
     exact: Graph | None = None  # in int8: the network without
-
-
-class Int8(NamedTuple):
-    """Layers that compute in int8."""
-
-    ranges: Mapping[str, Range]
-    symmetric: bool
 
 
 def _rounding(network: Graph, ranges: Mapping[str, Range], symmetric: bool) -> Graph:
@@ -162,8 +150,6 @@ def prepare(
     """The graph of a checkpoint for a target, and what will be written about it."""
     entrance = Entrance(checkpoint.preprocess, resize_inside) if pixels == "bytes" else None
     graph, network = build_graph(checkpoint, dynamic_size=dynamic_size, entrance=entrance)
-    if target == "onnx":
-        onnx.check_size(graph)
     config = checkpoint.model.config
     contents = Contents(
         about=checkpoint.about,
@@ -180,21 +166,16 @@ def prepare(
     return Prepared(graph, network, contents, made)
 
 
-def _target(path: Path, to: str) -> str:
+def _target(path: Path, to: str) -> Target:
     """The kind of file, by its name unless it is given."""
-    known = {suffix: target for target, suffix in SUFFIXES.items()}
-    target = to or known.get(path.suffix, "")
     if to and to not in TARGETS:
         raise InputError(f"export to {to!r} is unknown: {nearest(to, TARGETS)}")
-    if not target:
-        raise InputError(f"expected NAME.onnx, NAME.xml or NAME.pt2, got {path.name!r}")
-    if path.suffix != SUFFIXES[target]:
-        raise InputError(f"an export to {target} is called NAME{SUFFIXES[target]}, got {path.name!r}")
+    target = TARGETS[to] if to else target_of(path)
+    if target is None:
+        raise InputError(f"expected {file_names()}, got {path.name!r}")
+    if path.suffix != target.suffix:
+        raise InputError(f"an export to {target.name} is called NAME{target.suffix}, got {path.name!r}")
     return target
-
-
-def _files(path: Path, target: str) -> list[Path]:
-    return [path.with_suffix(".bin"), path] if target == "openvino" else [path]
 
 
 def _shape(contents: Contents) -> str:
@@ -229,7 +210,9 @@ def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
         raise CheckpointError(f"not exported: torch.export cannot trace this network: {said:.300}") from error
 
 
-def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[str, Any]] | None) -> list[Check]:
+def _write(
+    path: Path, target: Target, ready: Prepared, measure: Callable[[Exported], Mapping[str, Any]] | None
+) -> list[Check]:
     """Write under another name, run, compare, measure, note what was found, read that, and only then give it its own.
 
     Notes stand beside the graph: writing them changes no byte of what was compared and measured.
@@ -238,73 +221,55 @@ def _write(path: Path, ready: Prepared, measure: Callable[[Exported], Mapping[st
     parameters = sum(each.numel() for each in graph.model.parameters())
     step = contents.cell if contents.dynamic_size else (1, 1) if contents.resize_inside else (0, 0)
     wanted = cases(parameters, contents.size, step)
-    target = contents.target
     with _named_last(path, target) as temporary:
-        program = trace(graph, contents)
-        run = _written(target, graph, program, contents, temporary, int8)
-        within = tolerance(contents)
-        checks = compare(run, network, contents.about.preprocess, wanted, contents.pixels, within, exact)
-        measured = {} if measure is None else measure(open_exported(temporary))
+        target.write(Draft(graph, trace(graph, contents), contents, int8), temporary)
+        opened = start_exported(temporary, target)
+        checks = compare(
+            lambda img: opened.compute(img, graph.outputs),
+            network,
+            contents.about.preprocess,
+            wanted,
+            contents.pixels,
+            tolerance(contents),
+            exact,
+        )
+        measured = {} if measure is None else measure(opened)
         _note(target, replace(contents, checks=tuple(checks), measurements=measured), temporary)
     return checks
 
 
 def add_measurements(source: Path, out: Path, measurements: Mapping[str, Any]) -> None:
-    """A finished NAME.onnx or NAME.xml once more, under another name and with measurements; its graph is the same."""
+    """A finished export once more, under another name and with measurements; its graph is the same."""
     before = read_exported(source)
-    target = before.target
+    target = TARGETS[before.target]
     with _named_last(out, target) as temporary:
-        for file, place in zip(_files(source, target), _files(temporary, target), strict=True):
-            shutil.copyfile(file, place)
+        for file, copied in zip(target.files(source), target.files(temporary), strict=True):
+            shutil.copyfile(file, copied)
         _note(target, replace(before, measurements=measurements), temporary)
 
 
 @contextmanager
-def _named_last(path: Path, target: str) -> Iterator[Path]:
+def _named_last(path: Path, target: Target) -> Iterator[Path]:
     """Another name to write to; what stands there in the end gets its own, and after an error nothing is left."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        for source, place in zip(_files(temporary, target), _files(path, target), strict=True):
+        for source, final in zip(target.files(temporary), target.files(path), strict=True):
             with open(source, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(source, place)
+            os.replace(source, final)
         sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(f"could not write {path}: {reason(error)}") from error
     finally:
-        for each in _files(temporary, target):
+        for each in target.files(temporary):
             with suppress(OSError):
                 each.unlink()
 
 
-def _written(
-    target: str,
-    graph: Graph,
-    program: torch.export.ExportedProgram,
-    contents: Contents,
-    path: Path,
-    int8: Int8 | None,
-) -> Run:
-    """Write the file of a target, and open it in its own runtime."""
-    if target == "torch":
-        torch_export.write_torch(program, contents, path)
-    elif target == "onnx":
-        onnx.write_onnx(_in_int8(onnx.onnx_model(graph, program, onnx.FREE), int8), contents, path)
-    else:
-        model = openvino.openvino_model(graph, program, contents, lambda made: _in_int8(made, int8))
-        openvino.write_openvino(model, contents, path)
-    opened = open_exported(path)
-    return lambda img: opened.compute(img, graph.outputs)
-
-
-def _in_int8(model: Any, int8: Int8 | None) -> Any:
-    return model if int8 is None else quantised(model, int8.ranges, symmetric=int8.symmetric)
-
-
-def _note(target: str, contents: Contents, path: Path) -> None:
+def _note(target: Target, contents: Contents, path: Path) -> None:
     """Add to the file what was found out about it, and read it once more."""
-    {"onnx": onnx, "openvino": openvino, "torch": torch_export}[target].add_notes(contents, path)
-    if read_exported(path) != contents:
+    target.add_notes(contents, path)
+    if read_exported(path, target) != contents:
         raise CheckpointError("not exported: the description does not come back as it was written")

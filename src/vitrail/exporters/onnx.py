@@ -1,4 +1,7 @@
-"""A traced graph -> one ONNX file with our description inside, its weights under the network's own names."""
+"""NAME.onnx: a traced graph -> one file with our description inside, its weights under the network's own names.
+
+Read by `onnx_file`, run by ONNX Runtime; torch is needed to write one, and by nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,26 @@ import ast
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Final
 
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.exporters.export_graph import Graph
-from vitrail.inference import onnx_file
-from vitrail.inference.digest import digest_of
-from vitrail.inference.export_info import Contents
-from vitrail.inference.quiet import quietly
+from vitrail.exporters import onnx_file
+from vitrail.exporters.digest import digest_of
+from vitrail.exporters.mapped_file import mapped
+from vitrail.exporters.quiet import quietly
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from vitrail.exporters.export_graph import Graph
+    from vitrail.exporters.export_info import Contents
+
+    Array = np.ndarray[Any, Any]
+
+OUTPUTS: Final = ("logits", "embedding")  # that every file has
 LARGEST: Final = 2**31 - 1  # bytes: protobuf can hold no more in one file
 _ROOM: Final = 16 << 20  # for all that is not weights
 FREE: Final = ("batch", "height", "width")  # what free sides are called
@@ -29,6 +39,8 @@ _SCOPES: Final = "pkg.torch.onnx.name_scopes"  # where the exporter notes the mo
 
 def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequence[str]) -> Any:
     """The ONNX model of a traced graph (an onnx.ModelProto); its free sides are called by the names in `free`."""
+    import torch
+
     onnx, translations = _exporter()
     try:
         with quietly():
@@ -60,7 +72,7 @@ def fits(graph: Graph) -> bool:
     return _weights(graph) < LARGEST - _ROOM
 
 
-def check_size(graph: Graph) -> None:
+def check_size(graph: Graph, precision: str = "fp32") -> None:
     """Refuse at once what cannot become one file."""
     if not fits(graph):
         raise InputError(
@@ -71,6 +83,20 @@ def check_size(graph: Graph) -> None:
 
 def _weights(graph: Graph) -> int:
     return sum(each.numel() * each.element_size() for each in graph.state_dict().values())
+
+
+def quantised_model(draft: Draft) -> Any:
+    """The ONNX model of a draft, with explicit nodes where it computes in int8."""
+    model = onnx_model(draft.graph, draft.program, FREE)
+    if draft.int8 is None:
+        return model
+    from vitrail.exporters.qdq import quantised
+
+    return quantised(model, draft.int8.ranges, symmetric=draft.int8.symmetric)
+
+
+def write_draft(draft: Draft, path: Path) -> None:
+    write_onnx(quantised_model(draft), draft.contents, path)
 
 
 def write_onnx(model: Any, contents: Contents, path: Path) -> None:
@@ -121,6 +147,9 @@ def _name_weights(model: Any, network: nn.Module, array_of: Callable[[Any], np.n
 
     The module that a node says it comes from is believed only if its weight is the one that stands there.
     """
+    import numpy as np
+    from torch import nn
+
     initializers = {each.name: each for each in model.graph.initializer}
     linear = {name: each for name, each in network.named_modules() if isinstance(each, nn.Linear)}
     renamed = {name: name.removeprefix(_NETWORK) for name in initializers if name.startswith(_NETWORK)}
@@ -156,3 +185,60 @@ def _name_sides(value: Any, names: Sequence[str]) -> None:
     free = [each for each in value.type.tensor_type.shape.dim if not each.HasField("dim_value")]
     for side, name in zip(free, names, strict=False):
         side.dim_param = name
+
+
+# ---- read and run --------------------------------------------------------------------------------------------------
+
+
+def read_onnx(path: Path) -> Entries:
+    with mapped(path) as data:
+        onnx_file.check_seal(data, str(path))
+        metadata = onnx_file.metadata(data, str(path))
+        return Entries(metadata.get(onnx_file.DESCRIPTION, ""), metadata.get(onnx_file.NOTES, ""))
+
+
+def import_onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("NAME.onnx runs in ONNX Runtime: pip install 'vitrail[onnx]'") from None
+    return onnxruntime
+
+
+def start_onnxruntime(runtime: Any, path: Path, contents: Contents, how: Session) -> Compute:
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    options.intra_op_num_threads = how.threads
+    if how.few:  # making a second copy of the weights, in another order, pays over many images only
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # kinds of its own, none of them public
+        raise CheckpointError(f"ONNX Runtime refuses {path}: {error}") from None
+    names = [each.name for each in session.get_outputs()]
+    inputs = [each.name for each in session.get_inputs()]
+    if inputs != ["img"] or any(each not in names for each in OUTPUTS):
+        raise CheckpointError(f"{path}: expected the input img and outputs logits and embedding, got {inputs}, {names}")
+
+    def compute(img: Array, outputs: Sequence[str]) -> Sequence[Array]:
+        try:
+            arrays: Sequence[Array] = session.run(outputs, {"img": img})
+        except Exception as error:
+            raise InputError(f"ONNX Runtime could not run {path.name} on {img.shape}: {error}") from None
+        return arrays
+
+    return compute
+
+
+ONNX: Final = Target(
+    name="onnx",
+    suffix=".onnx",
+    runtime="ONNX Runtime",
+    precisions=("fp32", "int8"),
+    check=check_size,
+    write=write_draft,
+    add_notes=add_notes,
+    read=read_onnx,
+    import_runtime=import_onnxruntime,
+    start=start_onnxruntime,
+)

@@ -20,16 +20,16 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.checks import check_choice, check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.exporters.export_info import Contents
+from vitrail.exporters.exported import read_exported
 from vitrail.files import path_text, reason, sync_folder
-from vitrail.inference.export_info import Contents
-from vitrail.inference.exported import read_exported
 
 PRECISIONS: Final = ("fp32", "fp16", "int8")
 _DEVICE: Final = re.compile(r"gpu|dla:[0-9]")
 
 
 @dataclass(frozen=True)
-class Wish:
+class EngineSpec:
     """What an engine is built for; two engines that differ in one of these are two files."""
 
     precision: str = "fp16"
@@ -60,16 +60,16 @@ class Engine(NamedTuple):
 
 
 class Builder(NamedTuple):
-    """What makes an engine: version, and a function that writes it for an ONNX file and a wish."""
+    """What makes an engine: version, and a function that writes it for an ONNX file and a spec."""
 
     version: str
-    build: Callable[[Path, Path, Wish, Contents], None]  # source, out
+    build: Callable[[Path, Path, EngineSpec, Contents], None]  # source, out
 
 
-def engine_name(source: Path, wish: Wish) -> str:
+def engine_name(source: Path, spec: EngineSpec) -> str:
     """NAME.fp16.gpu.1-8-16.engine."""
-    batches = "-".join(map(str, wish.batch))
-    return f"{source.stem}.{wish.precision}.{wish.device.replace(':', '')}.{batches}.engine"
+    batches = "-".join(map(str, spec.batch))
+    return f"{source.stem}.{spec.precision}.{spec.device.replace(':', '')}.{batches}.engine"
 
 
 def engine_for(
@@ -85,38 +85,38 @@ def engine_for(
 
     int8 wants a file with explicit nodes, quantised with symmetric=True. Without a builder, NVIDIA's trtexec is run.
     """
-    path, wish = Path(path_text(source)), Wish(precision, device, batch)
+    path, spec = Path(path_text(source)), EngineSpec(precision, device, batch)
     if path.suffix != ".onnx":
         raise InputError(f"a TensorRT engine is built from an exported NAME.onnx, got {path.name!r}")
     contents = read_exported(path)
-    _check_precision(path, contents, wish)
+    _check_precision(path, contents, spec)
     folder = Path(path_text(cache)) if cache else path.parent
-    out = folder / engine_name(path, wish)
-    builder = builder or trtexec(path, out, wish, contents)
+    out = folder / engine_name(path, spec)
+    builder = builder or trtexec(path, out, spec, contents)
     record = {"onnx": _digest(path), "builder": builder.version}
     if _is_fresh(out, path, record):
         return Engine(out, False)
-    _build(builder, path, out, wish, contents, record)
+    _build(builder, path, out, spec, contents, record)
     return Engine(out, True)
 
 
-def command_for(source: Path, out: Path, wish: Wish, contents: Contents) -> list[str]:
+def command_for(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> list[str]:
     """The line of NVIDIA's trtexec that builds this engine."""
     height, width = contents.size
     bytes_ = contents.pixels == "bytes"
     sides = (height, width, contents.channels) if bytes_ else (contents.channels, height, width)
     shapes = [
         f"--{name}Shapes=img:{'x'.join(map(str, (count, *sides)))}"
-        for name, count in zip(("min", "opt", "max"), wish.batch, strict=True)
+        for name, count in zip(("min", "opt", "max"), spec.batch, strict=True)
     ]
-    how = {"fp32": [], "fp16": ["--fp16"], "int8": ["--int8", "--fp16"]}[wish.precision]
-    where = [] if wish.device == "gpu" else [f"--useDLACore={wish.device[4:]}", "--allowGPUFallback"]
+    how = {"fp32": [], "fp16": ["--fp16"], "int8": ["--int8", "--fp16"]}[spec.precision]
+    where = [] if spec.device == "gpu" else [f"--useDLACore={spec.device[4:]}", "--allowGPUFallback"]
     return ["trtexec", f"--onnx={source}", f"--saveEngine={out}", *shapes, *how, *where]
 
 
-def trtexec(source: Path, out: Path, wish: Wish, contents: Contents) -> Builder:
+def trtexec(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> Builder:
     """NVIDIA's own builder, if it and a device are here; or an error that says what is missing, and what would run."""
-    line = shlex.join(command_for(source, out, wish, contents))
+    line = shlex.join(command_for(source, out, spec, contents))
     program = shutil.which("trtexec")
     if program is None:
         raise MissingExtraError(
@@ -135,22 +135,22 @@ def has_device() -> bool:
     return any(any(places.glob(pattern)) for pattern in ("nvidia[0-9]*", "nvhost-gpu", "nvgpu"))
 
 
-def _run_trtexec(source: Path, out: Path, wish: Wish, contents: Contents) -> None:
-    command = command_for(source, out, wish, contents)
+def _run_trtexec(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> None:
+    command = command_for(source, out, spec, contents)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise CheckpointError(f"trtexec could not build the engine ({' '.join(last):.200}): {shlex.join(command)}")
 
 
-def _check_precision(path: Path, contents: Contents, wish: Wish) -> None:
-    if wish.precision == "int8" and contents.precision != "int8":
+def _check_precision(path: Path, contents: Contents, spec: EngineSpec) -> None:
+    if spec.precision == "int8" and contents.precision != "int8":
         raise InputError(
             f"{path.name} is {contents.precision}: an int8 engine is built from an int8 file, whose nodes say what is "
             "rounded and how (vitrail.exporters.qdq.quantised with symmetric=True)"
         )
     if contents.precision == "int8":
-        if wish.precision != "int8":
+        if spec.precision != "int8":
             raise InputError(f"{path.name} is int8: build it with precision='int8', or export it in float32")
         _check_symmetric(path)
 
@@ -189,14 +189,16 @@ def _is_fresh(out: Path, source: Path, record: dict[str, str]) -> bool:
         return False
 
 
-def _build(builder: Builder, source: Path, out: Path, wish: Wish, contents: Contents, record: dict[str, str]) -> None:
+def _build(
+    builder: Builder, source: Path, out: Path, spec: EngineSpec, contents: Contents, record: dict[str, str]
+) -> None:
     """Build under another name; the record, without which no engine is believed, comes last."""
     temporaries = [place.with_name(f".{place.name}.{os.getpid()}.tmp") for place in (out, _record_of(out))]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             _record_of(out).unlink()
-        builder.build(source, temporaries[0], wish, contents)
+        builder.build(source, temporaries[0], spec, contents)
         if not temporaries[0].is_file() or not temporaries[0].stat().st_size:
             raise CheckpointError(f"{builder.version} wrote no engine for {source}")
         size = temporaries[0].stat().st_size

@@ -1,39 +1,58 @@
-"""A traced graph -> NAME.pt2 for torch.export.load, with our description and a checksum inside, and nothing pickled."""
+"""NAME.pt2: a traced graph -> a program for torch.export.load, with our description inside, and nothing pickled.
+
+It is written and verified here, and opened by whoever uses it: torch.export.load runs what a file says, so a file of
+unknown origin is no more to be opened than a pickle.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
+from vitrail.errors import CheckpointError, InputError
+from vitrail.exporters.quiet import quietly
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 
-from vitrail.inference import torch_file
-from vitrail.inference.digest import digest_of
-from vitrail.inference.export_info import Contents
-from vitrail.inference.quiet import quietly
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vitrail.exporters.export_info import Contents
+
+    Array = np.ndarray[Any, Any]
+
+DESCRIPTION: Final = "extra/vitrail.json"  # our JSON
+NOTES: Final = "extra/vitrail.notes.json"  # and what was found out about the file once it was there
+GRAPH: Final = "models/model.json"
+EXAMPLES: Final = "data/sample_inputs/model.pt"  # a pickle wherever torch wrote it; always empty in ours
+FOLDER: Final = "vitrail/"  # that all of the archive stands in
+OUTPUTS: Final = ("logits", "embedding", "probs")  # of a program, in order; without a head no probs
 
 
-def write_torch(program: torch.export.ExportedProgram, contents: Contents, path: Path) -> None:
+def write_torch(draft: Draft, path: Path) -> None:
     """Write the program as torch does, without the examples, which it pickles."""
+    import torch
+
     saved = io.BytesIO()
     with quietly():
-        torch.export.save(program, saved)
+        torch.export.save(draft.program, saved)
     with zipfile.ZipFile(saved) as archive:
-        found = {each.partition("/")[2]: archive.read(each) for each in archive.namelist()}
-    found[torch_file.EXAMPLES] = b""
-    found[torch_file.GRAPH] = _plain(found[torch_file.GRAPH])
-    found[torch_file.DESCRIPTION] = contents.to_json().encode()
-    path.write_bytes(torch_file.packed(found).getbuffer())
-    _seal(path)
+        entries = {each.partition("/")[2]: archive.read(each) for each in archive.namelist()}
+    entries[EXAMPLES] = b""
+    entries[GRAPH] = _plain(entries[GRAPH])
+    entries[DESCRIPTION] = draft.contents.to_json().encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(FOLDER + name), content)  # of one date, so that equal files are equal
 
 
 def add_notes(contents: Contents, path: Path) -> None:
     """Note in a written file what was found out about it: one more file in the archive."""
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(zipfile.ZipInfo(torch_file.FOLDER + torch_file.NOTES), contents.noted_json())
-    _seal(path)
+        archive.writestr(zipfile.ZipInfo(FOLDER + NOTES), contents.noted_json())
 
 
 def _plain(graph: bytes) -> bytes:
@@ -45,8 +64,50 @@ def _plain(graph: bytes) -> bytes:
     return json.dumps(plain).encode()
 
 
-def _seal(path: Path) -> None:
-    with open(path, "r+b") as file:
-        body = file.read()[: -torch_file.SEAL]
-        file.seek(len(body))
-        file.write(torch_file.seal(digest_of(body)))
+def read_torch(path: Path) -> Entries:
+    """What `export` wrote a moment ago; a file from elsewhere is not looked into."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        words = [
+            archive.read(FOLDER + each).decode() if FOLDER + each in names else "" for each in (DESCRIPTION, NOTES)
+        ]
+    return Entries(*words)
+
+
+def import_torch() -> Any:
+    import torch
+
+    return torch
+
+
+def start_torch(torch: Any, path: Path, contents: Contents, how: Session) -> Compute:
+    """The program as a function, for the export that wrote it."""
+    try:
+        with quietly():  # it warns of errors that it then raises
+            module = torch.export.load(path).module()
+    except Exception as error:  # of many kinds, from deep inside
+        raise CheckpointError(f"not exported: torch {torch.__version__} refuses {path}: {error!s:.300}") from None
+
+    def compute(img: Array, names: Sequence[str]) -> Sequence[Array]:
+        try:
+            with torch.inference_mode():
+                results = dict(zip(OUTPUTS, module(torch.from_numpy(img)), strict=False))
+        except Exception as error:
+            raise InputError(f"torch could not run {path.name} on {img.shape}: {error!s:.300}") from None
+        return [results[each].numpy() for each in names]
+
+    return compute
+
+
+TORCH: Final = Target(
+    name="torch",
+    suffix=".pt2",
+    runtime="torch.export.load",
+    precisions=("fp32",),
+    opens=False,
+    write=write_torch,
+    add_notes=add_notes,
+    read=read_torch,
+    import_runtime=import_torch,
+    start=start_torch,
+)

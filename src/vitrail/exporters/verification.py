@@ -11,9 +11,9 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters.export_graph import Graph, example
+from vitrail.exporters.export_info import Check, Contents
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
-from vitrail.inference.export_info import Check, Contents
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs where there is a head

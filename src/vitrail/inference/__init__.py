@@ -1,14 +1,13 @@
 """Images in, answers out, by any runtime. numpy and Pillow only: no torch is imported here."""
 
-from vitrail.inference.exported import Exported, is_exported, open_exported
 from vitrail.inference.image_reader import Named
 from vitrail.inference.prediction import Prediction, embed, predict, predictions, probabilities
+from vitrail.inference.recognisers import open_checkpoint, open_model
 from vitrail.inference.runtime import Runtime, RuntimeBase, Takes
 from vitrail.inference.sources import find_images
 from vitrail.inference.video import frames
 
 __all__ = [
-    "Exported",
     "Named",
     "Prediction",
     "Runtime",
@@ -17,8 +16,8 @@ __all__ = [
     "embed",
     "find_images",
     "frames",
-    "is_exported",
-    "open_exported",
+    "open_checkpoint",
+    "open_model",
     "predict",
     "predictions",
     "probabilities",

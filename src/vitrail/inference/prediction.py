@@ -14,8 +14,8 @@ from vitrail.errors import InputError
 from vitrail.images import check_image_list
 from vitrail.inference.batches import BatchResult, Done, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
+from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
-from vitrail.inference.runtimes import runtime_of
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +59,7 @@ def predictions(
 
     At most two batches of images are drawn ahead; a batch of 1 answers soonest.
     """
-    runtime = runtime_of(runtime)
+    runtime = as_runtime(runtime)
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     check_int("top", top, error=InputError)
@@ -95,7 +95,7 @@ def embed(
     threads: int = 2,
 ) -> Array:
     """What the head receives for every image, in order: float32 (n, D)."""
-    runtime = runtime_of(runtime)
+    runtime = as_runtime(runtime)
     check_image_list(images)
     results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
     rows = [each.embedding for each in results]

@@ -51,6 +51,10 @@ class Runtime(Protocol):
         """Where the weights came from; None where the file does not say."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever opened it should know: what a file left open, or could not be done as it should."""
+
+    @property
     def takes(self) -> Takes: ...
 
     @property
@@ -74,6 +78,7 @@ class RuntimeBase:
     """A runtime that says of itself what its `about` says, and is given pixels; `run` is missing."""
 
     about: ModelInfo
+    notes: tuple[str, ...] = ()
 
     @property
     def preprocess(self) -> Preprocess:

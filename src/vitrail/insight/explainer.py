@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from vitrail.checks import check_choice, check_int, check_number, check_type
 from vitrail.errors import InputError
 from vitrail.images import Source
 from vitrail.inference import Runtime
-from vitrail.inference.runtime import check_runtime
+from vitrail.inference.recognisers import as_runtime
 from vitrail.insight.activations import Answer, asked, frozen
 from vitrail.insight.attribution import Attribution, Method
 from vitrail.insight.explanation import Explanation
@@ -31,7 +32,7 @@ PIECES = 14  # that a side is cut into where the network's own grid is not known
 
 
 def explain(
-    checkpoint: Checkpoint | Runtime,
+    checkpoint: Runtime | str | os.PathLike[str],
     image: Source,
     method: str | Method = "relevance",
     target: Target = None,
@@ -45,7 +46,7 @@ def explain(
     fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
     occlusion alone.
     """
-    check_runtime(checkpoint)
+    checkpoint = as_runtime(checkpoint)
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
     if isinstance(checkpoint, Checkpoint):
         model = checkpoint.model

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint, Provenance, content_hash, write_proven
-from vitrail.checkpoint.safetensors_io import read_all, read_safetensors
+from vitrail.checkpoint.safetensors_io import Safetensors, read_all, read_safetensors
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import path_text
 from vitrail.images.model_info import ModelInfo
@@ -86,9 +86,12 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def open_packed(path: str | os.PathLike[str]) -> Packed:
-    """The packed runtime of a file; everything in it is verified, and it answers as it did when it was written."""
-    stored, metadata = read_safetensors(path)
+def open_packed(path: str | os.PathLike[str], header: Safetensors | None = None) -> Packed:
+    """The packed runtime of a file; everything in it is verified, and it answers as it did when it was written.
+
+    The `header` is what `read_safetensors` says of the file, if it was read already.
+    """
+    stored, metadata = read_safetensors(path) if header is None else header
     name = path_text(path)
     if KEY not in metadata:
         raise CheckpointError(f"{name} is not a packed network: vitrail optimize and vitrail export --int8 make them")

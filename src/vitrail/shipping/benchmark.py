@@ -17,9 +17,10 @@ import torch
 from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_int, check_type
 from vitrail.errors import InputError, VitrailError, nearest
+from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import export
 from vitrail.images import Preprocess
-from vitrail.inference import Runtime, open_exported
+from vitrail.inference import Runtime
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.packed import open_packed, pack_checkpoint, save_packed
@@ -217,12 +218,8 @@ ALONE: Final = """
 import json, sys, time
 started = time.perf_counter()
 import numpy
-from vitrail.inference import is_exported, open_exported
-if is_exported(sys.argv[1]):
-    runtime = open_exported(sys.argv[1])
-else:
-    from vitrail.shipping.runtimes import open_runtime
-    runtime = open_runtime(sys.argv[1])
+from vitrail.inference import open_model
+runtime = open_model(sys.argv[1])
 way = runtime.preprocess
 def run(count):
     runtime.run(numpy.zeros((count, way.channels, *way.size), numpy.float32))

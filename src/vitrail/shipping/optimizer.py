@@ -17,8 +17,9 @@ from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_choice, check_int, check_number, check_type, short_repr
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluator import Data
+from vitrail.exporters.exported import Exported, open_exported
 from vitrail.exporters.exporter import add_measurements, export
-from vitrail.inference import Exported, Runtime, open_exported
+from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate

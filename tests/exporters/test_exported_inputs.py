@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from vitrail.errors import CheckpointError, InputError
+from vitrail.exporters import openvino
+from vitrail.exporters.export_info import Contents
+from vitrail.exporters.exported import OUTPUTS, Exported
+from vitrail.exporters.mapped_file import mapped
+from vitrail.exporters.onnx import start_onnxruntime
+from vitrail.exporters.target import Session
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
-from vitrail.inference import exported
-from vitrail.inference.export_info import Contents
-from vitrail.inference.exported import Exported
 
 Array = np.ndarray[Any, Any]
 MOMENT = 0.2  # seconds: what must not happen is given so long to happen
@@ -104,7 +107,7 @@ def test_a_graph_that_resizes_takes_full_images() -> None:
 class OnnxRuntime:
     """As much of ONNX Runtime as is used."""
 
-    def __init__(self, inputs: tuple[str, ...] = ("img",), outputs: tuple[str, ...] = ("probs", *exported.OUTPUTS)):
+    def __init__(self, inputs: tuple[str, ...] = ("img",), outputs: tuple[str, ...] = ("probs", *OUTPUTS)):
         self.inputs, self.outputs = inputs, outputs
         self.options: list[Any] = []
 
@@ -124,8 +127,8 @@ class OnnxRuntime:
 
 def test_onnx_runtime_is_asked_as_told() -> None:
     runtime = OnnxRuntime()
-    compute = exported._onnx_session(runtime, Path("a.onnx"), contents(), 3, False)
-    exported._onnx_session(runtime, Path("a.onnx"), contents(), 0, True)
+    compute = start_onnxruntime(runtime, Path("a.onnx"), contents(), Session(3))
+    start_onnxruntime(runtime, Path("a.onnx"), contents(), Session(few=True))
     cpu = ["CPUExecutionProvider"]
     assert runtime.options == [
         ("a.onnx", 3, {}, cpu),
@@ -134,7 +137,7 @@ def test_onnx_runtime_is_asked_as_told() -> None:
     assert compute("x", ("embedding", "logits")) == ["embedding of x", "logits of x"]  # type: ignore[arg-type]
     for wrong in (OnnxRuntime(inputs=("x",)), OnnxRuntime(outputs=("logits",)), OnnxRuntime(outputs=("embedding",))):
         with pytest.raises(CheckpointError, match="expected the input img and outputs logits and embedding, got"):
-            exported._onnx_session(wrong, Path("a.onnx"), contents(), 0, False)
+            start_onnxruntime(wrong, Path("a.onnx"), contents(), Session())
 
 
 class OpenVino:
@@ -172,11 +175,11 @@ class OpenVino:
 @pytest.mark.parametrize("can", [False, True])
 def test_openvino_is_asked_as_told(can: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 unless the file asks for bf16 and the processor has it; left alone it would take bf16 for float32."""
-    monkeypatch.setattr(exported, "multiplies_bf16", lambda: can)
+    monkeypatch.setattr(openvino, "multiplies_bf16", lambda: can)
     runtime = OpenVino()
     for precision, threads in (("float32", 0), ("bf16", 2), ("int8", 3), ("int8+bf16", 0)):
         given = contents(target="openvino", precision=precision)
-        exported._openvino_session(runtime, Path("a.xml"), given, threads, False)
+        openvino.start_openvino(runtime, Path("a.xml"), given, Session(threads))
     half = "bf16" if can else "f32"
     assert [each["INFERENCE_PRECISION_HINT"] for each in runtime.settings] == ["f32", half, "f32", half]
     assert [each.get("INFERENCE_NUM_THREADS") for each in runtime.settings] == [None, "2", "3", None]
@@ -184,7 +187,7 @@ def test_openvino_is_asked_as_told(can: bool, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_openvino_answers_are_not_written_over() -> None:
-    compute = exported._openvino_session(OpenVino(), Path("a.xml"), contents(target="openvino"), 0, False)
+    compute = openvino.start_openvino(OpenVino(), Path("a.xml"), contents(target="openvino"), Session())
     first = compute(np.full(4, 5.0), ("embedding", "logits"))
     second = compute(np.full(4, 7.0), ("logits",))
     assert [each.tolist() for each in first] == [[5.0] * 3, [5.0] * 2]
@@ -207,7 +210,7 @@ def test_openvino_is_asked_by_one_thread_at_a_time() -> None:
             self.inside -= 1
             return found
 
-    compute = exported._openvino_session(Slow(), Path("a.xml"), contents(target="openvino"), 0, False)
+    compute = openvino.start_openvino(Slow(), Path("a.xml"), contents(target="openvino"), Session())
     found: dict[float, Any] = {}
     threads = [
         threading.Thread(target=lambda value=value: found.update({value: compute(np.full(4, value), ("logits",))}))
@@ -247,9 +250,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
         os.replace(tmp_path / "b", path)
 
     anew()
-    with exported._mapped(path) as data:
+    with mapped(path) as data:
         assert bytes(data) == b"one"
     for change in (over, longer, exchanged):
         anew()
-        with pytest.raises(CheckpointError, match="was changed while being read"), exported._mapped(path):
+        with pytest.raises(CheckpointError, match="was changed while being read"), mapped(path):
             change()

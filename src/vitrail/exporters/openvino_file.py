@@ -12,7 +12,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from vitrail.errors import CheckpointError
-from vitrail.inference.digest import digest_of
+from vitrail.exporters.digest import digest_of
 
 MARK: Final = "vitrail"  # our part of rt_info
 DESCRIPTION: Final = "description"  # in it: our JSON

@@ -12,7 +12,6 @@ from vitrail.errors import CheckpointError
 from vitrail.images.model_info import ModelInfo
 
 FORMAT: Final = 2  # of what is written inside; a file of a higher one needs a newer Vitrail
-TARGETS: Final = ("onnx", "openvino", "torch")
 PIXELS: Final = ("float", "bytes")
 PRECISIONS: Final = ("float32", "bf16", "int8", "int8+bf16")  # after the plus: of what is not int8, if not float32
 _LONGEST: Final = 64 << 20  # characters of JSON; a million class names take fewer
@@ -46,7 +45,7 @@ class Contents:
 
     def __post_init__(self) -> None:
         check_type("about", self.about, ModelInfo)
-        check_choice("target", self.target, TARGETS)
+        check_type("target", self.target, str)
         check_choice("pixels", self.pixels, PIXELS)
         check_bools(self, "dynamic_size", "resize_inside")
         check_choice("precision", self.precision, PRECISIONS)

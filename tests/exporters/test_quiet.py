@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from vitrail.inference.quiet import quietly
+from vitrail.exporters.quiet import quietly
 
 
 def talk() -> None:

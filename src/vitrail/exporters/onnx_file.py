@@ -10,8 +10,8 @@ import math
 from typing import Final
 
 from vitrail.errors import CheckpointError
-from vitrail.inference.digest import digest_of
-from vitrail.inference.protobuf import BYTES, VARINT, Field, damaged, fields, numbers, text, written
+from vitrail.exporters.digest import digest_of
+from vitrail.exporters.protobuf import BYTES, VARINT, Field, damaged, fields, numbers, text, written
 
 DESCRIPTION: Final = "vitrail"  # the key of our JSON in the metadata
 NOTES: Final = "vitrail.notes"  # the key of what was found out about the file once it was there

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ import vitrail
 from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.inference import exported, is_exported, onnx_file, open_exported, openvino_file
-from vitrail.inference.digest import PIECE, digest_of
-from vitrail.inference.protobuf import fields, varint
+from vitrail.exporters import TARGETS, is_exported, onnx_file, openvino_file
+from vitrail.exporters.digest import PIECE, digest_of
+from vitrail.exporters.exported import open_exported, read_exported
+from vitrail.exporters.protobuf import fields, varint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,9 +114,7 @@ def test_bytes_where_pixels_are_taken_and_other_paths_are_told(shelf: Path) -> N
     values = np.random.default_rng(0).integers(0, 256, (2, *side, 3)).astype(np.uint8)
     logits, _ = runtime.run_uint8(values)  # a graph of pixels: they are normalised first
     np.testing.assert_array_equal(logits, runtime.run(runtime.preprocess.normalise(values))[0])
-    with pytest.raises(InputError, match="vitrail.load"):
-        vitrail.predict("model.safetensors", [])
-    with pytest.raises(InputError, match="NAME.onnx, NAME.xml or NAME.pt2"):
+    with pytest.raises(InputError, match="expected an exported file, NAME.onnx or NAME.xml, got 'model.tflite'"):
         open_exported("model.tflite")
     with pytest.raises(InputError, match="threads"):
         open_exported(shelf / "a.onnx", threads=-1)
@@ -134,7 +134,7 @@ import faulthandler, gc, signal, subprocess
 faulthandler.enable()
 seen = []
 signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
-from vitrail.inference import open_exported
+from vitrail.exporters.exported import open_exported
 one, other = open_exported({str(shelf / "a.xml")!r}), open_exported({str(shelf / "a.xml")!r})
 del one
 gc.collect()
@@ -181,7 +181,7 @@ def test_the_command_line_never_imports_torch(shelf: Path) -> None:
 def test_settings_of_an_exported_file_cannot_be_overridden(shelf: Path) -> None:
     run = python("-m", "vitrail", "predict", shelf / "a.onnx", make_images(shelf)[0], "--set", "heads=2")
     assert run.returncode == 2
-    assert "--set, --leave-out and --runtime have no meaning" in run.stderr
+    assert "is exported and says everything itself: open it without heads" in run.stderr
 
 
 # ---- files that are not as they should be ------------------------------------------------------------------------
@@ -289,16 +289,16 @@ class unreached:  # noqa: N801  (used as a verb: with unreached())
     """No runtime may see the bytes."""
 
     def __enter__(self) -> None:
-        self.kept = dict(exported._RUNTIMES)
-        for name, (bring, _) in self.kept.items():
-            exported._RUNTIMES[name] = (bring, self._reached)
+        self.kept = dict(TARGETS)
+        for name, target in self.kept.items():
+            TARGETS[name] = replace(target, start=self._reached)
 
     @staticmethod
     def _reached(*_: Any) -> Any:
         raise AssertionError("a runtime saw a file that should have been refused")
 
     def __exit__(self, *_: object) -> None:
-        exported._RUNTIMES.update(self.kept)
+        TARGETS.update(self.kept)
 
 
 @pytest.mark.fault("W16")
@@ -440,7 +440,7 @@ def test_no_damage_leads_to_another_error(shelf: Path, tmp_path: Path) -> None:
             body[place:place] = dice.bytes(int(dice.integers(1, 40)))
         (tmp_path / "a.onnx").write_bytes(sealed(bytes(body)))
         try:
-            exported.read_exported(tmp_path / "a.onnx")
+            read_exported(tmp_path / "a.onnx")
         except CheckpointError:
             refused += 1
     assert refused > 200

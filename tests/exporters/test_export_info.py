@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from vitrail.errors import CheckpointError
+from vitrail.exporters import export_info as contents_module
+from vitrail.exporters.export_info import Check, Contents, read_contents
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
-from vitrail.inference import export_info as contents_module
-from vitrail.inference.export_info import Check, Contents, read_contents
 
 
 def made(**changes: Any) -> Contents:

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from vitrail.errors import CheckpointError
-from vitrail.inference import onnx_file, protobuf
-from vitrail.inference.digest import digest_of
-from vitrail.inference.protobuf import BYTES, VARINT, Field, fields, numbers, varint, written
+from vitrail.exporters import onnx_file, protobuf
+from vitrail.exporters.digest import digest_of
+from vitrail.exporters.protobuf import BYTES, VARINT, Field, fields, numbers, varint, written
 
 
 def view(raw: bytes) -> memoryview:

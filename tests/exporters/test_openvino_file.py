@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitrail.errors import CheckpointError
-from vitrail.inference import openvino_file
-from vitrail.inference.digest import digest_of
+from vitrail.exporters import openvino_file
+from vitrail.exporters.digest import digest_of
 
 
 def model(constant: str = 'element_type="f32" shape="2, 3" offset="8" size="24"', kind: str = "MatMul") -> bytes:

@@ -1,0 +1,161 @@
+"""open_model, the front door: a path or a name -> the runtime that answers for it, by one table of recognisers.
+
+Whatever stands behind a path is imported once the path is recognised: an exported file never imports torch, our own
+checkpoint none of the other families. Rooms right of this one are named as text, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from vitrail.errors import InputError, nearest
+from vitrail.files import path_text
+from vitrail.inference.runtime import Runtime, check_runtime
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint, Safetensors
+
+RUN_BEST: Final = "best.safetensors"  # in the folder of a run
+PACKED: Final = {"packed": "fp32", "packed-bf16": "bf16"}  # runtimes that a checkpoint can be given, and what they use
+
+
+@dataclass(frozen=True)
+class Header:
+    """What tells one kind of path from another; a header inside the file is parsed once."""
+
+    path: str
+
+    @cached_property
+    def safetensors(self) -> Safetensors | None:
+        """What a .safetensors file says of itself, checked; None of anything else."""
+        if not self.path.endswith(".safetensors") or not os.path.isfile(self.path):
+            return None
+        with open(self.path, "rb") as file:
+            if file.read(9)[8:] != b"{":  # only called so; whoever reads all kinds of weights says what it is
+                return None
+        read: Callable[[str], Safetensors] = _late("vitrail.checkpoint:read_safetensors")
+        return read(self.path)
+
+    def says(self, key: str) -> bool:
+        return self.safetensors is not None and key in self.safetensors.metadata
+
+
+class Recogniser(NamedTuple):
+    """A kind of path, how it is told, and what opens it: the text "module:name", and the options it takes."""
+
+    kind: str
+    recognises: Callable[[Header], bool]
+    opener: str
+    options: tuple[str, ...] = ()
+    is_checkpoint: bool = False  # so that a runtime may be asked for
+
+
+def _is_exported(header: Header) -> bool:
+    known: Callable[[str], bool] = _late("vitrail.exporters:is_exported")
+    return known(header.path)
+
+
+# The first that recognises a path opens it. Those that read no file come first, those that import little before others.
+RECOGNISERS: Final = (
+    Recogniser("built in", lambda header: header.path.startswith("vitrail:"), "vitrail.checkpoint:load", (), True),
+    Recogniser("Vitrail's own", lambda header: header.says("vitrail"), "vitrail.checkpoint:load", ("header",), True),
+    Recogniser("packed", lambda header: header.says("vitrail.packed"), "vitrail.packed:open_packed", ("header",)),
+    Recogniser(
+        "another family's",
+        lambda header: header.safetensors is not None or os.path.isdir(header.path) or header.path.startswith("hf:"),
+        "vitrail.weights:load",
+        ("override", "leave_out"),
+        True,
+    ),
+    Recogniser("exported", _is_exported, "vitrail.exporters.exported:open_exported", ("few",)),
+    Recogniser("another family's", lambda header: True, "vitrail.weights:load", ("override", "leave_out"), True),
+)
+
+
+def open_model(
+    path: str | os.PathLike[str],
+    *,
+    runtime: str = "",
+    override: Mapping[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+    few: bool = False,
+) -> Runtime:
+    """What a path holds, ready to answer: our checkpoint or a run's folder, "vitrail:fashion", another family's file or
+    folder, a packed network, an exported file.
+
+    A checkpoint can be asked by another `runtime` than "eager": "packed" or "packed-bf16". `override` and `leave_out`
+    are for other families' files, as in `vitrail.load`. For a `few` images alone, a runtime need not prepare for many.
+    """
+    header = Header(_of_run(path_text(path)))
+    kind = next(each for each in RECOGNISERS if each.recognises(header))
+    _check_options(header.path, kind, runtime, override, leave_out)
+    header_read = header.safetensors if "header" in kind.options else None
+    options = {"header": header_read, "override": override, "leave_out": leave_out, "few": few}
+    opened: Runtime = _late(kind.opener)(header.path, **{name: options[name] for name in kind.options})
+    return _packed(opened, PACKED[runtime]) if runtime in PACKED else opened
+
+
+def open_checkpoint(
+    path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
+) -> Checkpoint:
+    """The same for those who need the network itself: a path that holds another runtime is an error."""
+    opened = open_model(path, override=override, leave_out=leave_out)
+    kind: type[Checkpoint] = _late("vitrail.checkpoint:Checkpoint")
+    if not isinstance(opened, kind):
+        raise InputError(
+            f"expected a checkpoint, and {os.fspath(path)} is made for its runtime alone: use the weights it was made "
+            "from"
+        )
+    return opened
+
+
+def _packed(checkpoint: Runtime, precision: str) -> Runtime:
+    plan = _late("vitrail.quantisation.quant_plan:QuantPlan")(precision)
+    packed: Runtime = _late("vitrail.packed:Packed")(checkpoint, plan)
+    return packed
+
+
+def as_runtime(given: Runtime | str | os.PathLike[str]) -> Runtime:
+    """A runtime as it is; a path opened."""
+    if isinstance(given, str | os.PathLike):
+        return open_model(given)
+    check_runtime(given)
+    return given
+
+
+def _check_options(
+    path: str, kind: Recogniser, runtime: str, override: Mapping[str, Any] | None, leave_out: Sequence[str]
+) -> None:
+    """Refuse what has no meaning for this kind of path, before it is opened."""
+    given = [] if "override" in kind.options else [*(override or {}), *leave_out]
+    if runtime and not kind.is_checkpoint:
+        given.append(f"runtime={runtime!r}")
+    if given:
+        raise InputError(
+            f"{path} is {kind.kind} and says everything itself: open it without {', '.join(given)}, or use the weights "
+            "it was made from"
+        )
+    if runtime in ("", "eager", *PACKED):
+        return
+    targets = _late("vitrail.exporters:TARGETS")
+    if runtime in targets:
+        raise InputError(
+            f"{path} is a checkpoint: `vitrail export {path} NAME{targets[runtime].suffix}` makes a file for {runtime}"
+        )
+    raise InputError(f"no runtime {runtime!r}: {nearest(runtime, ('eager', *PACKED, *targets))}")
+
+
+def _of_run(path: str) -> str:
+    """The best checkpoint of a run, where the folder of one is given; else the path as it is."""
+    return os.path.join(path, RUN_BEST) if os.path.isfile(os.path.join(path, "data.json")) else path
+
+
+def _late(name: str) -> Any:
+    """What a text "module:name" stands for, imported now."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
