@@ -26,7 +26,6 @@ PACKAGE = ROOT / "src" / "vitrail"
 PART_OF = {"checks": "errors", "threads": "checkpoint"}  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
 LIGHT_EXTRAS = {"av", "onnxruntime", "openvino", "resvg_py"}  # what those rooms may import too, inside functions
-RUNS_TORCH = "vitrail.inference.torch_program"  # what runs NAME.pt2: nothing but torch can, inside functions too
 
 PUBLIC = [
     "Checkpoint",
@@ -176,16 +175,15 @@ def heavy_imports(package: Path) -> list[str]:
     """Libraries other than numpy and Pillow in the rooms that do without torch; extras inside functions only."""
     light = {"numpy", "PIL", "vitrail", *sys.stdlib_module_names}
 
-    def allowed(module: Module, each: Import) -> set[str]:
-        extras = LIGHT_EXTRAS | ({"torch"} if module.name == RUNS_TORCH else set())
-        return light if each.at_import else light | extras
+    def allowed(each: Import) -> set[str]:
+        return light if each.at_import else light | LIGHT_EXTRAS
 
     return [
         f"{module.name}:{each.line} imports {each.name}"
         for module in modules(package)
         if module.room in WITHOUT_TORCH
         for each in module.imports
-        if not each.typing_only and each.name.split(".")[0] not in allowed(module, each)
+        if not each.typing_only and each.name.split(".")[0] not in allowed(each)
     ]
 
 
@@ -258,6 +256,12 @@ def test_images_and_inference_never_import_torch() -> None:
     assert "torch" not in loaded
 
 
+def test_the_list_of_export_targets_imports_nothing_heavy() -> None:
+    assert {"torch", "numpy", "PIL", "onnx", "onnxruntime", "openvino"}.isdisjoint(
+        loaded_by("import vitrail.exporters")
+    )
+
+
 def tree(folder: Path, files: dict[str, str]) -> Path:
     package = folder / "vitrail"
     for name, source in files.items():
@@ -320,11 +324,6 @@ def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
     assert heavy_imports(tree(tmp_path, {name: "def f():\n    import av"})) == []
     assert len(heavy_imports(tree(tmp_path, {name: "import onnxruntime"}))) == 1
     assert heavy_imports(tree(tmp_path, {name: "def f():\n    import onnxruntime"})) == []
-
-
-def test_torch_is_imported_late_where_it_runs_programs(tmp_path: Path) -> None:
-    assert heavy_imports(tree(tmp_path, {"inference/torch_program.py": "def f():\n    import torch"})) == []
-    assert len(heavy_imports(tree(tmp_path, {"inference/torch_program.py": "import torch"}))) == 1
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from vitrail.insight.image_tour import Tour
 from vitrail.insight.model_figures import Portrait
 from vitrail.network import ViT, ViTConfig, presets
 from vitrail.quantisation.quant_plan import QuantPlan, Range
-from vitrail.shipping import runtimes
 from vitrail.shipping.benchmark import Bench
 from vitrail.training.dry_run import DryRun
 from vitrail.weights import ParityReport
@@ -134,14 +133,14 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--batch": plain("--batch 3", "batch", 16, 3),
         "--threads": plain("--threads 5", "threads", 2, 5),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
-        "--runtime": plain("--runtime packed-bf16", "runtime", None, "packed-bf16"),
+        "--runtime": plain("--runtime packed-bf16", "runtime", None, "bf16"),
         **strangers_file(),
     },
     "evaluate": {
         "--split": plain("--split val", "split", "", "val"),
         "--out": plain("--out there", "out", None, Path("there")),
         "--batch": plain("--batch 3", "batch", 64, 3),
-        "--runtime": plain("--runtime packed", "runtime", None, "packed"),
+        "--runtime": plain("--runtime packed", "runtime", None, "fp32"),
     },
     "explain": {
         "--method": Flag(
@@ -247,7 +246,7 @@ VERBS: dict[str, dict[str, Flag]] = {
             {"written": ["there.csv"], "told": "1 predictions written to there.csv\n"},
         ),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
-        "--runtime": plain("--runtime packed", "runtime", None, "packed"),
+        "--runtime": plain("--runtime packed", "runtime", None, "fp32"),
         **strangers_file(),
     },
     "prune": {
@@ -383,13 +382,13 @@ class Stage:
             self.seen |= {"override": override, "leave_out": tuple(leave_out)}
             return ParityReport(source, str(out), to, 1, 1, 0.0, 0.0, 1.0, True, True, (), ())
 
-        def packed(loaded: Checkpoint, runtime: str) -> Any:
-            self.seen["runtime"] = runtime
+        def packed(loaded: Checkpoint, plan: QuantPlan) -> Any:
+            self.seen["runtime"] = plan.precision
             return SimpleNamespace(notes=(), preprocess=loaded.preprocess, temperature=None, classes=loaded.classes)
 
         self.stand_in(vitrail.weights, "load", load)
         self.stand_in(vitrail.weights, "convert", convert)
-        self.stand_in(runtimes, "packed", packed)
+        self.stand_in(vitrail.packed, "Packed", packed)
         self.stand_in(vitrail.checkpoint, "save", lambda saved, place: self.seen.update(saved=str(place)))
 
     def _answers(self) -> None:
