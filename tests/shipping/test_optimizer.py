@@ -317,5 +317,5 @@ def test_runtimes_by_name(tmp_path: Path) -> None:
         open_model(path, runtime="onnx")
     save_packed(Packed(made), made, tmp_path / "packed.safetensors")
     assert isinstance(open_model(tmp_path / "packed.safetensors"), Packed)
-    with pytest.raises(InputError, match="was made for its runtime"):
+    with pytest.raises(InputError, match="is packed and says everything itself"):
         open_model(tmp_path / "packed.safetensors", runtime="packed")
