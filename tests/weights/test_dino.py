@@ -25,7 +25,7 @@ from vitrail.weights import convert, load
 from vitrail.weights.conversion import differences
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.name_tables import to_theirs
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from weights import originals
 from weights.originals import SMALL, Dino, DinoHead, DinoV2, DinoV3
 from weights.parity import CLOSE, SIZES, assert_equal, assert_same_bits
@@ -435,7 +435,7 @@ def test_a_size_that_does_not_divide_is_refused_with_one_that_does(tmp_path: Pat
     assert preset("dinov2-g14").grid_for((518, 518)) == (37, 37)
 
 
-def shapes_of(name: str, family: str) -> Contents:
+def shapes_of(name: str, family: str) -> WeightContents:
     """The names and shapes of a published file, without its values; whoever reads one fails."""
     model = build_empty(preset(name))
     config, checkpoint = model.config, Checkpoint(model, Preprocess(size=preset(name).image_size))
@@ -444,7 +444,7 @@ def shapes_of(name: str, family: str) -> Contents:
     tensors, lost = to_theirs(FAMILIES[family].table(description), ours, config)
     assert not lost
     stored = {n: StoredTensor(tuple(t.shape), t.dtype, lambda: pytest.fail("read")) for n, t in tensors.items()}
-    return Contents("published.pth", "pickle", stored)
+    return WeightContents("published.pth", "pickle", stored)
 
 
 PUBLISHED = ["dinov2-s14", "dinov2-b14", "dinov2-l14", "dinov2-g14"]

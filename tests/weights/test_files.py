@@ -1,4 +1,4 @@
-"""One path in, Contents out: copies and prefixes taken off, strangers named, bombs and mutants refused cheaply."""
+"""One path in, its contents out: copies and prefixes taken off, strangers named, bombs and mutants refused cheaply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from vitrail.errors import CheckpointError, InputError, VitrailError
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.weight_files import COPIES, open_contents
 from weights import evil
 
@@ -32,7 +32,7 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def opened(tmp_path: Path, values: Any, take: str = "") -> Contents:
+def opened(tmp_path: Path, values: Any, take: str = "") -> WeightContents:
     torch.save(values, tmp_path / "x.pt")
     return open_contents(tmp_path / "x.pt", take)
 
@@ -41,7 +41,7 @@ def net(number: float, *names: str) -> dict[str, torch.Tensor]:
     return {name: torch.full((2,), number) for name in names or ("blocks.0.weight", "norm.bias")}
 
 
-def values(contents: Contents) -> dict[str, float]:
+def values(contents: WeightContents) -> dict[str, float]:
     return {name: float(stored.read()[0]) for name, stored in contents.tensors.items()}
 
 

@@ -15,7 +15,7 @@ from vitrail.errors import CheckpointError
 from vitrail.network import ViTConfig
 from vitrail.weights import FAMILIES
 from vitrail.weights.loading import recognise
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu", "SwiGLU": "silu"}
 POOLS = {"token": "cls", "avg": "mean", "map": "map"}
@@ -32,16 +32,16 @@ ALIKE = {
 }
 
 
-def contents(model: nn.Module, sidecars: dict[str, Any]) -> Contents:
+def contents(model: nn.Module, sidecars: dict[str, Any]) -> WeightContents:
     """A file of the model's tensors, as far as names and shapes go."""
     tensors = {
         name: StoredTensor(tuple(value.shape), value.dtype, lambda: pytest.fail("nothing may be read"))
         for name, value in model.state_dict().items()
     }
-    return Contents("a file", "safetensors", tensors, sidecars=sidecars)
+    return WeightContents("a file", "safetensors", tensors, sidecars=sidecars)
 
 
-def described(file: Contents) -> ViTConfig | None:
+def described(file: WeightContents) -> ViTConfig | None:
     """What is made of a file; None where it is refused. Every tensor must be in the table, as loading asks."""
     from vitrail.network.surgery import build_empty
     from vitrail.weights.pairing import expected, pair

@@ -18,7 +18,7 @@ from vitrail.errors import CheckpointError
 from vitrail.network import Resample
 from vitrail.weights import convert, load
 from vitrail.weights.families.torchvision import describe
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from weights.parity import assert_equal, assert_same_bits
 
 THEIRS: dict[str, Any] = {
@@ -109,7 +109,7 @@ def test_the_preprocessing_of_its_published_weights(torchvision: ModuleType) -> 
             with torch.device("meta"):
                 model = getattr(module, name)(image_size=size[0])
             tensors = {key: StoredTensor(tuple(v.shape), v.dtype, v.clone) for key, v in model.state_dict().items()}
-            made = describe(Contents(name, "pickle", tensors), {})
+            made = describe(WeightContents(name, "pickle", tensors), {})
             assert made.config.heads == model.encoder.layers[0].num_heads
             assert made.config.image_size == size
             if (name, entry.name) in [(f"vit_{each}_16", "IMAGENET1K_SWAG_LINEAR_V1") for each in "bl"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -164,10 +165,15 @@ def all_finite(tensor: Tensor) -> bool:
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object with every name once; json alone would silently keep the last."""
-    names = dict(pairs)
+    names = Counter(name for name, _ in pairs)
     if len(names) != len(pairs):
-        raise ValueError("a name stands there twice")
-    return names
+        raise ValueError(f"{names.most_common(1)[0][0]!r:.80} stands there twice")
+    return dict(pairs)
+
+
+def refuse_constant(word: str) -> None:
+    """NaN and Infinity, which Python's json would take."""
+    raise ValueError(f"{word} is no number")
 
 
 def _open(name: str) -> ReadOnlyFile:
@@ -203,12 +209,8 @@ def _header(file: ReadOnlyFile) -> tuple[dict[str, Any], int]:
     text = raw.decode()
     if not text.startswith("{"):
         raise ValueError(f"expected an object, got {text[:1]!r}")
-    header: dict[str, Any] = json.loads(text, object_pairs_hook=counted, parse_constant=_refuse_constant)
+    header: dict[str, Any] = json.loads(text, object_pairs_hook=counted, parse_constant=refuse_constant)
     return header, 8 + length
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number")
 
 
 def _metadata(plain: Any) -> dict[str, str]:

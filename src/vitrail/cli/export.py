@@ -12,7 +12,7 @@ import typer
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.budget_images import images_for
-from vitrail.cli.options import AsJson, CheckpointPath, LeaveOut, Override, Unlabelled
+from vitrail.cli.options import AsJson, BudgetData, CheckpointPath, LeaveOut, MaxDrop, Override, Unlabelled
 from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
@@ -45,8 +45,8 @@ def export_checkpoint(
     ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="In int8, as far as the budget allows; needs --data.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; .xml or .safetensors.")] = False,
-    data: Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")] = "",
-    max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
+    data: BudgetData = "",
+    max_drop: MaxDrop = 0.5,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="int8 about zero, as TensorRT wants it.")] = False,
     unlabelled: Unlabelled = False,
     override: Override = None,

@@ -9,7 +9,17 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.budget_images import images_for
-from vitrail.cli.options import AsJson, CheckpointPath, LeaveOut, Override, Unlabelled, name_after, parse_numbers
+from vitrail.cli.options import (
+    AsJson,
+    BudgetData,
+    CheckpointPath,
+    LeaveOut,
+    MaxDrop,
+    Override,
+    Unlabelled,
+    name_after,
+    parse_numbers,
+)
 from vitrail.cli.terminal import complain, print_json, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 
@@ -20,8 +30,8 @@ if TYPE_CHECKING:
 @app.command("optimize")
 def optimize_checkpoint(
     checkpoint: CheckpointPath,
-    data: Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")] = "",
-    max_drop: Annotated[float, typer.Option(help="Points of accuracy that may be lost.")] = 0.5,
+    data: BudgetData = "",
+    max_drop: MaxDrop = 0.5,
     to: Annotated[Path | None, typer.Option("--out", help="The file's name; its ending is that of what wins.")] = None,
     goal: Annotated[str, typer.Option(help="throughput, or latency: images one by one.")] = "throughput",
     batch: Annotated[str, typer.Option(help="Batch sizes to try.")] = "1,8,16",

@@ -24,7 +24,7 @@ BETWEEN: Final = "|"  # two labels of one image
 LONGEST_LINE: Final = 2**20
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A line of a table: its number in the file, and the cells of the columns asked for."""
 
     line: int
@@ -51,7 +51,7 @@ def read_table(path: Path) -> Reading:
     return Reading(samples, Files(path.parent, list(files.lines)), {}, "multi-label" if several else "single-label")
 
 
-def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
+def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[TableRow]:
     """The cells of these columns, line by line; a column that is missing has the value given here, None: an error.
 
     The header is read without regard to case, commas, tabs or semicolons divide cells, empty lines are passed over.
@@ -70,7 +70,7 @@ def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[Row]:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _rows(file: TextIO, columns: Mapping[str, str | None], name: str) -> Iterator[Row]:
+def _rows(file: TextIO, columns: Mapping[str, str | None], name: str) -> Iterator[TableRow]:
     head = file.readline(LONGEST_LINE)
     file.seek(0)
     delimiter = max(DELIMITERS, key=lambda each: len({*columns} & {*_names(head, each)}))
@@ -88,7 +88,7 @@ def _rows(file: TextIO, columns: Mapping[str, str | None], name: str) -> Iterato
                         f"{name}, line {line}: {len(cells)} cells, expected {len(header)} as in the header"
                     )
                 found = (other if place is None else cells[place] for place, other in zip(places, absent, strict=True))
-                yield Row(line, tuple(found))
+                yield TableRow(line, tuple(found))
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{name}, line {line}: cannot be read as CSV: {error}") from None

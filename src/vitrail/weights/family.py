@@ -15,7 +15,7 @@ from vitrail.images import Preprocess
 from vitrail.network.config import ViTConfig
 from vitrail.weights.imagenet import imagenet1k
 from vitrail.weights.name_tables import Table
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,10 @@ class Family:
     """A way to write vision transformers to disk. Every function is pure; none reads a tensor's values."""
 
     name: str  # as in --to NAME
-    knows: Callable[[Contents], bool]  # from names and shapes, never from the name of the file
-    describe: Callable[[Contents, Mapping[str, Any]], Description]  # the overrides may decide what shapes leave open
+    knows: Callable[[WeightContents], bool]  # from names and shapes, never from the name of the file
+    describe: Callable[
+        [WeightContents, Mapping[str, Any]], Description
+    ]  # the overrides may decide what shapes leave open
     table: Callable[[Description], Table]
     outline: Callable[[Checkpoint], Description] = Description.of  # how it would carry a checkpoint
     sidecars: Callable[[Description], dict[str, Any]] = lambda description: {}  # JSON files beside the weights
@@ -99,7 +101,7 @@ def grid_of(
     return (side * patch[0], side * patch[1]), count
 
 
-def shape_of(contents: Contents, name: str, axes: int | None = None) -> tuple[int, ...]:
+def shape_of(contents: WeightContents, name: str, axes: int | None = None) -> tuple[int, ...]:
     """The shape of a tensor that must be there."""
     if name not in contents.tensors:
         raise CheckpointError(f"{contents.source}: expected a tensor {name}, and there is none")
@@ -109,7 +111,7 @@ def shape_of(contents: Contents, name: str, axes: int | None = None) -> tuple[in
     return shape
 
 
-def rows_of(contents: Contents, name: str, axis: int = 0) -> int:
+def rows_of(contents: WeightContents, name: str, axis: int = 0) -> int:
     """How many values a layer hands on, by the shape of its weight; 0 where it is not there."""
     return shape_of(contents, name, axes=2)[axis] if name in contents.tensors else 0
 
@@ -124,7 +126,7 @@ def square_side(source: str, values: int, channels: int) -> int:
     return side
 
 
-def depth_of(contents: Contents, pattern: str) -> int:
+def depth_of(contents: WeightContents, pattern: str) -> int:
     """How many blocks there are: names with 0, 1, 2 ... in place of {i}, without a gap."""
     before, after = pattern.split("{i}")
     numbers = {

@@ -18,7 +18,7 @@ from vitrail.weights.family import Family
 from vitrail.weights.hub import fetch
 from vitrail.weights.overrides import check_names, decide, list_settings
 from vitrail.weights.pairing import empty_decoder, expected, pair, read
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.weight_files import open_contents
 from vitrail.weights.resize import with_size
 
@@ -44,7 +44,7 @@ def load(
     return from_contents(contents, override, leave_out)
 
 
-def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Sequence[str] = ()) -> Checkpoint:
+def from_contents(contents: WeightContents, override: Mapping[str, Any], leave_out: Sequence[str] = ()) -> Checkpoint:
     """A checkpoint from what a file holds: recognised, described, every tensor paired, then read."""
     family = recognise(contents, override)
     kept = leave(contents, family, leave_out)
@@ -88,7 +88,7 @@ def from_contents(contents: Contents, override: Mapping[str, Any], leave_out: Se
         raise CheckpointError(f"{contents.source}, read as {family.name}: {error}") from error
 
 
-def recognise(contents: Contents, override: Mapping[str, Any]) -> Family:
+def recognise(contents: WeightContents, override: Mapping[str, Any]) -> Family:
     """The family whose names these are; the name of the file has no say."""
     if "family" in override:
         name = override["family"]
@@ -106,7 +106,7 @@ def recognise(contents: Contents, override: Mapping[str, Any]) -> Family:
     )
 
 
-def leave(contents: Contents, family: Family, leave_out: Sequence[str]) -> Contents:
+def leave(contents: WeightContents, family: Family, leave_out: Sequence[str]) -> WeightContents:
     """The contents without the parts that were named."""
     left: list[str] = []
     for asked in leave_out:

@@ -15,7 +15,7 @@ from vitrail.network.config import Positions, Resample, Rotary, ViTConfig
 from vitrail.weights.family import Description
 from vitrail.weights.imagenet import imagenet1k
 from vitrail.weights.preprocessing import Known, for_channels
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.labels import read_labels
 
 SHOWN: Final = (
@@ -62,7 +62,9 @@ def decide(description: Description, override: Mapping[str, Any]) -> Description
     return replace(description, config=config, preprocess=preprocess, classes=classes, reasons=reasons)
 
 
-def list_settings(description: Description, override: Mapping[str, Any], contents: Contents) -> tuple[Setting, ...]:
+def list_settings(
+    description: Description, override: Mapping[str, Any], contents: WeightContents
+) -> tuple[Setting, ...]:
     """What no tensor says, or only in part: the value in force, and why it is that."""
     config = description.config
     values: dict[str, Any] = {name: getattr(config, name) for name in SHOWN if hasattr(config, name)}

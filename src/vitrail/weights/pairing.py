@@ -18,7 +18,7 @@ from vitrail.network.masked import MaskedDecoder
 from vitrail.network.vit import ViT
 from vitrail.weights.family import Description, Family
 from vitrail.weights.name_tables import Derived, Link, derived, spell
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 FLOATS: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -41,7 +41,7 @@ def expected(description: Description, model: ViT) -> dict[str, Tensor]:
     return ours
 
 
-def pair(family: Family, description: Description, ours: Mapping[str, Tensor], contents: Contents) -> Pairing:
+def pair(family: Family, description: Description, ours: Mapping[str, Tensor], contents: WeightContents) -> Pairing:
     """All of ours against all of theirs; what does not come out even is one error that lists both sides."""
     table, theirs = family.table(description), contents.tensors
     links = spell(table, ours)
@@ -69,7 +69,7 @@ def pair(family: Family, description: Description, ours: Mapping[str, Tensor], c
     return Pairing(links, repeated)
 
 
-def read(plan: Pairing, contents: Contents, config: ViTConfig) -> dict[str, Tensor]:
+def read(plan: Pairing, contents: WeightContents, config: ViTConfig) -> dict[str, Tensor]:
     """The values of every tensor of ours, read and brought into our shape by a few threads, all finite.
 
     Half precision stays as it is; a file of several kinds of float is read in the widest that holds them all.
@@ -100,7 +100,7 @@ def empty_decoder(config: ViTConfig, width: int) -> MaskedDecoder:
         return MaskedDecoder(config, width)
 
 
-def _misfits(link: Link, ours: Mapping[str, Tensor], contents: Contents, config: ViTConfig) -> list[str]:
+def _misfits(link: Link, ours: Mapping[str, Tensor], contents: WeightContents, config: ViTConfig) -> list[str]:
     """What is wrong with the shapes and kinds of a link, tried without memory."""
     stored = [contents.tensors[name] for name in link.theirs]
     got = " + ".join(f"{name} {list(each.shape)}" for name, each in zip(link.theirs, stored, strict=True))
@@ -130,7 +130,7 @@ def _hint(family: Family, unused: list[str], used: set[str]) -> str:
     return ": leave_out names what to load without" if unused else ""
 
 
-def _verify(row: Derived, contents: Contents, config: ViTConfig) -> None:
+def _verify(row: Derived, contents: WeightContents, config: ViTConfig) -> None:
     """A tensor that repeats the config must repeat it rightly."""
     stored, made = contents.tensors[row.theirs], row.make(config).double()
     if stored.shape == tuple(made.shape):

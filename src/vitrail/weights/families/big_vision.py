@@ -28,7 +28,7 @@ from vitrail.weights.families.google import (
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of, square_side
 from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, Codec, Row, Table, reshaped, then
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 NAFLEX: Final = Resample("bilinear", antialias=True)  # of every image to its own grid
 FIXED: Final = "sincos-2d-moco"
@@ -44,12 +44,12 @@ GRID: Final = reshaped("grid laid out row by row", lambda t, c: t.flatten(0, 1),
 FLAT: Final = then(TRANSPOSED, CHANNELS_LAST)
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     spelling = spelling_of(contents)
     return spelling is not None and spelling.positions != INPUT
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; no table of positions means the fixed ones, of which only the size is unsaid."""
     spelling = spelling_of(contents)
     if spelling is None:
@@ -110,7 +110,7 @@ def _map_head(theirs: str) -> Sequence[Row]:
     )
 
 
-def _flat_patches(contents: Contents, spelling: FlaxSpelling, override: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_patches(contents: WeightContents, spelling: FlaxSpelling, override: Mapping[str, Any]) -> dict[str, Any]:
     """The sides of patches that come as one row of values; three colours, unless another number is given."""
     values = shape_of(contents, f"{spelling.before}embedding/kernel", axes=2)[0]
     channels = check_int("channels", override.get("channels", 3))
@@ -119,7 +119,7 @@ def _flat_patches(contents: Contents, spelling: FlaxSpelling, override: Mapping[
 
 
 def _positions(
-    contents: Contents, spelling: FlaxSpelling, settings: Mapping[str, Any], override: Mapping[str, Any]
+    contents: WeightContents, spelling: FlaxSpelling, settings: Mapping[str, Any], override: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Where tokens stand: a table, a grid of NaFlex, or fixed; only the oldest tables have a place for cls."""
     patch, name = settings["patch_size"], spelling.before + spelling.positions

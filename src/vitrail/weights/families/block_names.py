@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from vitrail.network.config import ResNetStem
 from vitrail.weights.family import depth_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 BLOCKS: Table = (
     Row("encoder.blocks.{i}.norm1", "blocks.{i}.norm1"),
@@ -53,7 +53,7 @@ class ShapeSettings(NamedTuple):
 
 
 def sizes_of(
-    contents: Contents, override: Mapping[str, Any], published: Mapping[int, int] | None = None
+    contents: WeightContents, override: Mapping[str, Any], published: Mapping[int, int] | None = None
 ) -> ShapeSettings:
     """Width, depth, heads, MLP and patches from blocks.{i} and patch_embed.proj; the rest is the family's own."""
     tensors = contents.tensors
@@ -83,7 +83,7 @@ def sizes_of(
     return ShapeSettings(settings, why)
 
 
-def mlp_of(contents: Contents, up: str, down: str) -> dict[str, Any]:
+def mlp_of(contents: WeightContents, up: str, down: str) -> dict[str, Any]:
     """Plain or gated, from the two layers of the first block's MLP: a gated one is twice as wide going up."""
     wide, narrow = shape_of(contents, up, axes=2)[0], shape_of(contents, down, axes=2)[1]
     if wide == 2 * narrow:
@@ -91,14 +91,14 @@ def mlp_of(contents: Contents, up: str, down: str) -> dict[str, Any]:
     return {"mlp_width": narrow}
 
 
-def only(contents: Contents, more: str = "") -> bool:
+def only(contents: WeightContents, more: str = "") -> bool:
     """Whether every name is a plain one, or fits `more`; and the first ones are there."""
     pattern = re.compile(f"{PLAIN}|{more}" if more else PLAIN)
     there = all(name in contents.tensors for name in ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"))
     return there and all(pattern.fullmatch(name) for name in contents.tensors)
 
 
-def under_model(contents: Contents) -> bool:
+def under_model(contents: WeightContents) -> bool:
     """Whether the weights stood under "model" in a pickle, as DeiT and MAE write them."""
     return contents.kind == "pickle" and "model" in contents.wrapper.split(", ")
 
@@ -121,7 +121,7 @@ def root_of(layers: tuple[int, ...], before: str) -> str:
     return f"{before}stem." if layers else before
 
 
-def resnet_layers(contents: Contents, before: str) -> tuple[int, ...]:
+def resnet_layers(contents: WeightContents, before: str) -> tuple[int, ...]:
     """How many units each stage of a ResNetV2 has."""
     layers: list[int] = []
     while f"{before}stages.{len(layers)}.blocks.0.conv1.weight" in contents.tensors:

@@ -22,7 +22,7 @@ from vitrail.weights.families import timm
 from vitrail.weights.family import Description, Family, depth_of, grid_of, heads_for, one_or_pair, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Derived, Row, Table
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 CONFIG: Final = "open_clip_config.json"
@@ -69,7 +69,7 @@ ROWS: Table = (
 )
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     """A tower of either kind; a ResNet of CLIP's too, so that it can be refused by name."""
     before, names = _before(contents), contents.tensors
     if f"{before}conv1.weight" in names:
@@ -78,7 +78,7 @@ def knows(contents: Contents) -> bool:
     return f"{before}{TRUNK}patch_embed.proj.weight" in names
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from open_clip's config where it lies beside the weights."""
     before = _before(contents)
     for mark, what in OTHERS.items():
@@ -187,7 +187,7 @@ def sidecars(description: Description) -> dict[str, Any]:
 # ---- a tower of timm's -------------------------------------------------------------------------------------------
 
 
-def _describe_trunk(contents: Contents, before: str, override: Mapping[str, Any]) -> Description:
+def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str, Any]) -> Description:
     """timm's own description of the trunk, with open_clip's projection behind it."""
     _, vision = _read_config(contents)
     start = before + TRUNK
@@ -218,7 +218,7 @@ def _describe_trunk(contents: Contents, before: str, override: Mapping[str, Any]
 # ---- small parts -------------------------------------------------------------------------------------------------
 
 
-def _before(contents: Contents) -> str:
+def _before(contents: WeightContents) -> str:
     """What stands before the tower's names: nothing where the file is the tower alone."""
     return VISUAL if any(name.startswith(VISUAL) for name in contents.tensors) else ""
 
@@ -234,7 +234,7 @@ def _behind(before: str, rows: Table) -> Table:
     return tuple(moved)
 
 
-def _read_config(contents: Contents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _read_config(contents: WeightContents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """model_cfg and its vision_cfg, both empty where there is no open_clip_config.json."""
     if CONFIG not in contents.sidecars:
         return {}, {}
@@ -253,7 +253,7 @@ def _given_size(vision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_contradictions(
-    contents: Contents, vision: Mapping[str, Any], sizes: Mapping[str, Any], override: Mapping[str, Any]
+    contents: WeightContents, vision: Mapping[str, Any], sizes: Mapping[str, Any], override: Mapping[str, Any]
 ) -> None:
     """Sizes that the config says and the tensors do not have."""
     for name, value in sizes.items():
@@ -269,7 +269,7 @@ def _refuse_contradictions(
 
 
 def _heads(
-    contents: Contents, before: str, width: int, vision: Mapping[str, Any], override: Mapping[str, Any]
+    contents: WeightContents, before: str, width: int, vision: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[int, str]:
     norm = before + FIRST + "attn.ln_q.weight"
     if norm in contents.tensors:
@@ -281,7 +281,7 @@ def _heads(
 
 
 def _activation(
-    contents: Contents, model_config: Mapping[str, Any], vision: Mapping[str, Any], override: Mapping[str, Any]
+    contents: WeightContents, model_config: Mapping[str, Any], vision: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[str, str]:
     if "activation" in override:
         return str(override["activation"]), "given"
@@ -309,7 +309,7 @@ def _eps(vision: Mapping[str, Any]) -> float:
     return check_number("eps", arguments.get("eps", EPS), 0.0, 1.0)
 
 
-def _pixels(contents: Contents, config: ViTConfig, override: Mapping[str, Any]) -> tuple[Preprocess, str]:
+def _pixels(contents: WeightContents, config: ViTConfig, override: Mapping[str, Any]) -> tuple[Preprocess, str]:
     """The folder's preprocessing, or CLIP's own; open_clip always prepares for the size of the network."""
     known = evaluation("clip", config.image_size, config.channels)
     if CONFIG not in contents.sidecars or config.channels != 3:

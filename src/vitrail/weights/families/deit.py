@@ -13,7 +13,7 @@ from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHO
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 MORE: Final = r"dist_token|head(_dist)?\.(weight|bias)|blocks\.\d+\.gamma_[12]"
 ROWS: Table = (
@@ -29,13 +29,13 @@ ROWS: Table = (
 )
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     scaled = "blocks.0.gamma_1" in names  # bare, such names are timm's rope networks too
     return only(contents, MORE) and under_model(contents) and (scaled or "head.weight" in names)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; LayerScale is the mark of DeiT-III."""
     names = contents.tensors
     distilled, scaled = "dist_token" in names, "blocks.0.gamma_1" in names

@@ -12,7 +12,7 @@ from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHO
 from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 OFFSET: Final = Resample(antialias=False, offset=0.1)  # scaled by (n + 0.1) / M, without antialias
 SMOOTH: Final = Resample()  # by size, with antialias
@@ -25,12 +25,12 @@ TABLE: Table = (Row("tokens.tables.0.table", "pos_embed", WITHOUT_BATCH),)
 MASK_TOKEN: Table = (Row(f"extras.{MASK}", MASK),)
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     """A bare state dict without a head of classes, in a pickle; timm would write the same names."""
     return contents.kind == "pickle" and only(contents, HEAD)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     settings, heads_why = sizes_of(contents, override)
     settings |= positions_of(contents, settings, override, OFFSET)
     settings |= WHOLE | {"mlp_width": shape_of(contents, "blocks.0.mlp.fc2.weight", axes=2)[1], "norm_eps": 1e-6}
@@ -54,7 +54,7 @@ def outline_masked(checkpoint: Checkpoint) -> Description:
 
 
 def positions_of(
-    contents: Contents, settings: Mapping[str, Any], override: Mapping[str, Any], policy: Resample
+    contents: WeightContents, settings: Mapping[str, Any], override: Mapping[str, Any], policy: Resample
 ) -> dict[str, Any]:
     """Positions with a slot for the cls token, and the image size that they were made for."""
     places = shape_of(contents, "pos_embed", axes=3)[1]
@@ -62,11 +62,11 @@ def positions_of(
     return {"image_size": size, "positions": Positions(resample=policy)}
 
 
-def registers_of(contents: Contents, name: str) -> dict[str, Any]:
+def registers_of(contents: WeightContents, name: str) -> dict[str, Any]:
     return {"registers": shape_of(contents, name, axes=3)[1] if name in contents.tensors else 0}
 
 
-def scale_of(contents: Contents, start: float) -> float | None:
+def scale_of(contents: WeightContents, start: float) -> float | None:
     return start if "blocks.0.ls1.gamma" in contents.tensors else None
 
 

@@ -29,19 +29,19 @@ from vitrail.weights.families.dino import (
 )
 from vitrail.weights.family import Description, Family
 from vitrail.weights.name_tables import WITHOUT_BATCH, Names, Row, Table
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 CHUNKED: Final = re.compile(r"blocks\.(\d{1,4})\.(\d{1,4})\.(.+)")
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     """A mask token as one row, a table of positions, and none of MAE's decoder."""
     names = unchunked(contents)[0].tensors
     there = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "pos_embed", MASK)
     return all(name in names for name in there) and len(names[MASK].shape) == 2
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; registers are the mark of the later networks, which resample positions another way."""
     plain, chunk = unchunked(contents)
     settings, heads_why = sizes_of(plain, override)
@@ -74,7 +74,7 @@ def table(description: Description) -> Table:
 # ---- chunks of blocks --------------------------------------------------------------------------------------------
 
 
-def unchunked(contents: Contents) -> tuple[Contents, int]:
+def unchunked(contents: WeightContents) -> tuple[WeightContents, int]:
     """The contents with blocks numbered as usual, and how many stood in each chunk; 0: there are no chunks."""
     found = {name: match for name in contents.tensors if (match := CHUNKED.fullmatch(name))}
     size = len({match[2] for match in found.values() if int(match[1]) == 0})

@@ -24,19 +24,19 @@ from vitrail.weights.families.dino import (
 )
 from vitrail.weights.family import Description, Family, shape_of
 from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 HEADS: Final = {384: 6, 768: 12, 1024: 16, 1152: 18, 1280: 20, 1536: 24, 4096: 32}  # of DINOv3: 64 each, 128 in the 7B
 THETA: Final = 100.0
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     there = all(name in names for name in ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"))
     return there and ("storage_tokens" in names or "rope_embed.periods" in names)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; a mask beside the bias of qkv means that keys have none."""
     if any(name.startswith("cls_norm.") for name in contents.tensors):
         raise CheckpointError(

@@ -31,7 +31,7 @@ from vitrail.weights.name_tables import (
     then,
 )
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample("bilinear", antialias=False, align_corners=True)  # scipy.ndimage.zoom of order 1
 PREFIXES: Final = ("", "opt/target/", "params/", "params/img/", "img/")
@@ -66,12 +66,12 @@ class FlaxSpelling(NamedTuple):
         return cls(*json.loads(description.layout))
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     spelling = spelling_of(contents)
     return spelling is not None and spelling.positions == INPUT
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; what vit_jax computes without saying so in a tensor."""
     spelling = spelling_of(contents)
     if spelling is None or spelling.positions != INPUT:
@@ -121,7 +121,7 @@ def refuse_oblong(family: str, config: ViTConfig) -> None:
 # ---- what names and shapes say -----------------------------------------------------------------------------------
 
 
-def spelling_of(contents: Contents) -> FlaxSpelling | None:
+def spelling_of(contents: WeightContents) -> FlaxSpelling | None:
     """How the names are spelled, or None where they are none of Google's."""
     names = contents.tensors
     for before in PREFIXES:
@@ -142,7 +142,7 @@ def spelling_of(contents: Contents) -> FlaxSpelling | None:
     return None
 
 
-def sizes_of(contents: Contents, spelling: FlaxSpelling) -> dict[str, Any]:
+def sizes_of(contents: WeightContents, spelling: FlaxSpelling) -> dict[str, Any]:
     """What shapes say, as settings of ViTConfig: all but the positions and the native size."""
     tensors, before = contents.tensors, spelling.before
     block = f"{before}Transformer/encoderblock" + ("" if spelling.stacked else "_0")
@@ -185,7 +185,7 @@ def cell_of(settings: Mapping[str, Any]) -> tuple[int, int]:
     return rows * reduction, columns * reduction
 
 
-def resnet_layers(contents: Contents, before: str) -> tuple[int, ...]:
+def resnet_layers(contents: WeightContents, before: str) -> tuple[int, ...]:
     """How many units each stage of a hybrid's ResNet has; both are counted from 1."""
     layers: list[int] = []
     unit = 0

@@ -13,7 +13,7 @@ from vitrail.network.config import Positions, ViTConfig
 from vitrail.weights.families.google import RESAMPLE, refuse_oblong
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, QKV, WITHOUT_BATCH, Row, Table
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 INPUT: Final = "transformer.embeddings."
 BLOCK: Final = "transformer.encoder.layer.{i}."
@@ -38,12 +38,12 @@ TABLE: Table = (
 )
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     return f"{INPUT}position_embeddings" in names and "transformer.encoder.encoder_norm.weight" in names
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; only the plain networks."""
     if any(name.startswith(f"{INPUT}hybrid_model.") for name in contents.tensors):
         raise CheckpointError(

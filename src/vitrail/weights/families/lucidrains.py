@@ -22,7 +22,7 @@ from vitrail.network.positions import fixed_table
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 # The words of a layout: what sets a spelling apart from the newest one.
 FN: Final = "fn"  # norms stand beside what they feed: layers.0.0.norm, layers.0.0.fn.to_qkv
@@ -40,13 +40,13 @@ ZEROS: Final = Codec("no bias: zeros", lambda t, c: [torch.zeros(c.width)], lamb
 SINCOS: Final = Codec("fixed positions", lambda t, c: [fixed_table(MOCO, c.grid, 0, c.width)], lambda t, c: [])
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     attention = ("transformer.layers.0.0.to_qkv.weight", "transformer.layers.0.0.fn.to_qkv.weight")
     return "to_patch_embedding.1.weight" in names and any(name in names for name in attention)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; what they leave open takes vit-pytorch's own defaults."""
     layout = _layout(contents)
     normed = len(shape_of(contents, "to_patch_embedding.1.weight")) == 1
@@ -151,7 +151,7 @@ def outline(checkpoint: Checkpoint) -> Description:
 # ---- small parts -------------------------------------------------------------------------------------------------
 
 
-def _layout(contents: Contents) -> str:
+def _layout(contents: WeightContents) -> str:
     """Which spelling the names are."""
     names = contents.tensors
     if "linear_head.weight" in names or "linear_head.1.weight" in names:
@@ -224,7 +224,9 @@ def _patch(values: int, override: Mapping[str, Any]) -> tuple[tuple[int, int], i
     )
 
 
-def _size(contents: Contents, layout: str, patch: tuple[int, int], override: Mapping[str, Any]) -> tuple[int, int]:
+def _size(
+    contents: WeightContents, layout: str, patch: tuple[int, int], override: Mapping[str, Any]
+) -> tuple[int, int]:
     """The native size, from the table of positions; SimpleViT keeps none and must be told."""
     if layout == SIMPLE:
         if "image_size" not in override:
@@ -238,7 +240,7 @@ def _size(contents: Contents, layout: str, patch: tuple[int, int], override: Map
     return grid_of(places, (0 if NO_CLS in words else 1,), patch, override)[0]
 
 
-def _pool(contents: Contents, layout: str, override: Mapping[str, Any]) -> str:
+def _pool(contents: WeightContents, layout: str, override: Mapping[str, Any]) -> str:
     """The cls token where there is one; the mean that takes it in as well is no pool known here."""
     if layout == SIMPLE or NO_CLS in layout.split():
         return "mean"

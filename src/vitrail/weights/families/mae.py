@@ -14,7 +14,7 @@ from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHO
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, shape_of
 from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample(antialias=False)
 MORE: Final = r"fc_norm\.(weight|bias)|head\.(weight|bias)|head\.[01]\.\w+"  # head.0, head.1: of a linear probe
@@ -30,7 +30,7 @@ DECODER: Table = (
 )
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     if "decoder_embed.weight" in names and "decoder_pos_embed" in names:
         return "blocks.0.attn.qkv.weight" in names
@@ -38,7 +38,7 @@ def knows(contents: Contents) -> bool:
     return under_model(contents) and only(contents, MORE) and (tuned or "head.weight" not in names)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, of the decoder too where there is one; a norm behind the pool is the mark of fine-tuning."""
     tuned = "fc_norm.weight" in contents.tensors
     settings, heads_why = sizes_of(contents, override)
@@ -77,7 +77,7 @@ def outline(checkpoint: Checkpoint) -> Description:
     return Description.of(checkpoint, decoder=None if checkpoint.decoder is None else checkpoint.decoder.config)
 
 
-def _decoder(contents: Contents, encoder: ViTConfig) -> ViTConfig:
+def _decoder(contents: WeightContents, encoder: ViTConfig) -> ViTConfig:
     """The decoder's own stack; its heads are not the encoder's, so no override speaks of them."""
     width = shape_of(contents, "decoder_embed.weight", axes=2)[0]
     heads, _ = heads_for(width, {}, DECODER_HEADS)

@@ -29,7 +29,7 @@ from vitrail.weights.families.timm_pixels import from_timm
 from vitrail.weights.family import PUBLISHED_HEADS, Description, Family, class_names, grid_of, shape_of
 from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors, stack
 from vitrail.weights.preprocessing import timm_default
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 STEM: Final = "patch_embed.backbone."
@@ -70,12 +70,12 @@ def _with_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
 REGISTER_SLOTS: Final = Codec("places of registers added to them", _without_register_slots, _with_register_slots)
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     return "patch_embed.proj.weight" in names and "blocks.0.attn.qkv.weight" in names and "mask_token" not in names
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from timm's config.json where there is one."""
     tensors, given = contents.tensors, read_config(contents, override)
     eva = "blocks.0.gamma_1" in tensors
@@ -145,7 +145,7 @@ def outline(checkpoint: Checkpoint) -> Description:
 # ---- small parts -------------------------------------------------------------------------------------------------
 
 
-def _mlp(contents: Contents) -> dict[str, Any]:
+def _mlp(contents: WeightContents) -> dict[str, Any]:
     if "blocks.0.mlp.fc1_g.weight" in contents.tensors:
         return {
             "mlp_width": shape_of(contents, "blocks.0.mlp.fc1_g.weight", 2)[0],
@@ -156,7 +156,7 @@ def _mlp(contents: Contents) -> dict[str, Any]:
 
 
 def _pool(
-    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
+    contents: WeightContents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Pool, where the final norm stands, and why: names tell of some pools, config.json of others, else as usual."""
     names = contents.tensors
@@ -186,7 +186,7 @@ class _PositionSettings(NamedTuple):
 
 
 def _table(
-    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
+    contents: WeightContents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
 ) -> _PositionSettings:
     """From the table; with registers it may have places for them and cls, or for patches only."""
     named = int(settings["cls_token"]) + int(settings["distillation_token"])
@@ -202,7 +202,7 @@ def _table(
     return _PositionSettings({"image_size": image, "positions": positions}, registers=bool(registers and count))
 
 
-def _rotary(contents: Contents) -> _PositionSettings:
+def _rotary(contents: WeightContents) -> _PositionSettings:
     """DINOv3 as timm has it: no table at all; the native size is the one it was published for."""
     bias = "no-key" if "blocks.0.attn.q_bias" in contents.tensors else "none"
     patch = shape_of(contents, "patch_embed.proj.weight", axes=4)[2]
@@ -216,7 +216,7 @@ def _rotary(contents: Contents) -> _PositionSettings:
     )
 
 
-def _published(contents: Contents, eva: bool) -> Mapping[int, int]:
+def _published(contents: WeightContents, eva: bool) -> Mapping[int, int]:
     """Heads by width; DINOv3 and SigLIP's giant have others than networks of that width usually have."""
     if eva:
         return PUBLISHED_HEADS | {1280: 20, 4096: 32}
@@ -225,7 +225,7 @@ def _published(contents: Contents, eva: bool) -> Mapping[int, int]:
     return PUBLISHED_HEADS | {1536: 16} if giant else PUBLISHED_HEADS
 
 
-def _refuse_others(contents: Contents) -> None:
+def _refuse_others(contents: WeightContents) -> None:
     """Networks of timm that have these names and compute something else."""
     names = contents.tensors
     eva = "blocks.0.gamma_1" in names
@@ -253,7 +253,7 @@ def _refuse_others(contents: Contents) -> None:
 
 
 def _activation(
-    contents: Contents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
+    contents: WeightContents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
 ) -> tuple[str, str]:
     """What the MLPs compute, and how that is known; a bare CLIP tower must be told."""
     if "activation" in override:

@@ -12,7 +12,7 @@ from vitrail.errors import CheckpointError
 from vitrail.network.config import ResNetStem, ViTConfig
 from vitrail.weights.families.timm_pixels import to_timm
 from vitrail.weights.family import Description, refuse_any
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 FOLDER: Final = "the folder's config.json"
 POOLS: Final = {"token": "cls", "avg": "mean", "map": "map", "": "none"}
@@ -93,7 +93,7 @@ class TimmConfig(NamedTuple):
         return max(height // patch[0], 1) * patch[0], max(width // patch[1], 1) * patch[1]
 
 
-def read_config(contents: Contents, override: Mapping[str, Any]) -> TimmConfig:
+def read_config(contents: WeightContents, override: Mapping[str, Any]) -> TimmConfig:
     """What config.json says of the network; what it says and is not known here is refused."""
     plain = contents.sidecars.get("config.json", {})
     arguments, pixels = _mapping(plain.get("model_args")), _mapping(plain.get("pretrained_cfg"))

@@ -13,7 +13,7 @@ from vitrail.weights.families import timm, timm_config
 from vitrail.weights.families.timm_config import refuse
 from vitrail.weights.family import Description, Family, shape_of, square_side
 from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, reshaped
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 GRID: Final = reshaped(
     "grid laid out row by row", lambda t, c: t.squeeze(0).flatten(0, 1), lambda t, c: t.reshape(1, *c.grid, -1)
@@ -21,11 +21,11 @@ GRID: Final = reshaped(
 TOKENS: Final = ("cls_token", "reg_token")
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     return "embeds.proj.weight" in contents.tensors and "blocks.0.attn.qkv.weight" in contents.tensors
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """As timm's plain networks, once patches and table are given their usual shapes."""
     width, values = shape_of(contents, "embeds.proj.weight", axes=2)
     channels = check_int("channels", override.get("channels", 3))

@@ -16,7 +16,7 @@ from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.preprocessing import evaluation
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample(antialias=False, align_corners=True)  # of its interpolate_embeddings
 BLOCK: Final = "encoder.layers.encoder_layer_{i}."
@@ -45,12 +45,12 @@ ROWS: Table = (
 )
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     names = contents.tensors
     return FIRST + "ln_1.weight" in names and any(name.startswith("conv_proj.") for name in names)
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes alone: there is nothing else."""
     tensors = contents.tensors
     if "conv_proj.weight" not in tensors:

@@ -55,7 +55,7 @@ from vitrail.weights.family import (
     square_side,
 )
 from vitrail.weights.preprocessing import transformers_default
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 NO_KEY: Final = (True, False, True)  # whether q, k and v have a bias
 POOLER: Final = (
@@ -67,7 +67,7 @@ POOLER: Final = (
 class _File(NamedTuple):
     """All that is known before a config is made."""
 
-    contents: Contents
+    contents: WeightContents
     layout: TransformersLayout
     config_file: ConfigFile
     override: Mapping[str, Any]
@@ -79,7 +79,7 @@ class _File(NamedTuple):
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
+def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from config.json where there is one."""
     config_file = read_config(contents.sidecars)
     if config_file.values.get("apply_layernorm") is False:
@@ -126,7 +126,7 @@ def describe(contents: Contents, override: Mapping[str, Any]) -> Description:
     )
 
 
-def _expect_head(contents: Contents, config: ViTConfig) -> None:
+def _expect_head(contents: WeightContents, config: ViTConfig) -> None:
     """A folder that says it classifies has a classifier, unless the user wants to do without."""
     classes = contents.sidecars.get("config.json", {}).get("architectures") or []
     classifies = (

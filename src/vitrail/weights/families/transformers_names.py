@@ -30,7 +30,7 @@ from vitrail.weights.name_tables import (
     Table,
     Tensors,
 )
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 
 
 class BlockNames(NamedTuple):
@@ -107,11 +107,11 @@ class TransformersLayout(NamedTuple):
 # ---- which spelling a file has -----------------------------------------------------------------------------------
 
 
-def knows(contents: Contents) -> bool:
+def knows(contents: WeightContents) -> bool:
     return any(name.endswith(f"{style.patches}.weight") for style in STYLES.values() for name in contents.tensors)
 
 
-def find_layout(contents: Contents, named: str) -> TransformersLayout:
+def find_layout(contents: WeightContents, named: str) -> TransformersLayout:
     """The spelling that the names are of; the model type is the one named, or what the names tell."""
     names = contents.tensors
     style, tower = _find_tower(contents)
@@ -131,7 +131,7 @@ def find_layout(contents: Contents, named: str) -> TransformersLayout:
     raise CheckpointError(f"{contents.source}: patches in the names of transformers' {name}, and no blocks in them")
 
 
-def _find_tower(contents: Contents) -> tuple[str, str]:
+def _find_tower(contents: WeightContents) -> tuple[str, str]:
     """The style of the names, and what stands before them."""
     towers = [
         (name, each.removesuffix(f"{style.patches}.weight"))

@@ -81,7 +81,7 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
         )
     _refuse_values(values)
     frame, crop = _frame(values)
-    made = checked(
+    preprocess = checked(
         "the image processor",
         size=list(frame),
         resize="squash" if "height" in values["size"] else "crop",
@@ -91,7 +91,7 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
         mean=values["image_mean"] if values["do_normalize"] else 0.0,
         std=values["image_std"] if values["do_normalize"] else 1.0,
     )
-    return made if size is None else checked("the image processor", **(made.to_dict() | {"size": size}))
+    return preprocess if size is None else checked("the image processor", **(preprocess.to_dict() | {"size": size}))
 
 
 def to_transformers(preprocess: Preprocess, processor_type: str = "ViTImageProcessor") -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Strangers' files opened with care: a path in, Contents out, before any tensor is read."""
+"""Strangers' files opened with care: a path in, WeightContents out, before any tensor is read."""

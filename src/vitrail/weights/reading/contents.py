@@ -1,4 +1,4 @@
-"""Contents: what a file or folder of weights holds, before any tensor is read."""
+"""WeightContents: what a file or folder of weights holds, before any tensor is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.checkpoint.safetensors_io import StoredTensor
 
 
 @dataclass(frozen=True)
-class Contents:
+class WeightContents:
     """Tensors by name, with shapes and kinds of number, and what lies beside them."""
 
     source: str  # as the user named it

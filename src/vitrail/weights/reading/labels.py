@@ -108,18 +108,18 @@ def _from_lines(path: str | os.PathLike[str], text: str) -> list[str]:
     return lines
 
 
-def _check(path: str | os.PathLike[str], place: int, label: object) -> None:
+def _check(path: str | os.PathLike[str], number: int, label: object) -> None:
     """Text of a sane length that a terminal, a file name and a page can show."""
     if not isinstance(label, str) or not label.strip():
-        raise CheckpointError(f"{path}: class {place}: expected a name, got {short_repr(label)}")
+        raise CheckpointError(f"{path}: class {number}: expected a name, got {short_repr(label)}")
     if len(label) > LONGEST_LABEL:
         raise CheckpointError(
-            f"{path}: class {place} is {len(label):,} characters long, expected at most {LONGEST_LABEL}: "
+            f"{path}: class {number} is {len(label):,} characters long, expected at most {LONGEST_LABEL}: "
             f"{short_repr(label)}"
         )
     wrong = next((sign for sign in label if _unseen(sign)), None)
     if wrong is not None:
-        raise CheckpointError(f"{path}: class {place} holds the control character {wrong!a}: {label[:60]!a}")
+        raise CheckpointError(f"{path}: class {number} holds the control character {wrong!a}: {label[:60]!a}")
 
 
 def _unseen(sign: str) -> bool:

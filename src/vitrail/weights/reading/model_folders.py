@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from vitrail.checkpoint.safetensors_io import refuse_constant, unique
 from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError
 from vitrail.files import ReadOnlyFile, reason
@@ -78,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
         if sum(data.count(sign) for sign in b"[{,") > MOST_VALUES:
             raise ValueError(f"it holds more than {MOST_VALUES:,} values")
         text = data.decode("utf-8-sig")
-        plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+        plain = json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant, parse_float=_finite)
         if not isinstance(plain, dict):
             raise ValueError(f"expected an object, got a {type(plain).__name__}")
         if _depth(plain) > DEEPEST_JSON:
@@ -202,22 +203,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: JSON that cannot be used: {error!s:.200}") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object with every name once; json alone would silently keep the last."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice!r:.80} stands there twice")
-    return found
-
-
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text:.40} is too large a number")
     return value
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number")

@@ -1,4 +1,4 @@
-"""open_contents: the path of a file or folder of weights -> Contents, decided by the bytes, not by the name."""
+"""open_contents: the path of a file or folder of weights -> WeightContents, decided by the bytes, not by the name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.checks import check_type, join_limited
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, path_text
 from vitrail.weights.reading import npz_arrays, pickles
-from vitrail.weights.reading.contents import Contents
+from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.model_folders import UNITS, WeightFiles, find_weights, read_sidecars
 from vitrail.weights.reading.sniff import name_suspect, name_tree
 from vitrail.weights.reading.unpickler import printable
@@ -29,7 +29,7 @@ LONGEST_NAME: Final = 500
 MOST_OTHERS: Final = 100
 
 
-def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
+def open_contents(path: str | os.PathLike[str], take: str = "") -> WeightContents:
     """What a file or folder holds, no tensor read yet; take names one of several copies in a file."""
     source = path_text(path)
     check_type("take", take, str, error=InputError)
@@ -45,7 +45,7 @@ def open_contents(path: str | os.PathLike[str], take: str = "") -> Contents:
     taken = _unwrap(source, raw.tree, take)
     of_transformers = raw.kind == "safetensors" and "config.json" in weights.sidecars
     bare = _without_prefixes(taken.tensors, () if not of_transformers else OF_TRANSFORMERS)
-    return Contents(
+    return WeightContents(
         source=source,
         kind=raw.kind,
         tensors=bare.tensors,
