@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import vitrail
+from training import tiny
 from vitrail.network.attention import Attention, causal_kernel, fused_kernel
-from vitrail.training import plain_attention
+from vitrail.training import Callbacks, plain_attention
+from vitrail.training.loop import fit
 from vitrail.training.plain_attention import is_faster, plain_kernel, plain_kernels
 
 
@@ -132,3 +137,43 @@ def test_how_many_are_few_depends_on_the_precision(
     assert not is_faster(q.detach(), k)
     with torch.no_grad():
         assert not is_faster(q, k)
+
+
+# ---- while a training runs, and no longer ------------------------------------------------------------------------
+
+
+def kernels(model: nn.Module) -> set[object]:
+    return {part.kernel for part in model.modules() if isinstance(part, Attention)}
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_it_is_there_in_every_step_and_gone_afterwards(tmp_path: Path, ema: float) -> None:
+    job = tiny.job(tmp_path, 3, replace(tiny.RECIPE, ema=ema))
+    seen: list[set[object]] = []
+    step = Callbacks(step=lambda step, steps, loss: seen.append(kernels(job.model)))
+    assert kernels(job.model) == {fused_kernel}
+    fit(replace(job, callbacks=step))
+    assert seen == [{plain_kernel}] * 3
+    assert kernels(job.model) == {fused_kernel}
+    for name in ("best", "last"):
+        assert kernels(vitrail.load(tmp_path / f"{name}.safetensors").model) == {fused_kernel}
+
+
+def test_it_is_gone_after_an_error_too(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 3)
+
+    def fail(step: int, steps: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(replace(job, callbacks=Callbacks(step=fail)))
+    assert kernels(job.model) == {fused_kernel}
+
+
+def test_a_kernel_that_somebody_chose_stays_theirs(tmp_path: Path) -> None:
+    job = tiny.job(tmp_path, 2)
+    first = next(part for part in job.model.modules() if isinstance(part, Attention))
+    first.kernel = causal_kernel
+    fit(job)
+    assert first.kernel is causal_kernel
+    assert kernels(job.model) <= {causal_kernel, fused_kernel}

@@ -12,9 +12,10 @@ import torch
 from vitrail.data.augmentation import Augment
 from vitrail.errors import ConfigError, InputError
 from vitrail.network import ConvStem, ViTConfig, preset
+from vitrail.training.lint_rules import RULES
 from vitrail.training.published import RECIPES, Preset
 from vitrail.training.recipe import Recipe
-from vitrail.training.recipe_lint import RULES, Finding, lint
+from vitrail.training.recipe_lint import Finding, lint
 
 SOUND = Augment(shift=2, rand_ops=1)
 MICRO = preset("vit-micro4-32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from vitrail.data.naming import as_label, as_split
 from vitrail.data.samples import SPLITS, Sample
 from vitrail.errors import InputError
 from vitrail.images import describe
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 IDX: Final = re.compile(r"(train|t10k)-(images|labels)[-.]idx\d-ubyte(?:\.gz)?")
 PIXELS: Final = tuple(np.dtype(each) for each in ("u1", "u2", "?", "f2", "f4", "f8"))

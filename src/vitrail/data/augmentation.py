@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from vitrail.checks import check_bools, check_int, check_number
 from vitrail.data.counter_rng import uniform
 from vitrail.data.randaugment import means, rand_augmented
 from vitrail.errors import ConfigError, InputError
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 ERASED: Final = (0.02, 0.33)  # least and most share of the area, and
 ERASED_ASPECT: Final = 10 / 3  # shape, of an erased rectangle: Zhong et al. 2020
@@ -112,9 +111,9 @@ def _cropped(images: Tensor, size: tuple[int, int], augment: Augment, chances: A
     """
     places = boxes(chances, augment.crop or (1.0, 1.0), augment.aspect, images.shape[2], images.shape[3])
     found = torch.empty((*images.shape[:2], *size), dtype=images.dtype)
-    for number_, (top, left, tall, wide) in enumerate(places.tolist()):
-        part = images[number_ : number_ + 1, :, top : top + tall, left : left + wide]
-        found[number_] = F.interpolate(part, size, mode="bilinear", antialias=True)[0]
+    for row, (top, left, tall, wide) in enumerate(places.tolist()):
+        part = images[row : row + 1, :, top : top + tall, left : left + wide]
+        found[row] = F.interpolate(part, size, mode="bilinear", antialias=True)[0]
     return found  # (B, C, H, W)
 
 

@@ -23,8 +23,7 @@ from vitrail.data.samples import Dataset
 from vitrail.data.view_store import LIMIT, StoredViews, ViewStore, view_dtype, view_of
 from vitrail.errors import ImageError, InputError, VitrailError
 from vitrail.images import Preprocess
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _CHUNK: Final = 16  # images a thread or process reads at a time
 

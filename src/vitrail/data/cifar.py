@@ -16,8 +16,7 @@ from vitrail.data.classes import Reading
 from vitrail.data.folder_walk import entries
 from vitrail.errors import InputError
 from vitrail.images import describe
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 SIDE: Final = 32
 VALUES: Final = 3 * SIDE * SIDE  # of one image: all red, all green, all blue

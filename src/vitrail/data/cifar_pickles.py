@@ -52,7 +52,7 @@ SYMBOLS: Final = {
 def read_dict(raw: bytes, where: str, longest: int) -> dict[str, Any]:
     """The dict in a pickle, arrays as arrays; keys that are bytes, as some programs write them, as text."""
     try:
-        found = run(raw, SYMBOLS, longest=longest)
+        pickled = run(raw, SYMBOLS, longest=longest)
     except RefusedPickle:
         raise InputError(
             f"{where} is a pickle that asks for more than plain values and arrays of bytes: refused, as no file of "
@@ -60,9 +60,9 @@ def read_dict(raw: bytes, where: str, longest: int) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise InputError(f"{where}: its pickle is damaged ({error}): get the file anew") from None
-    if type(found.value) is not dict or found.end != len(raw):
+    if type(pickled.value) is not dict or pickled.end != len(raw):
         raise InputError(f"{where}: expected one dict and nothing behind it: get the file anew")
-    return {_text(key): value.values if isinstance(value, ByteArray) else value for key, value in found.value.items()}
+    return {_text(key): value.values if isinstance(value, ByteArray) else value for key, value in pickled.value.items()}
 
 
 def _text(key: Any) -> str:

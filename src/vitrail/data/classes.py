@@ -6,17 +6,14 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from vitrail.checks import join_limited
 from vitrail.data.naming import SUFFIXES, in_order
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.images import describe
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Reading(NamedTuple):
@@ -36,19 +33,19 @@ def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None =
     if not reading.samples:
         found_none = f"no images in {name}: expected files ending in {', '.join(SUFFIXES)}"
         raise InputError(found_none + _left_out(reading) + reading.hint)
-    found = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
+    labels = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
     samples = reading.samples
     if classes is None:
-        order = tuple(in_order(found))
+        order = tuple(in_order(labels))
         _check_learnable(name, reading, order)
         if reading.task == "single-label" and len(order) < 2:
             only = f"{name} has one class only, {order[0]!r}: expected two or more"
             raise InputError(only + _left_out(reading) + reading.hint)
     else:
-        order, spelling = _spellings(classes, found)
-        if difference := differing(order, [spelling.get(each, each) for each in found]):
+        order, spelling = _spellings(classes, labels)
+        if difference := differing(order, [spelling.get(each, each) for each in labels]):
             raise InputError(f"the classes of {name} are not those that were expected: {difference}")
-        if any(spelling[each] != each for each in found):
+        if any(spelling[each] != each for each in labels):
             samples = [each._replace(labels=tuple(spelling[label] for label in each.labels)) for each in samples]
     return Dataset(source, tuple(samples), reading.images, order, reading.task, dict(reading.left_out))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

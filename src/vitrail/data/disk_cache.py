@@ -20,8 +20,7 @@ import numpy as np
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.images import Preprocess
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 FORMAT: Final = 1  # a new number whenever a view of the same image changes
 SPARE: Final = 1 << 30  # bytes of the disk that stay free

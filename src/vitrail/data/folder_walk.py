@@ -49,18 +49,18 @@ def walk(root: Path) -> Walk:
 
 def folders_in(folder: Path) -> list[str]:
     """The folders directly in a folder. A link to one is an error here: a whole class would go missing."""
-    found = []
+    names = []
     for entry in entries(folder):
         if is_hidden(entry.name):
             continue
         if entry.is_dir(follow_symlinks=False):
-            found.append(entry.name)
+            names.append(entry.name)
         elif entry.is_symlink() and _leads_to_folder(entry):
             raise InputError(
                 f"{describe(entry.path)} is a link to a folder, which is not followed: copy the folder here, "
                 "or name the one that it leads to"
             )
-    return in_order(found)
+    return in_order(names)
 
 
 def is_hidden(name: str) -> bool:

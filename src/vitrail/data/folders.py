@@ -35,11 +35,11 @@ def read_names(root: Path, pattern: str) -> Reading:
     train, val and test at the top say it.
     """
     match = _compiled(pattern)
-    found = walk(root)
+    files = walk(root)
     splits = {} if "split" in match.groupindex else _splits_by_name(folders_in(root))
     labels: dict[str, tuple[str, ...]] = {}
     samples, wrong = [], []
-    for name in found.names:
+    for name in files.names:
         parts = match.fullmatch(name)
         if parts is None or not parts["label"]:
             wrong.append(name)
@@ -52,11 +52,11 @@ def read_names(root: Path, pattern: str) -> Reading:
         samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
     if wrong:
         raise InputError(
-            f"{len(wrong):,} of {len(found.names):,} images in {describe(root)} do not match {pattern!r}: "
+            f"{len(wrong):,} of {len(files.names):,} images in {describe(root)} do not match {pattern!r}: "
             f"{join_limited([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
             r"as in '.*_(?P<label>[^_]+)\.jpg'"
         )
-    return Reading(samples, _files(root, samples), found.left_out)
+    return Reading(samples, _files(root, samples), files.left_out)
 
 
 def read_images(root: Path) -> Reading:
@@ -108,15 +108,15 @@ def _read_classes(root: Path, folders: list[str]) -> Reading:
         raise InputError(
             f"{describe(root)} holds no class folders: expected <class>/image, or train/<class>/image{hint}"
         )
-    found = walk(root)
+    files = walk(root)
     names = _class_names(root, folders)
     labels = {folder: (name,) for folder, name in names.items()}
-    samples = [Sample(name, labels[parts[0]]) for name, parts in _divided(found, 2)]  # class / rest
-    return Reading(samples, _files(root, samples), found.left_out, named=names.values(), hint=hint)
+    samples = [Sample(name, labels[parts[0]]) for name, parts in _divided(files, 2)]  # class / rest
+    return Reading(samples, _files(root, samples), files.left_out, named=names.values(), hint=hint)
 
 
 def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
-    found = walk(root)
+    files = walk(root)
     classes = {folder: _class_names(root / folder, folders_in(root / folder)) for folder in splits}
     for folder, names in classes.items():
         if not names:
@@ -134,9 +134,9 @@ def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
     labels = {(folder, each): (name,) for folder, names in classes.items() for each, name in names.items()}
     samples = [
         Sample(name, labels[parts[0], parts[1]], splits[parts[0]])
-        for name, parts in _divided(found, 3)  # split / class / rest
+        for name, parts in _divided(files, 3)  # split / class / rest
     ]
-    return Reading(samples, _files(root, samples), found.left_out, named=classes[first].values())
+    return Reading(samples, _files(root, samples), files.left_out, named=classes[first].values())
 
 
 def _files(root: Path, samples: Sequence[Sample]) -> Files:
@@ -147,14 +147,14 @@ def _top(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _divided(found: Walk, least: int) -> Iterator[tuple[str, list[str]]]:
+def _divided(files: Walk, least: int) -> Iterator[tuple[str, list[str]]]:
     """The names that have so many parts, with them; others are left out."""
-    for name in found.names:
+    for name in files.names:
         parts = name.split("/", least - 1)
         if len(parts) == least:
             yield name, parts
         else:
-            found.left_out[OUTSIDE] += 1
+            files.left_out[OUTSIDE] += 1
 
 
 def _class_names(root: Path, folders: list[str]) -> dict[str, str]:

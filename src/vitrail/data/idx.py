@@ -8,14 +8,13 @@ import os
 import stat
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import BinaryIO, Final, cast
 
 import numpy as np
 
 from vitrail.errors import InputError
 from vitrail.images import describe
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 LARGEST: Final = 8 * 2**30  # bytes of all images in memory; more belongs into files
 EXPANSION: Final = 100  # what unpacks to more than this many times its weight is a trap; drawings reach 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import ImageError, InputError
 from vitrail.images import decode, decode_bands, describe, describe_bands
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 BLOCK: Final = 64  # images that a thread takes at a time
 BANDED: Final = (".npy", ".tif", ".tiff")  # files of any number of bands
@@ -40,32 +39,28 @@ def scan(
     policy: str = "skip",
     threads: int = 2,
     store: ViewStore | None = None,
-    done: Callable[[int], None] | None = None,
 ) -> Scan:
     """Decode every image. Unreadable ones are dropped and listed ("skip"), or an error ("stop").
 
     A `store` keeps the views that it wants of them, by the rows of this dataset.
 
     Unreadable images are an error in any case if they are more than half, or all that a class has, or has in train.
-    `done` is told how many images have been seen so far.
     """
     check_choice("policy", policy, ("skip", "stop"))
     threads = check_int("threads", threads, 1, 256)
-    found: list[Entry | str] = []
+    looks: list[Entry | str] = []
     pool = ThreadPoolExecutor(threads)
     try:
         blocks = [range(start, min(start + BLOCK, len(dataset))) for start in range(0, len(dataset), BLOCK)]
         for block in pool.map(lambda rows: [_look(dataset, row, store) for row in rows], blocks):
-            found += block
-            if done is not None:
-                done(len(found))
+            looks += block
     finally:
         pool.shutdown(cancel_futures=True)
-    bad = [(dataset.samples[row].name, each) for row, each in enumerate(found) if isinstance(each, str)]
-    entries = tuple(each for each in found if isinstance(each, Entry))
+    bad = [(dataset.samples[row].name, each) for row, each in enumerate(looks) if isinstance(each, str)]
+    entries = tuple(each for each in looks if isinstance(each, Entry))
     if not bad:
         return Scan(dataset, entries, ())
-    kept = dataset.select([row for row, each in enumerate(found) if isinstance(each, Entry)])
+    kept = dataset.select([row for row, each in enumerate(looks) if isinstance(each, Entry)])
     _check(dataset, kept, bad, policy)
     left_out = {**dataset.left_out, UNREADABLE: dataset.left_out.get(UNREADABLE, 0) + len(bad)}
     return Scan(replace(kept, left_out=left_out), entries, tuple(bad))

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.threads import threads_alone
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _NAME: Final = "vitrail-loader"
 

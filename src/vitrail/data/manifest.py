@@ -102,7 +102,7 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     """What changed between two manifests, a sentence each, with counts and the first names; none: the same data."""
     before, after = ({each.name: each for each in each.entries} for each in (old, new))
     both = [(before[each.name], each) for each in new.entries if each.name in before]
-    found = [
+    sentences = [
         _sentence("removed", [describe(name) for name in before if name not in after]),
         _sentence("added", [describe(name) for name in after if name not in before]),
         _sentence("changed content", [describe(a.name) for a, b in both if a.digest != b.digest]),
@@ -114,10 +114,10 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
         gone = [repr(each) for each in old.classes if each not in new.classes]
         come = [repr(each) for each in new.classes if each not in old.classes]
         parts = [f"without {join_limited(gone, ', ')}"] * bool(gone) + [f"with {join_limited(come, ', ')}"] * bool(come)
-        found.append(f"classes changed: {' and '.join(parts) or 'another order'}")
+        sentences.append(f"classes changed: {' and '.join(parts) or 'another order'}")
     if old.task != new.task:
-        found.append(f"task changed: {old.task} -> {new.task}")
-    return [each for each in found if each]
+        sentences.append(f"task changed: {old.task} -> {new.task}")
+    return [each for each in sentences if each]
 
 
 def _sentence(what: str, names: Sequence[str]) -> str:

@@ -14,9 +14,8 @@ from vitrail.data.idx import check_size
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile
 from vitrail.images import describe
+from vitrail.types import Array
 from vitrail.weights.reading.archives import ArchiveMember, read_directory, unpack
-
-Array = np.ndarray[Any, Any]
 
 HEADER: Final = 12_000  # bytes: numpy reads headers of up to 10,000
 KINDS: Final = "biufUS"  # truth, numbers and text

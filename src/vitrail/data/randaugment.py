@@ -19,14 +19,14 @@ three channels: to others they do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 OPERATIONS: Final = (
     "identity",
@@ -50,16 +50,16 @@ _RED, _GREEN, _BLUE = 19595, 38470, 7471  # Pillow's grey, in 65536ths
 
 def rand_augmented(images: Tensor, magnitude: float, chances: Array) -> Tensor:
     """As many operations in a row as `chances` (B, operations, 2), from 0 to under 1, has pairs for each image."""
-    found = images.numpy().copy()
-    for place in range(chances.shape[1]):
-        chosen = (chances[:, place, 0] * len(OPERATIONS)).astype(np.int64)
-        side = np.where(chances[:, place, 1] < 0.5, -1.0, 1.0)
+    changed = images.numpy().copy()
+    for operation in range(chances.shape[1]):
+        chosen = (chances[:, operation, 0] * len(OPERATIONS)).astype(np.int64)
+        side = np.where(chances[:, operation, 1] < 0.5, -1.0, 1.0)
         for number, name in enumerate(OPERATIONS):
             rows = np.flatnonzero(chosen == number)
             if len(rows) and name != "identity":
-                some = torch.from_numpy(found[rows])
-                found[rows] = operated(some, name, strengths(name, magnitude, side[rows])).numpy()
-    return torch.from_numpy(found)  # (B, C, H, W)
+                some = torch.from_numpy(changed[rows])
+                changed[rows] = operated(some, name, strengths(name, magnitude, side[rows])).numpy()
+    return torch.from_numpy(changed)  # (B, C, H, W)
 
 
 def strengths(name: str, magnitude: float, side: Array) -> Array:
@@ -159,14 +159,14 @@ def _warped(images: Tensor, matrices: Array) -> Tensor:
 
 def _looked_up(images: Array, tables: Array) -> Array:
     """Images (n, C, H, W) through tables (n, 1 or C, 256)."""
-    found = np.empty_like(images)
+    changed = np.empty_like(images)
     shape = images.shape[2:]
-    for image, place, some in zip(images, found, tables.astype(np.uint8), strict=True):
+    for image, place, some in zip(images, changed, tables.astype(np.uint8), strict=True):
         for channel, plane in enumerate(image):
             table = some[channel % len(some)].tobytes()
             # Three times as fast as indexing.
             place[channel] = np.frombuffer(plane.tobytes().translate(table), np.uint8).reshape(shape)
-    return found
+    return changed
 
 
 def _autocontrast(images: Array, _: Array) -> Array:
@@ -222,13 +222,13 @@ _TABLES: Final[dict[str, Callable[[Array, Array], Array]]] = {
 
 def _smooth(images: Array) -> Array:
     """Pillow's SMOOTH: the eight neighbours and five times the pixel, over 13; the border stays."""
-    found = images.copy()
+    smooth = images.copy()
     if min(images.shape[2:]) > 2:
         wide = images.astype(np.uint16)
         rows = wide[:, :, :-2] + wide[:, :, 1:-1] + wide[:, :, 2:]
         total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * wide[:, :, 1:-1, 1:-1]
-        found[:, :, 1:-1, 1:-1] = (2 * total + 13) // 26
-    return found
+        smooth[:, :, 1:-1, 1:-1] = (2 * total + 13) // 26
+    return smooth
 
 
 def _grey(images: Array) -> Array:

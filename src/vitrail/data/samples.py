@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vitrail.errors import InputError, nearest
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 SPLITS: Final = ("train", "val", "test")
 

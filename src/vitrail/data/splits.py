@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from vitrail.data.naming import in_order
 from vitrail.data.samples import SPLITS, Dataset, Sample
 from vitrail.data.stratification import Unit, by_class, by_unit
 from vitrail.errors import ConfigError, InputError
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Split(NamedTuple):

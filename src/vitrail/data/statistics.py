@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.data.cache import Views
 from vitrail.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class BandStatistics(NamedTuple):
@@ -41,11 +40,11 @@ def band_statistics(views: Views, rows: Sequence[int] | Array | None = None, bat
     count = len(chosen) * height * width
     means = [Fraction(each) / count for each in total.tolist()]
     variances = [Fraction(each) / count - mean**2 for each, mean in zip(squares.tolist(), means, strict=True)]
-    found = [
+    channel_values = [
         (float(mean) / full, math.sqrt(variance) / full if variance > 0 else 1.0)
         for mean, variance in zip(means, variances, strict=True)
     ]
     if views.preprocess.order == "BGR":
-        found.reverse()
-    mean, std = zip(*found, strict=True)
+        channel_values.reverse()
+    mean, std = zip(*channel_values, strict=True)
     return BandStatistics(mean, std)

@@ -8,11 +8,12 @@ image more or less moves only those at the edge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
+
 Shares = tuple[float, float]  # of val and of test; 0: not wanted
 Unit = tuple[tuple[int, int], ...]  # images that stay together: (class, how many of them have it), ...
 

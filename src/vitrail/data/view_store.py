@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from vitrail.images import Preprocess, decode, decode_bands
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 LIMIT: Final = 2 * 2**30  # bytes of one kind of view held in memory
 

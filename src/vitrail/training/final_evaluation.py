@@ -31,8 +31,7 @@ from vitrail.training.probing import Stage
 from vitrail.training.record import Record, times_of
 from vitrail.training.run_folder import write_text
 from vitrail.training.validation import logits_of
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class FinalResult(NamedTuple):

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from vitrail.data.cache import Views
 from vitrail.network.vit import ViT
 from vitrail.training.plan import Plan
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Part(NamedTuple):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.training.plan import Plan
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 def loss_of(logits: Tensor, targets: Tensor, task: str, weights: Tensor | None) -> Tensor:

@@ -53,7 +53,7 @@ def parameter_groups(model: ViT, recipe: Recipe, extra: nn.Module | None = None)
 
     `extra` is what is trained beside the network and is no part of it, such as a decoder: at the full rate.
     """
-    found: dict[tuple[str, float, str], Group] = {}
+    by_kind: dict[tuple[str, float, str], Group] = {}
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if recipe.tune == "head":
         trained = [(name, each) for name, each in trained if name.startswith("head.")]
@@ -71,8 +71,8 @@ def parameter_groups(model: ViT, recipe: Recipe, extra: nn.Module | None = None)
             kind = "adamw"
         lr = recipe.lr * _share(layer, model.config.depth, recipe)
         fresh = {"name": layer, "params": [], "lr": lr, "base": lr, "weight_decay": decay, "kind": kind}
-        found.setdefault((layer, decay, kind), fresh)["params"].append((name, parameter))
-    return sorted(found.values(), key=lambda group: _place(group["name"]))
+        by_kind.setdefault((layer, decay, kind), fresh)["params"].append((name, parameter))
+    return sorted(by_kind.values(), key=lambda group: _place(group["name"]))
 
 
 def layer_of(name: str, config: ViTConfig) -> str:
@@ -151,13 +151,13 @@ class Optimiser:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All there is to save: "exp_avg.head.classify.weight" and so on; the tensors themselves, no copies."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for kind, name, parameter in self._parameters():
             state = self.optimisers[kind].state.get(parameter, {})
             for key in STATES[kind]:
                 if state.get(key) is not None:  # a parameter that never had a gradient has none
-                    found[f"{key}.{name}"] = state[key]
-        return found
+                    tensors[f"{key}.{name}"] = state[key]
+        return tensors
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `state_tensors` gave: the next steps are the same to the bit."""
@@ -205,16 +205,16 @@ def build_optimiser(model: ViT, recipe: Recipe, extra: nn.Module | None = None) 
         trained.update(name for name, _ in group["params"])
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
-    made: dict[str, torch.optim.Optimizer] = {}
+    optimisers: dict[str, torch.optim.Optimizer] = {}
     for kind, own in parted.items():
         if kind == "sgd":
-            made[kind] = torch.optim.SGD(own, lr=recipe.lr, momentum=recipe.momentum)
+            optimisers[kind] = torch.optim.SGD(own, lr=recipe.lr, momentum=recipe.momentum)
         elif kind == "muon":
-            made[kind] = Muon(own, lr=recipe.lr)
+            optimisers[kind] = Muon(own, lr=recipe.lr)
         else:
             adam = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
-            made[kind] = adam(own, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
-    return Optimiser(made)
+            optimisers[kind] = adam(own, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
+    return Optimiser(optimisers)
 
 
 # ---- Muon ----------------------------------------------------------------------------------------------------------

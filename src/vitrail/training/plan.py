@@ -51,15 +51,15 @@ class Plan:
 
 def plan_differences(old: Mapping[str, Any], new: Mapping[str, Any], name: str = "") -> list[str]:
     """Where two plans, as plain values, differ: one line each, nested settings by their full names."""
-    found: list[str] = []
+    differences: list[str] = []
     for part in dict.fromkeys((*old, *new)):
         full = f"{name}.{part}" if name else str(part)
         before, after = old.get(part), new.get(part)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += plan_differences(before, after, full)
+            differences += plan_differences(before, after, full)
         elif _plain(before) != _plain(after):
-            found.append(f"{full}: {short_repr(before)} before, {short_repr(after)} now")
-    return found
+            differences.append(f"{full}: {short_repr(before)} before, {short_repr(after)} now")
+    return differences
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +17,8 @@ from vitrail.network.heads import Head
 from vitrail.network.vit import ViT
 from vitrail.training.job import Part
 from vitrail.training.validation import outputs_of
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 NEIGHBOURS: Final = 10
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.training.job import Part
 from vitrail.training.plan import Plan
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 
 class Scores(NamedTuple):
