@@ -720,3 +720,34 @@ def test_tiny_job_is_what_the_campaigns_train(tmp_path: Path) -> None:
     assert job.plan.recipe.optimiser == "muon"
     assert job.plan.recipe.ema > 0
     assert job.model.config.stem is not None
+
+
+def test_a_run_recorded_in_earlier_words_goes_on(photos: Path, tmp_path: Path) -> None:
+    """Runs of before said "one" for single-label, and knew no objective."""
+    given: dict[str, Any] = {"model": NETWORK, "recipe": QUICK, "check": False, "report": False, "name": "run"}
+    straight = train(photos, out=tmp_path / "a", **given)
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(photos, out=tmp_path / "b", callbacks=Callbacks(step=stop), **given)
+    folder = tmp_path / "b" / "run"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["plan"].pop("task") == "single-label"
+    config["plan"]["task"] = "one"
+    for recipe in (config["plan"]["recipe"], config["options"]["recipe"]):
+        del recipe["objective"]
+    (folder / "config.json").write_text(json.dumps(config))
+    manifest = (folder / "data.json").read_text()
+    earlier = manifest.replace('"format":2', '"format":1').replace('"task":"single-label"', '"task":"one"')
+    assert earlier != manifest
+    (folder / "data.json").write_text(earlier)
+    again = train(photos, out=tmp_path / "b", **given)
+    assert again.resumed
+    assert again.plan == straight.plan
+    assert (again.folder / "metrics.jsonl").read_bytes() == (straight.folder / "metrics.jsonl").read_bytes()
+    config["plan"]["task"] = "several"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="task: 'multi-label' before, 'single-label' now"):
+        train(photos, out=tmp_path / "b", finished=True, **given)
