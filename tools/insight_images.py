@@ -1,4 +1,4 @@
-"""Write the images of docs/insight.md anew: the real ViT-Ti/16 on photos of scikit-image.
+"""Write the images of docs/insight.md and the README anew: the real ViT-Ti/16 on photos of scikit-image.
 
 python tools/insight_images.py FOLDER_OF_FIXTURES
 """
@@ -6,6 +6,7 @@ python tools/insight_images.py FOLDER_OF_FIXTURES
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import skimage
@@ -14,8 +15,11 @@ from PIL import Image
 import vitrail
 from vitrail.data import read_data
 from vitrail.insight import cards
+from vitrail.insight.image_tour import tour
 from vitrail.insight.model_figures import figures_of_images, figures_of_weights, portrait
 from vitrail.insight.pruning_run import batches_of
+from vitrail.reporting.figure_page import write_figure_page
+from vitrail.reporting.image_sheets import fitted
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PHOTOS = Path(skimage.__file__).parent / "data"
@@ -36,21 +40,19 @@ def main() -> None:
             cards.card([vitrail.explain(loaded, PHOTOS / name, each) for each in METHODS]),
             f"explain-{Path(name).stem}.png",
         )
-    frames = [cards.fitted(each, 260) for each in cards.film(loaded, photos[0])]
+    frames = [fitted(each, 260) for each in cards.film(loaded, photos[0])]
     cards.save_film(frames, str(IMAGES / "blocks.gif"))
-    figures = {
-        each.name: each.image for each in figures_of_weights(loaded) + figures_of_images(loaded, photos, "photos")
-    }
-    for name in ("positions", "filters", "distance", "norms", "colours"):
-        save(figures[name], f"inspect-{name}.png")
-    small = vitrail.load("vitrail:fashion")
-    data = read_data("vitrail:fashion")
-    place = IMAGES / "made"
-    portrait(small, place, list(data.images[:4]), batches_of(small, data.part("train")))
-    save(Image.open(place / "importance.png"), "inspect-importance.png")
-    for each in place.iterdir():
-        each.unlink()
-    place.rmdir()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = figures_of_weights(loaded) + figures_of_images(loaded, photos, "photos")
+        write_figure_page(Path(folder), "Figures", "", figures)
+        for name in ("positions", "filters", "distance", "norms", "colours"):
+            save(Image.open(Path(folder, f"{name}.png")), f"inspect-{name}.png")
+        small, data = vitrail.load("vitrail:fashion"), read_data("vitrail:fashion")
+        portrait(small, Path(folder), list(data.images[:4]), batches_of(small, data.part("train")))
+        save(Image.open(Path(folder, "importance.png")), "inspect-importance.png")
+        tour(vitrail.load("vitrail:glass"), glass(), Path(folder))
+        answer = Image.open(Path(folder, "2-answer.png")).convert("RGB")
+        fitted(answer, 1464).save(IMAGES / "answer.png", optimize=True)  # all colours: a heat map has many
     save(cards.heads_sheet(vitrail.load("vitrail:glass"), glass()), "heads.png")
 
 

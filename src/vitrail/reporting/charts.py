@@ -289,18 +289,20 @@ def _point(point: Point, x: float, y: float) -> str:
 
 
 def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str]:
-    """Each from top to bottom, its name on the side where it fits, names of neighbours below each other."""
-    elements = []
+    """Each from top to bottom; over all of them their names, on the side where each fits, one below the other."""
+    marks, names = [], []
     for row, line in enumerate(sorted(lines)):
-        fits = x(line.x) + text_width(line.name) + 10 < x.stop
-        side, anchor = (6, "start") if fits else (-6, "end")
-        elements.append(
+        marks.append(
             f'<path d="M{x(line.x):.1f} {y.stop:.1f}V{y.start:.1f}" '
             'style="stroke:var(--ruby);stroke-width:1.6;stroke-dasharray:5 4;fill:none"/>'
+        )
+        fits = x(line.x) + text_width(line.name) + 10 < x.stop
+        side, anchor = (6, "start") if fits else (-6, "end")
+        names.append(
             f'<text class="name" text-anchor="{anchor}" x="{x(line.x) + side:.1f}" y="{y.stop + 12 + 16 * row:.1f}" '
             f'style="fill:var(--ruby)">{text(line.name)}</text>'
         )
-    return elements
+    return marks + names
 
 
 def _bar(bar: Bar, y: float, x: AxisScale, show: Callable[[float | None], str]) -> str:
