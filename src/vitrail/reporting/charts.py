@@ -95,7 +95,8 @@ def curves(
     elements += _dashed_lines(lines, x, y)
     names = [each.name for each in (legend or keys)]
     words = f"{title or y_axis.label} over {x_axis.label}: {', '.join(names)}"
-    return Chart(title, words, *size, tuple(elements), tuple(legend) or (tuple(keys) if len(keys) > 1 else ()))
+    shown = tuple(legend) or (tuple(keys) if len(keys) > 1 else ())
+    return Chart(title, words, *size, tuple(elements), shown, wide=size[0] > _WIDTH)
 
 
 def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: str = "") -> Chart:
@@ -208,7 +209,7 @@ def histogram(
     elements += _dashed_lines(lines, x, y)
     legend = tuple(Key(name, colour) for (name, _), colour in zip(groups, colours, strict=False))
     words = f"{title or x_axis.label}: how many {of}"
-    return Chart(title, words, *size, tuple(elements), legend if len(legend) > 1 else ())
+    return Chart(title, words, *size, tuple(elements), legend if len(legend) > 1 else (), wide=size[0] > _WIDTH)
 
 
 def strip(parts: Sequence[tuple[str, float, Colour]], words: str, title: str = "") -> Chart:
