@@ -24,9 +24,7 @@ def test_demo(vit: Line, tmp_path: Path) -> None:
         with Image.open(name) as image:
             assert min(image.size) > 100
             image.load()
-    drawn = {file.stem for file in files} - {
-        "image"
-    }  # each a file, and on the page
+    drawn = {file.stem for file in files} - {"image"}  # each a file, and on the page
     assert len(drawn) >= 6
     assert (out / "index.html").read_text().count('<figure class="plate"') == len(drawn)
     said = vit("demo", "--out", out, "--seed", "3", "--epochs", "0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,9 +23,7 @@ from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
-from vitrail.types import Array
-
-Done = Callable[[int], None]
+from vitrail.types import Array, ProgressCallback
 
 
 def audit(
@@ -34,7 +32,7 @@ def audit(
     checkpoint: Runtime | str | os.PathLike[str] | None = None,
     threads: int = 2,
     near: Near | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
 ) -> Audit:
     """Look at every image, and with a checkpoint, or any other runtime, once more through the network.
 
@@ -142,7 +140,7 @@ def _in_order(groups: list[Group]) -> tuple[Group, ...]:
 
 
 def _with_network(
-    audited: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: Done | None
+    audited: Audit, dataset: Dataset, checkpoint: Runtime, near: Near, threads: int, done: ProgressCallback | None
 ) -> Audit:
     """What only a network sees: look-alikes, and labels that do not fit."""
     features = embeddings_of(checkpoint, dataset, threads=threads, done=done)

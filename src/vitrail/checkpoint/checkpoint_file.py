@@ -41,8 +41,7 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import build_empty, eval_mode
 from vitrail.network.vit import ViT
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 FORMAT: Final = 3
 EARLIER: Final = 2  # the same, but for the word of the task

@@ -16,9 +16,8 @@ from vitrail.evaluation.intervals import LEVELS, RESAMPLES
 from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import correct_answers, evaluation_of, label_names, predictions_of, surest
 from vitrail.inference import Runtime
-from vitrail.inference.batches import Done
 from vitrail.inference.recognisers import as_runtime
-from vitrail.types import Array
+from vitrail.types import Array, ProgressCallback
 
 
 class Differing(NamedTuple):
@@ -69,7 +68,7 @@ def compare(
     split: str = "",
     batch: int = 64,
     threads: int = 2,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
 ) -> Comparison:
     """Two runtimes (checkpoints, exported files), with the same classes in any order, on images with known labels.
 

@@ -17,9 +17,10 @@ from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import Runtime
-from vitrail.inference.batches import Done, run_batches
+from vitrail.inference.batches import run_batches
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
+from vitrail.types import ProgressCallback
 
 Data = Dataset | str | os.PathLike[str]
 
@@ -35,7 +36,7 @@ def evaluate(
     batch: int = 64,
     threads: int = 2,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
     resamples: int = RESAMPLES,
 ) -> Evaluation:
     """How well a checkpoint, an exported file or any runtime does on images whose labels are known.

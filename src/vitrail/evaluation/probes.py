@@ -22,9 +22,9 @@ from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
 from vitrail.images import check_image_list
 from vitrail.inference import Runtime, probabilities
-from vitrail.inference.batches import Done, Images, run_batches
+from vitrail.inference.batches import Images, run_batches
 from vitrail.inference.image_reader import Named, Skip
-from vitrail.types import Array
+from vitrail.types import Array, ProgressCallback
 
 LADDER: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)  # values of l2 that are tried
 TRIED: Final = 6000  # images they are tried on, at most
@@ -64,7 +64,7 @@ def features(
     batch: int = 64,
     threads: int = 2,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
 ) -> Array:
     """What the head receives of every image, in order: float32 (n, D).
 
@@ -227,7 +227,7 @@ def _held_out(basis: Basis, targets: Array, classes: int, l2: float, fold: Array
     return losses(_logits(basis, targets, classes, l2, held, change=1e-5), targets[held])
 
 
-def _features_of_views(runtime: Runtime, views: Views, batch: int, done: Done | None) -> Array:
+def _features_of_views(runtime: Runtime, views: Views, batch: int, done: ProgressCallback | None) -> Array:
     if views.preprocess != runtime.preprocess:
         raise InputError("these views were made for another preprocessing than the network's: make them anew")
     embeddings = []

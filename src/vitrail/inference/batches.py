@@ -6,8 +6,8 @@ Whatever the number of images, at most two batches of them are held: the one the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from vitrail.images import Source, check_image_stream
 from vitrail.inference.image_reader import ImageReader, Named, ReadBatch, ReadImage, Skip
 from vitrail.inference.prefetch import Prefetcher
 from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.types import Array, ProgressCallback
 
-Array = np.ndarray[Any, Any]
 Images = Sequence[Source] | Array  # an array of images is (n, H, W) or (n, H, W, C)
-Done = Callable[[int], None]  # told how many more images are done
 Stream: TypeAlias = "Iterable[Source | Named]"
 
 
@@ -40,7 +39,7 @@ def run_batches(
     batch: int = 64,
     threads: int = 2,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
 ) -> Generator[BatchResult, None, None]:
     """Every image once. One that cannot be read raises ImageError, or is told to `skip` and left out.
 
@@ -64,7 +63,9 @@ class BatchRunner:
         self._batch = batch
         self._threads = threads
 
-    def results(self, images: Stream, skip: Skip | None, done: Done | None) -> Generator[BatchResult, None, None]:
+    def results(
+        self, images: Stream, skip: Skip | None, done: ProgressCallback | None
+    ) -> Generator[BatchResult, None, None]:
         # Where readers alone fill the machine, they and the network take turns: side by side they only hold each
         # other up.
         batch, threads = self._batch, self._threads

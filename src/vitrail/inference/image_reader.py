@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.errors import ImageError
 from vitrail.images import Preprocess, Source, decode
 from vitrail.inference.runtime import Runtime
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Run = Callable[[Array], tuple[Array, Array]]  # values of some images -> logits and embedding
 Skip = Callable[[str, ImageError], None]  # told of an image that could not be read
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import check_image_list
-from vitrail.inference.batches import BatchResult, Done, Images, Stream, run_batches
+from vitrail.inference.batches import BatchResult, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array, ProgressCallback
 
 
 class Prediction(NamedTuple):
@@ -34,7 +33,7 @@ def predict(
     top: int = 5,
     batch: int = 16,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
     threads: int = 2,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
@@ -52,7 +51,7 @@ def predictions(
     top: int = 5,
     batch: int = 16,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
     threads: int = 2,
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
@@ -91,7 +90,7 @@ def embed(
     images: Images,
     batch: int = 16,
     skip: Skip | None = None,
-    done: Done | None = None,
+    done: ProgressCallback | None = None,
     threads: int = 2,
 ) -> Array:
     """What the head receives for every image, in order: float32 (n, D)."""

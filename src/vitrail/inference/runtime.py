@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from vitrail.errors import InputError
 from vitrail.images import Preprocess, Resample
 from vitrail.images.model_info import ModelInfo
+from vitrail.types import Array
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Provenance
 
-Array = np.ndarray[Any, Any]
 Takes: TypeAlias = Literal["pixels", "uint8", "images"]
 """What a runtime is best given: normalised float pixels (B, C, H, W); 8-bit values (B, H, W, C), which it normalises
 as its preprocess says; or full images of any size, uint8 (1, H, W, C), which it resizes as well."""

@@ -16,11 +16,10 @@ from vitrail.errors import InputError
 from vitrail.insight.activations import frozen
 from vitrail.network.encoder import Block
 from vitrail.network.vit import ViT
-from vitrail.types import Array
+from vitrail.types import Array, ProgressCallback
 
 WAYS: Final = ("gradient", "ablation")
 Batches: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # pixels (B, C, H, W) and targets: (B,) numbers, or (B, K) marks
-Done: TypeAlias = Callable[[int], None]
 
 
 class Importance(NamedTuple):
@@ -33,7 +32,7 @@ class Importance(NamedTuple):
 
 
 def importance(
-    model: ViT, batches: Batches, way: str = "gradient", channels: bool = False, done: Done | None = None
+    model: ViT, batches: Batches, way: str = "gradient", channels: bool = False, done: ProgressCallback | None = None
 ) -> Importance:
     """By gradient (Michel et al. 2019, Molchanov et al. 2017): the mean over images of |d loss / d gate|.
 
@@ -72,7 +71,7 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="none")
 
 
-def _by_gradient(model: ViT, batches: Batches, done: Done | None) -> tuple[Array, Array]:
+def _by_gradient(model: ViT, batches: Batches, done: ProgressCallback | None) -> tuple[Array, Array]:
     config = model.config
     heads = np.full((config.depth, config.heads), np.nan)
     for block in range(config.depth):
@@ -123,7 +122,7 @@ def _keep(store: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None
     return keep
 
 
-def _by_ablation(model: ViT, batches: Batches, done: Done | None) -> Array:
+def _by_ablation(model: ViT, batches: Batches, done: ProgressCallback | None) -> Array:
     config = model.config
     rises = np.full((config.depth, config.heads), np.nan)
     unmasked = mean_loss(model, batches)

@@ -26,8 +26,7 @@ from vitrail.packed.packed_vit import PackedViT
 from vitrail.packed.packing import pack
 from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.quant_plan import QuantPlan
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 WITHIN = {"fp32": 1e-4, "bf16": 0.1}  # of the largest logit: further from eager, the network is not used
 LOOSELY = 0.3  # where rounding decides which tokens of random pixels are merged

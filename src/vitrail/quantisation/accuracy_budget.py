@@ -16,8 +16,8 @@ from vitrail.evaluation.evaluator import Data, evaluate, fitted, opened
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.images import Source
 from vitrail.inference import Runtime, predict
-from vitrail.inference.batches import Done
 from vitrail.quantisation.range_calibration import FEWEST
+from vitrail.types import ProgressCallback
 
 CALIBRATE = 256  # images that ranges are taken from, at most
 CHOOSE = 2000  # images that a choice is judged by, at most
@@ -59,11 +59,11 @@ class Judge:
     batch: int = 32
 
     @classmethod
-    def by(cls, runtime: Runtime, images: Dataset, batch: int = 32, done: Done | None = None) -> Judge:
+    def by(cls, runtime: Runtime, images: Dataset, batch: int = 32, done: ProgressCallback | None = None) -> Judge:
         """Answers of the runtime itself, to compare others with."""
         return cls(evaluate(runtime, images, split="all", batch=batch, resamples=0, done=done), images, batch)
 
-    def __call__(self, runtime: Runtime, done: Done | None = None) -> BudgetResult:
+    def __call__(self, runtime: Runtime, done: ProgressCallback | None = None) -> BudgetResult:
         return self.of(evaluate(runtime, self.images, split="all", batch=self.batch, resamples=0, done=done))
 
     def of(self, answers: Evaluation) -> BudgetResult:

@@ -24,9 +24,9 @@ from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import Sensitivity, calibrate, calibration_pixels, rank_sensitivity
 from vitrail.quantisation.smooth_quant import smooth
+from vitrail.types import LogCallback
 
 RANKED_ON = 16  # images that layers are ranked on
-Log = Callable[[str], None]
 
 
 class SearchResult(NamedTuple):
@@ -127,7 +127,7 @@ def quantise(
     batch: int = 32,
     seed: int = 0,
     against: Checkpoint | None = None,
-    log: Log = lambda text: None,
+    log: LogCallback = lambda text: None,
 ) -> Quantised:
     """A plan for int8 (or bf16) with at most `max_drop` points lost on validation images, or an error.
 
@@ -176,7 +176,7 @@ def search_plan(
     judge: Callable[[Runtime], BudgetResult],
     max_drop: float,
     pixels: Tensor,
-    log: Log = lambda text: None,
+    log: LogCallback = lambda text: None,
 ) -> SearchResult:
     """The plan with as many of its layers in int8 as the budget allows, the harmful ones left out; layers are ranked on
     these pixels."""

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -23,13 +23,12 @@ from torch import Tensor
 from vitrail.checkpoint.safetensors_io import bytes_of, lay_out
 from vitrail.errors import CheckpointError
 from vitrail.files import reason, sync_folder
+from vitrail.types import LogCallback
 
 MARK: Final = b"VITRAIL STATE 1\n"
 DIGEST: Final = 32  # bytes of a SHA-256
 KEPT: Final = 2  # states besides the newest epoch's: the newest may be damaged
 NAME: Final = re.compile(r"r(\d{3})-s(\d{9})(-epoch)?\.state")
-
-Log = Callable[[str], None]
 
 
 def reached(point: str) -> None:
@@ -82,7 +81,7 @@ def write_state(folder: Path, state: State) -> int:
     return needed
 
 
-def read_newest(folder: Path, log: Log) -> State | None:
+def read_newest(folder: Path, log: LogCallback) -> State | None:
     """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over."""
     states = sorted(_states(folder), key=_age, reverse=True)
     for path in states:
@@ -97,7 +96,7 @@ def read_newest(folder: Path, log: Log) -> State | None:
     return None
 
 
-def read_epoch(folder: Path, log: Log) -> State | None:
+def read_epoch(folder: Path, log: LogCallback) -> State | None:
     """The newest whole state that was saved at the end of an epoch: where a rollback goes."""
     for path in sorted(_states(folder), key=_age, reverse=True):
         if path.stem.endswith("-epoch"):
