@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache, partial
 from numbers import Integral, Real
-from typing import Any, Final
+from types import NoneType
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from vitrail.errors import ConfigError, VitrailError, nearest
 
@@ -54,13 +56,13 @@ def check_pair(name: str, value: Any, most: int = LARGEST) -> tuple[int, int]:
     return check_int(name, both[0], most=most), check_int(name, both[1], most=most)
 
 
-def check_number(name: str, value: Any, least: float, most: float, below: bool = False) -> float:
+def check_number(
+    name: str, value: Any, least: float, most: float, below: bool = False, error: type[VitrailError] = ConfigError
+) -> float:
     """A finite number in a range; `below` leaves the upper end out."""
     right = type(value) is not bool and isinstance(value, Real)  # no range holds NaN or infinity
     if not right or not least <= value <= most or (below and value == most):
-        raise ConfigError(
-            f"{name}: expected a number from {least} to {'under ' * below}{most}, got {short_repr(value)}"
-        )
+        raise error(f"{name}: expected a number from {least} to {'under ' * below}{most}, got {short_repr(value)}")
     return float(value)
 
 
@@ -72,19 +74,26 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> Any:
     return value
 
 
+def check_bool(name: str, value: Any) -> bool:
+    """True or False; 1 and 0 are neither."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: expected True or False, got {short_repr(value)}")
+    return value
+
+
 def check_bools(owner: Any, *names: str) -> None:
     """Fields that are True or False."""
     for name in names:
-        if not isinstance(getattr(owner, name), bool):
-            raise ConfigError(f"{name}: expected True or False, got {short_repr(getattr(owner, name))}")
+        check_bool(name, getattr(owner, name))
 
 
-def check_type(name: str, value: Any, *kinds: type, error: type[VitrailError] = ConfigError) -> None:
+def check_type(name: str, value: Any, *kinds: type, error: type[VitrailError] = ConfigError) -> Any:
     """An instance of one of the kinds."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         hint = f": pass its .{name}" if isinstance(getattr(value, name, None), kinds) else ""
         raise error(f"{name}: expected {expected}, got {short_repr(value)}{hint}")
+    return value
 
 
 def check_fields(kind: type, plain: Any) -> dict[str, Any]:
@@ -96,3 +105,52 @@ def check_fields(kind: type, plain: Any) -> dict[str, Any]:
         if name not in names:
             raise ConfigError(f"{kind.__name__} has no setting {name!r}: {nearest(str(name), names)}")
     return dict(plain)
+
+
+# ---- settings that carry their checks: `width: Count = 768` in a frozen dataclass, `settle(self)` in its __post_init__
+
+Check = Callable[[str, Any], Any]  # the name and value of a setting -> the value as it is kept, or an error
+
+
+def one_of(known: tuple[str, ...]) -> Check:
+    return partial(check_choice, known=known)
+
+
+def between(least: float, most: float, below: bool = False) -> Check:
+    return partial(check_number, least=least, most=most, below=below)
+
+
+Count = Annotated[int, check_int]  # from 1
+Number = Annotated[int, partial(check_int, least=0)]
+Pair = Annotated[tuple[int, int], check_pair]  # (height, width); one number means square
+Counts = Annotated[tuple[int, ...], check_ints]
+Flag = Annotated[bool, check_bool]
+Share = Annotated[float, between(0.0, 1.0, below=True)]
+Eps = Annotated[float, between(0.0, 1.0)]
+Factor = Annotated[float, between(1.0, 100.0)]
+
+
+@cache
+def checks_of(kind: Any) -> dict[str, Check]:
+    """The check of every setting of a dataclass, from its type."""
+    return {name: _check_of(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def _check_of(hint: Any) -> Check:
+    if hasattr(hint, "__metadata__"):
+        return partial(hint.__metadata__[0])
+    kinds = [each for each in get_args(hint) or (hint,) if each is not NoneType]
+    check = _check_of(kinds[0]) if hasattr(kinds[0], "__metadata__") else partial(_check_kind, kinds=kinds)
+    if NoneType in get_args(hint):  # may be left out
+        return lambda name, value: None if value is None else check(name, value)
+    return check
+
+
+def _check_kind(name: str, value: Any, kinds: list[type]) -> Any:
+    return check_type(name, value, *kinds)
+
+
+def settle(owner: Any, of: str = "") -> None:
+    """Check every setting of a frozen dataclass, and keep it as its check gives it back: pairs, tuples, floats."""
+    for name, check in checks_of(owner.__class__).items():
+        object.__setattr__(owner, name, check(of + name, getattr(owner, name)))

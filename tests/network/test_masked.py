@@ -283,7 +283,7 @@ def test_a_width_that_is_none() -> None:
         (
             torch.randn(2, 5, 48),
             torch.arange(N).expand(2, -1),
-            r"\(B, 1 \+ kept, 64\), got \(2, 5, 48\)",
+            r"\(B, 1 \+ kept, 64\), got torch.float32 \(2, 5, 48\)",
         ),
         (torch.randn(2, 18, 64), torch.arange(N).expand(2, -1), "at most 16 patches, a grid of 4x4, got 18 tokens"),
         (torch.randn(2, 5, 64), torch.arange(20).expand(2, -1), r"int64 \(2, 16\).*got torch.int64 \(2, 20\); .*grid="),

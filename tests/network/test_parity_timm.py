@@ -416,7 +416,7 @@ def test_the_two_standardisations_part_only_by_their_eps(timm: ModuleType) -> No
         theirs.weight.data.copy_(filters)
         spread = filters.std(dim=(1, 2, 3), correction=0, keepdim=True)
         for eps in (0.0, 1e-5):
-            ours = StandardisedConv(16, 8, 3, stride=2, eps=eps)
+            ours = StandardisedConv(ResNetStem(weight_eps=eps), 16, 8, 3, stride=2)
             ours.weight.data.copy_(filters)
             factor = ((spread**2 + 1e-8).sqrt() / (spread + eps)).reshape(1, 8, 1, 1)
             with torch.no_grad():

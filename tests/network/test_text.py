@@ -504,7 +504,7 @@ def test_wrong_targets_are_refused() -> None:
         ({"temperature": float("nan")}, "temperature: .* got nan"),
         ({"temperature": float("inf")}, "temperature: .* got inf"),
         ({"temperature": "hot"}, "temperature: .* got 'hot'"),
-        ({"top_k": 0}, "top_k: expected a whole number from 1 up, got 0"),
+        ({"top_k": 0}, "top_k: expected a whole number from 1 to .*, got 0"),
         ({"top_k": True}, "top_k: .* got True"),
         ({"seed": "x"}, "seed: .* got 'x'"),
         ({"seed": 1, "generator": torch.Generator()}, "got both"),

@@ -54,29 +54,22 @@ class Attention(nn.Module):
         self.heads, self.head_width = check_int("heads", heads), check_int("head_width", head_width)
         self.dropout, self.attention_dropout = dropout, attention_dropout
         inner = heads * head_width
-        self.qkv = nn.Linear(width, 3 * inner, bias=qkv_bias == "all")
-        self.query_bias = nn.Parameter(torch.zeros(inner)) if qkv_bias == "no-key" else None
+        self.qkv = nn.Linear(width, 3 * inner, bias=qkv_bias == "all")  # D -> 3*A*d
+        self.query_bias = nn.Parameter(torch.zeros(inner)) if qkv_bias == "no-key" else None  # (A*d,)
         self.value_bias = nn.Parameter(torch.zeros(inner)) if qkv_bias == "no-key" else None
         self.query_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
         self.key_norm = nn.LayerNorm(head_width, norm_eps) if qk_norm else None
-        self.out = nn.Linear(inner, width)
+        self.out = nn.Linear(inner, width)  # A*d -> D
         self.relative: RelativeKeys | None = None
         self.kernel: Kernel = fused_kernel
 
     @classmethod
     def of_block(cls, config: ViTConfig, block: int) -> Attention:
         """The attention of one block; axial ones see rows in even blocks and columns in odd ones."""
-        attention = cls(
-            config.width,
-            len(config.heads_of(block)),
-            config.per_head,
-            qkv_bias=config.qkv_bias,
-            qk_norm=config.qk_norm,
-            norm_eps=config.norm_eps,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            axis=("column" if block % 2 else "row") if config.axial else "",
-        )
+        alike = ("qkv_bias", "qk_norm", "norm_eps", "dropout", "attention_dropout")
+        axis = ("column" if block % 2 else "row") if config.axial else ""
+        options = {name: getattr(config, name) for name in alike}
+        attention = cls(config.width, len(config.heads_of(block)), config.per_head, axis=axis, **options)
         if config.positions.kind == "relative":
             attention.relative = RelativeKeys(config)
         return attention
@@ -106,7 +99,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """What all heads gathered, side by side, before the output layer: (B, T, A*d)."""
         q, k, v = self.project(x, context)  # (B, A, T, d) each
-        if self.query_norm is not None and self.key_norm is not None:
+        if self.query_norm is not None and self.key_norm is not None:  # over d, each head by itself
             q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None and layout is not None:
             q, k = apply_rotary(q, angles, layout.prefix), apply_rotary(k, angles, layout.prefix)
@@ -139,18 +132,16 @@ class Attention(nn.Module):
 
     def _bias(self, q: Tensor, layout: TokenLayout | None) -> Tensor | None:
         """What is added to the logits: relative keys, an axial mask, or how many each merged token stands for."""
-        bias: Tensor
+        bias: Tensor | None = None
         if layout is None:
             return None
         if self.relative is not None:
             bias = self.relative(q, layout.grid, layout.prefix)  # (B, A, T, T)
-            return bias
-        if self.axis:
+        elif self.axis:
             mask = axial_mask(layout, self.axis, q.device)  # (T, T)
-            return torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, float("-inf"))
-        if layout.counts is None:
-            return None
-        bias = layout.counts.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T): proportional attention (ToMe)
+            bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, float("-inf"))
+        elif layout.counts is not None:  # proportional attention (ToMe)
+            bias = layout.counts.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
         return bias
 
     def _along_axis(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout | None, rate: float) -> Tensor:
@@ -168,14 +159,14 @@ class Attention(nn.Module):
             prefix = x[:, None, :, :r].expand(-1, count, -1, -1, -1).flatten(0, 1)
             return torch.cat((prefix, lines(x)), dim=2)
 
-        patches = fused_kernel(lines(q), with_prefix(k), with_prefix(v), None, rate)
+        patches = fused_kernel(lines(q), with_prefix(k), with_prefix(v), None, rate)  # (B*lines, A, along, d)
         patches = patches.reshape(b, count, *patches.shape[1:])  # (B, lines, A, along, d)
         back = (0, 2, 1, 3, 4) if self.axis == "row" else (0, 2, 3, 1, 4)
         patches = patches.permute(back).flatten(2, 3)  # (B, A, N, d)
         if not r:
             return patches
-        prefix = fused_kernel(q[:, :, :r], k, v, None, rate)
-        return torch.cat((prefix, patches), dim=2)
+        prefix = fused_kernel(q[:, :, :r], k, v, None, rate)  # (B, A, R, d)
+        return torch.cat((prefix, patches), dim=2)  # (B, A, T, d)
 
 
 def causal_mask(q: Tensor, k: Tensor) -> Tensor:
@@ -186,6 +177,6 @@ def causal_mask(q: Tensor, k: Tensor) -> Tensor:
 def axial_mask(layout: TokenLayout, axis: str, device: torch.device) -> Tensor:
     """True where a patch may not look: outside its row or column; (T, T)."""
     (h, w), r = layout.grid, layout.prefix
-    patch = torch.arange(h * w, device=device)
+    patch = torch.arange(h * w, device=device)  # (N,), row by row
     line = patch // w if axis == "row" else patch % w
     return F.pad(line[:, None] != line[None, :], (r, 0, r, 0), value=False)

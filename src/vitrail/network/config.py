@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 from vitrail.checks import (
-    check_bools,
+    Count,
+    Counts,
+    Eps,
+    Factor,
+    Flag,
+    Number,
+    Pair,
+    Share,
+    between,
     check_choice,
     check_fields,
     check_int,
     check_ints,
-    check_number,
-    check_pair,
     check_type,
+    one_of,
+    settle,
 )
 from vitrail.errors import ConfigError
 
@@ -28,15 +37,8 @@ QKV_BIASES: Final = ("all", "none", "no-key")
 NORMS: Final = ("layer", "batch")
 FINAL_NORMS: Final = ("tokens", "pooled", "none")
 POOLS: Final = ("cls", "mean", "cls+mean", "map", "cls+distillation", "none")
-POSITION_KINDS: Final = (
-    "none",
-    "learned",
-    "learned-2d",
-    "relative",
-    "sincos-1d",
-    "sincos-2d",
-    "sincos-2d-moco",
-)
+SINCOS_KINDS: Final = ("sincos-1d", "sincos-2d", "sincos-2d-moco")  # fixed tables; the others are learned
+POSITION_KINDS: Final = ("none", "learned", "learned-2d", "relative", *SINCOS_KINDS)
 POSITION_PLACES: Final = ("stem", "every", "shared")
 ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
 RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
@@ -45,19 +47,23 @@ MERGINGS: Final = ("keys", "tokens")
 INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
 
 
+def check_head_lists(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, tuple | list):
+        raise ConfigError(f"{name}: expected one list of heads per block, got {value!r}")
+    return tuple(check_ints(name, heads, least=0) for heads in value)
+
+
 @dataclass(frozen=True)
 class Resample:
     """How a table of positions made for one grid is read on another; families differ (docs/network.md)."""
 
-    mode: str = "bicubic"
-    antialias: bool = True
-    align_corners: bool = False
-    offset: float = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
+    mode: Annotated[str, one_of(RESAMPLE_MODES)] = "bicubic"
+    antialias: Flag = True
+    align_corners: Flag = False
+    offset: Share = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
 
     def __post_init__(self) -> None:
-        check_choice("resample mode", self.mode, RESAMPLE_MODES)
-        check_bools(self, "antialias", "align_corners")
-        object.__setattr__(self, "offset", check_number("resample offset", self.offset, 0.0, 1.0, below=True))
+        settle(self, "resample ")
         if self.antialias and self.align_corners:
             raise ConfigError("resample: antialias and align_corners contradict each other: set one of them")
         if self.mode == "nearest" and (self.antialias or self.align_corners):
@@ -70,22 +76,19 @@ class Resample:
 class Positions:
     """Positions that are added: to the tokens (tables) or to the attention logits (relative)."""
 
-    kind: str = "learned"
-    at: str = "stem"  # added once at the stem; at every block with its own table; or one table shared by all
-    prefix: bool = True  # whether cls and distillation tokens have slots in the table; registers never do
+    kind: Annotated[str, one_of(POSITION_KINDS)] = "learned"
+    at: Annotated[str, one_of(POSITION_PLACES)] = "stem"  # once; at every block, its own table; or one table shared
+    prefix: Flag = True  # whether cls and distillation tokens have slots in the table; registers never do
     resample: Resample = field(default_factory=Resample)
 
     def __post_init__(self) -> None:
-        check_choice("positions kind", self.kind, POSITION_KINDS)
-        check_choice("positions at", self.at, POSITION_PLACES)
-        check_bools(self, "prefix")
-        check_type("positions resample", self.resample, Resample)
+        settle(self, "positions ")
         if self.kind in ("none", "relative") and self.at != "stem":
             raise ConfigError(
                 f"positions kind {self.kind!r} adds nothing to the tokens, so at={self.at!r} has no meaning: "
                 "leave it at 'stem'"
             )
-        if self.kind in ("sincos-2d", "sincos-2d-moco", "sincos-1d") and self.at == "every":
+        if self.kind in SINCOS_KINDS and self.at == "every":
             raise ConfigError(f"positions kind {self.kind!r} is fixed, so every block has the same: use at='shared'")
 
 
@@ -93,17 +96,14 @@ class Positions:
 class Rotary:
     """Rotary positions: queries and keys of patches are turned by angles that follow their place."""
 
-    kind: str = "axial"
-    theta: float = 100.0  # rope-vit: axial 100, mixed 10; DINOv3: 100
-    shift: float = 0.0  # DINOv3, training only: move all coordinates by up to this much
-    jitter: float = 1.0  # DINOv3, training only: stretch each axis by up to this factor
-    rescale: float = 1.0  # DINOv3, training only: stretch both axes by up to this factor
+    kind: Annotated[str, one_of(ROTARY_KINDS)] = "axial"
+    theta: Annotated[float, between(1.0, 1e9)] = 100.0  # rope-vit: axial 100, mixed 10; DINOv3: 100
+    shift: Annotated[float, between(0.0, 100.0)] = 0.0  # DINOv3, training only: move all coordinates by up to this
+    jitter: Factor = 1.0  # DINOv3, training only: stretch each axis by up to this factor
+    rescale: Factor = 1.0  # DINOv3, training only: stretch both axes by up to this factor
 
     def __post_init__(self) -> None:
-        check_choice("rotary kind", self.kind, ROTARY_KINDS)
-        ranges = {"theta": (1.0, 1e9), "shift": (0.0, 100.0), "jitter": (1.0, 100.0), "rescale": (1.0, 100.0)}
-        for name, (low, high) in ranges.items():
-            object.__setattr__(self, name, check_number(f"rotary {name}", getattr(self, name), low, high))
+        settle(self, "rotary ")
         if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
             raise ConfigError(
                 f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
@@ -114,10 +114,10 @@ class Rotary:
 class ConvStem:
     """A few 3x3 convolutions of stride 2 before the patches (early convolutions help small data)."""
 
-    widths: tuple[int, ...] = (48, 96, 192, 384)
+    widths: Counts = (48, 96, 192, 384)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", check_ints("conv stem widths", self.widths))
+        settle(self, "conv stem ")
         if not 1 <= len(self.widths) <= 8:
             raise ConfigError(f"conv stem: expected 1 to 8 convolutions, got {len(self.widths)}")
 
@@ -134,18 +134,14 @@ class ConvStem:
 class ResNetStem:
     """The ResNetV2 of the hybrids: bottlenecks per stage; no stage leaves the 7x7 convolution and the pool."""
 
-    layers: tuple[int, ...] = (3, 4, 9)
-    width_factor: int = 1
-    norm_eps: float = 1e-6  # of the group norms
-    weight_eps: float = 1e-5  # of the weight standardisation
-    standardise: str = "deviation"  # filters by deviation + eps (Google), or by sqrt(variance + eps) (timm, eps 1e-8)
+    layers: Counts = (3, 4, 9)
+    width_factor: Annotated[int, partial(check_int, most=16)] = 1
+    norm_eps: Eps = 1e-6  # of the group norms
+    weight_eps: Eps = 1e-5  # of the weight standardisation
+    standardise: Annotated[str, one_of(STANDARDISATIONS)] = "deviation"  # + eps (Google); or sqrt(variance + eps), timm
 
     def __post_init__(self) -> None:
-        check_choice("resnet stem standardise", self.standardise, STANDARDISATIONS)
-        object.__setattr__(self, "layers", check_ints("resnet stem layers", self.layers))
-        object.__setattr__(self, "width_factor", check_int("resnet stem width_factor", self.width_factor, most=16))
-        for name in ("norm_eps", "weight_eps"):
-            object.__setattr__(self, name, check_number(f"resnet stem {name}", getattr(self, name), 0.0, 1.0))
+        settle(self, "resnet stem ")
         if len(self.layers) > 4:
             raise ConfigError(f"resnet stem: expected at most 4 stages, got {len(self.layers)}")
 
@@ -167,60 +163,62 @@ class ViTConfig:
     """A whole vision transformer; the defaults are ViT-B/16 of the paper at 224 pixels."""
 
     # sizes
-    image_size: tuple[int, int] = (224, 224)  # (H, W) in pixels; one number means square
-    patch_size: tuple[int, int] = (16, 16)  # in pixels; where there is a stem, in cells of its output
-    channels: int = 3
-    width: int = 768  # D
-    depth: int = 12  # L
-    heads: int = 12  # A, as trained; see kept_heads
-    head_width: int = 0  # d, free of the width; 0 means width / heads
-    mlp_width: int = 3072  # M
-    classes: int = 1000  # K; 0 means no head, the logits are the pooled tokens
+    image_size: Pair = (224, 224)  # (H, W) in pixels; one number means square
+    patch_size: Pair = (16, 16)  # in pixels; where there is a stem, in cells of its output
+    channels: Count = 3
+    width: Count = 768  # D
+    depth: Annotated[int, partial(check_int, most=1024)] = 12  # L
+    heads: Count = 12  # A, as trained; see kept_heads
+    head_width: Number = 0  # d, free of the width; 0 means width / heads
+    mlp_width: Count = 3072  # M
+    classes: Number = 1000  # K; 0 means no head, the logits are the pooled tokens
     # the way in
     stem: ConvStem | ResNetStem | None = None
-    patch_bias: bool = True  # CLIP has none
-    patch_norms: bool = False  # a norm on each patch's pixels and one on its token (lucidrains)
+    patch_bias: Flag = True  # CLIP has none
+    patch_norms: Flag = False  # a norm on each patch's pixels and one on its token (lucidrains)
     # prefix tokens, in this order: cls, distillation, registers
-    cls_token: bool = True
-    distillation_token: bool = False
-    registers: int = 0
+    cls_token: Flag = True
+    distillation_token: Flag = False
+    registers: Number = 0
     # positions
     positions: Positions = field(default_factory=Positions)
     rotary: Rotary | None = None
     # block
-    activation: str = "gelu"
-    mlp: str = "plain"
-    qkv_bias: str = "all"
-    qk_norm: bool = False
-    layer_scale: float | None = None  # what LayerScale starts from; None: no LayerScale
-    norm: str = "layer"
-    norm_eps: float = 1e-6
-    parallel: bool = False  # attention and MLP side by side on one norm (ViT-22B)
-    axial: bool = False  # blocks attend along rows, then columns, in turn
-    kept_heads: tuple[tuple[int, ...], ...] | None = None  # per block, the original numbers of the heads left
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "gelu"
+    mlp: Annotated[str, one_of(MLPS)] = "plain"
+    qkv_bias: Annotated[str, one_of(QKV_BIASES)] = "all"
+    qk_norm: Flag = False
+    layer_scale: Annotated[float, between(0.0, 1e6)] | None = None  # what LayerScale starts from; None: no LayerScale
+    norm: Annotated[str, one_of(NORMS)] = "layer"
+    norm_eps: Eps = 1e-6
+    parallel: Flag = False  # attention and MLP side by side on one norm (ViT-22B)
+    axial: Flag = False  # blocks attend along rows, then columns, in turn
+    kept_heads: Annotated[tuple[tuple[int, ...], ...], check_head_lists] | None = None  # per block, those left
     # ends
-    embedding_norm: bool = False  # a norm before the encoder (CLIP)
-    final_norm: str = "tokens"  # on the tokens; on the pooled vector (MAE's fine-tuning); or none
-    pool: str = "cls"
-    representation_width: int = 0  # a layer with tanh before the head (pre-training); 0: none
-    head_bias: bool = True
-    head_bias_init: float = 0.0
+    embedding_norm: Flag = False  # a norm before the encoder (CLIP)
+    final_norm: Annotated[str, one_of(FINAL_NORMS)] = "tokens"  # or on the pooled vector (MAE's fine-tuning)
+    pool: Annotated[str, one_of(POOLS)] = "cls"
+    representation_width: Number = 0  # a layer with tanh before the head (pre-training); 0: none
+    head_bias: Flag = True
+    head_bias_init: Annotated[float, between(-1e6, 1e6)] = 0.0
     # regularisation, while training only
-    dropout: float = 0.0  # after the positions and after every dense layer but qkv
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0  # of the last block; rises linearly from 0
-    patch_dropout: float = 0.0  # share of patches left out
+    dropout: Share = 0.0  # after the positions and after every dense layer but qkv
+    attention_dropout: Share = 0.0
+    drop_path: Share = 0.0  # of the last block; rises linearly from 0
+    patch_dropout: Share = 0.0  # share of patches left out
     # the rest
-    initialisation: str = "paper"
-    fixed_size: bool = False  # refuse other input sizes instead of resampling positions
-    merge_per_block: int = 0  # tokens merged away in each block
-    merge_from: int = 0  # the first block that merges; early blocks have not yet told patches apart
-    merge_every: int = 1  # 2: every second block from there on; more at once, less often, takes less time
-    merge_by: str = "keys"  # whose likeness pairs patches: the keys' (Bolya et al.) or, losing less, the tokens' own
+    initialisation: Annotated[str, one_of(INITIALISATIONS)] = "paper"
+    fixed_size: Flag = False  # refuse other input sizes instead of resampling positions
+    merge_per_block: Number = 0  # tokens merged away in each block
+    merge_from: Number = 0  # the first block that merges; early blocks have not yet told patches apart
+    merge_every: Count = 1  # 2: every second block from there on; more at once, less often, takes less time
+    merge_by: Annotated[str, one_of(MERGINGS)] = "keys"  # whose likeness pairs patches (Bolya et al.: the keys')
 
     def __post_init__(self) -> None:
-        _normalise(self)
-        _validate(self)
+        settle(self)
+        _ = self.grid  # refuses an image that does not divide
+        for reason in _contradictions(self):
+            raise ConfigError(reason)
 
     @property
     def per_head(self) -> int:
@@ -305,75 +303,21 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
         """A config from plain values; an unknown name or a wrong kind of value is refused."""
-        values = check_fields(cls, plain)
-        if values.get("stem") is not None:
-            values["stem"] = _stem_from(values["stem"])
-        if values.get("rotary") is not None:
-            values["rotary"] = Rotary(**check_fields(Rotary, values["rotary"]))
-        if "positions" in values:
-            positions = check_fields(Positions, values["positions"])
-            if "resample" in positions:
-                positions["resample"] = Resample(**check_fields(Resample, positions["resample"]))
-            values["positions"] = Positions(**positions)
-        return cls(**values)
+        config: ViTConfig = _from_plain(cls, plain)
+        return config
 
 
-def _stem_from(plain: Any) -> ConvStem | ResNetStem:
-    """The stem that plain values with a kind describe."""
-    check_type("stem", plain, dict)
-    kind = check_choice("stem kind", plain.get("kind"), STEMS)
-    rest = {name: value for name, value in plain.items() if name != "kind"}
-    return ConvStem(**check_fields(ConvStem, rest)) if kind == "conv" else ResNetStem(**check_fields(ResNetStem, rest))
-
-
-_WHOLE = {  # the least each may be
-    **dict.fromkeys(("channels", "width", "depth", "heads", "mlp_width", "merge_every"), 1),
-    **dict.fromkeys(("head_width", "classes", "registers", "representation_width", "merge_per_block", "merge_from"), 0),
-}
-_SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-_NUMBERS = {"norm_eps": (0.0, 1.0), "layer_scale": (0.0, 1e6), "head_bias_init": (-1e6, 1e6)}
-
-
-def _normalise(config: ViTConfig) -> None:
-    """Plain numbers, pairs from single ones, tuples from JSON's lists."""
-    settle = object.__setattr__
-    settle(config, "image_size", check_pair("image_size", config.image_size))
-    settle(config, "patch_size", check_pair("patch_size", config.patch_size))
-    if config.kept_heads is not None:
-        if not isinstance(config.kept_heads, tuple | list):
-            raise ConfigError(f"kept_heads: expected one list of heads per block, got {config.kept_heads!r}")
-        kept = tuple(check_ints("kept_heads", block, least=0) for block in config.kept_heads)
-        settle(config, "kept_heads", kept)
-    for name, least in _WHOLE.items():
-        settle(config, name, check_int(name, getattr(config, name), least))
-    for name in _SHARES:
-        settle(config, name, check_number(name, getattr(config, name), 0.0, 1.0, below=True))
-    for name, (low, high) in _NUMBERS.items():
-        if name != "layer_scale" or config.layer_scale is not None:
-            settle(config, name, check_number(name, getattr(config, name), low, high))
-
-
-def _validate(config: ViTConfig) -> None:
-    """Every rule in one place: first each value, then what may not stand together."""
-    check_int("depth", config.depth, most=1024)
-    check_choice("activation", config.activation, ACTIVATIONS)
-    check_choice("mlp", config.mlp, MLPS)
-    check_choice("qkv_bias", config.qkv_bias, QKV_BIASES)
-    check_choice("norm", config.norm, NORMS)
-    check_choice("final_norm", config.final_norm, FINAL_NORMS)
-    check_choice("pool", config.pool, POOLS)
-    check_choice("initialisation", config.initialisation, INITIALISATIONS)
-    check_choice("merge_by", config.merge_by, MERGINGS)
-    check_bools(config, "patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel")
-    check_bools(config, "axial", "embedding_norm", "head_bias", "fixed_size")
-    check_type("positions", config.positions, Positions)
-    if config.rotary is not None:
-        check_type("rotary", config.rotary, Rotary)
-    if config.stem is not None:
-        check_type("stem", config.stem, ConvStem, ResNetStem)
-    _ = config.grid  # refuses an image that does not divide
-    for reason in _contradictions(config):
-        raise ConfigError(reason)
+def _from_plain(kind: type, plain: Any) -> Any:
+    """One of the dataclasses above from plain values, and those inside it."""
+    values = check_fields(kind, plain)
+    for name, inner in {"positions": Positions, "resample": Resample, "rotary": Rotary}.items():
+        if name in values and (values[name] is not None or inner is not Rotary):
+            values[name] = _from_plain(inner, values[name])
+    if values.get("stem") is not None:
+        check_type("stem", values["stem"], dict)
+        stem = STEMS[check_choice("stem kind", values["stem"].get("kind"), STEMS)]
+        values["stem"] = _from_plain(stem, {name: value for name, value in values["stem"].items() if name != "kind"})
+    return kind(**values)
 
 
 def _contradictions(config: ViTConfig) -> Iterator[str]:
@@ -389,12 +333,14 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
             f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
             f"{config.classes} classes: leave it out"
         )
-    if config.merge_from > 0 and not config.merge_per_block:
-        yield f"merge_from={config.merge_from} says where merging starts, and with merge_per_block=0 there is none"
-    if config.merge_every > 1 and not config.merge_per_block:
-        yield f"merge_every={config.merge_every} says which blocks merge, and with merge_per_block=0 none do: drop it"
-    if config.merge_by != "keys" and not config.merge_per_block:
-        yield f"merge_by={config.merge_by!r} says which patches merge, and with merge_per_block=0 none do: leave it out"
+    says = {
+        "merge_from": "where merging starts",
+        "merge_every": "which blocks merge",
+        "merge_by": "which patches merge",
+    }
+    for name, what in says.items():
+        if not config.merge_per_block and getattr(config, name) != getattr(ViTConfig, name):
+            yield f"{name}={getattr(config, name)!r} says {what}, and with merge_per_block=0 none do: leave it out"
     if config.merge_from >= config.depth:
         yield f"merge_from={config.merge_from}: expected a block before {config.depth}, the depth; blocks count from 0"
     if config.pool == "none" and config.merge_per_block > 0:

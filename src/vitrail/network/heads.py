@@ -13,10 +13,10 @@ from vitrail.network.tokens import TokenLayout
 
 def mean_of_patches(tokens: Tensor, layout: TokenLayout) -> Tensor:
     """The mean of the patches (B, D); merged tokens count for all they stand for."""
-    patches = tokens[:, layout.prefix :]
+    patches = tokens[:, layout.prefix :]  # (B, N, D)
     if layout.counts is None:
         return patches.mean(dim=1)
-    counts = layout.counts[:, layout.prefix :, None]
+    counts = layout.counts[:, layout.prefix :, None]  # (B, N, 1)
     return ((patches * counts).sum(dim=1) / counts.sum(dim=1)).to(patches.dtype)
 
 
@@ -32,12 +32,12 @@ class Pool(nn.Module):
 
     def forward(self, tokens: Tensor, layout: TokenLayout) -> Tensor:
         if self.pool == "cls":
-            return tokens[:, 0]
+            return tokens[:, 0]  # (B, D)
         if self.pool == "cls+distillation":
-            return tokens[:, :2]
+            return tokens[:, :2]  # (B, 2, D)
         if self.pool == "none":
-            return tokens
-        mean = mean_of_patches(tokens, layout)
+            return tokens  # (B, T, D)
+        mean = mean_of_patches(tokens, layout)  # (B, D)
         return torch.cat((tokens[:, 0], mean), dim=1) if self.pool == "cls+mean" else mean
 
 
@@ -49,7 +49,7 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.probe = nn.Parameter(torch.zeros(1, 1, config.width))
+        self.probe = nn.Parameter(torch.zeros(1, 1, config.width))  # the one query, for all images
         self.attention = Attention(config.width, config.heads, config.per_head)
         self.norm = build_norm(config)
         self.mlp = Mlp(config.width, config.mlp_width, "gelu" if config.mlp == "swiglu" else config.activation)
@@ -66,56 +66,38 @@ class AttentionPool(nn.Module):
 
 
 class Head(nn.Module):
-    """What comes after the pool: a representation layer with tanh where asked for, then one linear layer."""
+    """What comes after the pool: a representation layer with tanh where asked for, then one linear layer.
+
+    Two linear layers, for the cls and the distillation token, where there are both: the logits are their mean (DeiT).
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         width = config.representation_width or config.pooled_width
         self.representation = nn.Linear(config.pooled_width, width) if config.representation_width else None
         self.classify = nn.Linear(width, config.classes, bias=config.head_bias) if config.classes else None
-
-    def last_layers(self) -> list[nn.Linear]:
-        return [] if self.classify is None else [self.classify]
+        self.distilled = config.pool == "cls+distillation"
+        two = self.distilled and config.classes
+        self.distil = nn.Linear(width, config.classes, bias=config.head_bias) if two else None
 
     def represent(self, pooled: Tensor) -> Tensor:
-        """The embedding: what the last layer receives."""
+        """The embedding: what the last layer receives; (B, D), or (B, 2, D) where there are two."""
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
-
-    def forward(self, embedding: Tensor) -> Tensor:
-        return embedding if self.classify is None else self.classify(embedding)
-
-
-class DistillationHead(nn.Module):
-    """Two linear layers, for the cls and the distillation token; the logits are their mean (DeiT)."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.classify = nn.Linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
-        self.distil = nn.Linear(config.width, config.classes, bias=config.head_bias) if config.classes else None
-
-    def last_layers(self) -> list[nn.Linear]:
-        return [] if self.classify is None or self.distil is None else [self.classify, self.distil]
-
-    def represent(self, pooled: Tensor) -> Tensor:
-        return pooled  # (B, 2, D)
 
     def both(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of the cls token and of the distillation token, apart: what distillation trains."""
-        first, second = embedding.unbind(dim=1)
+        first, second = embedding.unbind(dim=1)  # (B, D) each
         if self.classify is None or self.distil is None:
             return first, second
-        return self.classify(first), self.distil(second)
+        return self.classify(first), self.distil(second)  # (B, K) each
 
     def forward(self, embedding: Tensor) -> Tensor:
-        first, second = self.both(embedding)
-        return (first + second) / 2
+        if self.distilled:
+            first, second = self.both(embedding)
+            return (first + second) / 2
+        return embedding if self.classify is None else self.classify(embedding)  # (B, K)
 
 
 def build_pool(config: ViTConfig) -> Pool | AttentionPool:
     """The pool the config asks for."""
     return AttentionPool(config) if config.pool == "map" else Pool(config.pool)
-
-
-def build_head(config: ViTConfig) -> Head | DistillationHead:
-    """The head the config asks for."""
-    return DistillationHead(config) if config.pool == "cls+distillation" else Head(config)

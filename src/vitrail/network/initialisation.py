@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from vitrail.errors import ConfigError
 from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import LayerScale, Mlp, SwiGLU
-from vitrail.network.heads import AttentionPool, DistillationHead, Head
+from vitrail.network.heads import AttentionPool, Head
 from vitrail.network.patches import PatchEmbed
 from vitrail.network.positions import PositionTable, PositionTable2d, RelativeKeys
 from vitrail.network.stem import Bottleneck
@@ -59,17 +58,12 @@ def lecun(tensor: Tensor) -> None:
     init.trunc_normal_(tensor, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
-def zeros(tensor: Tensor) -> None:
-    init.zeros_(tensor)
-
-
 def torch_own(tensor: Tensor) -> None:
     """torch's start of convolutions: uniform within 1 / sqrt(in)."""
     init.kaiming_uniform_(tensor, a=math.sqrt(5))
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """One row of the table above."""
 
     dense: Filler
@@ -80,6 +74,7 @@ class Style:
     last: Filler
 
 
+zeros: Filler = init.zeros_
 STYLES: dict[str, Style] = {
     "paper": Style(xavier, normal(1e-6), lecun, zeros, normal(0.02), zeros),
     "timm": Style(truncated(0.02), zeros, torch_own, normal(1e-6), truncated(0.02), truncated(0.02)),
@@ -91,7 +86,7 @@ STYLES: dict[str, Style] = {
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ViTConfig) -> None:
-    """Fill every parameter of a fresh network by the config's style; a kind of module without a start is refused."""
+    """Fill every parameter of a fresh network by the config's style; layers that no style knows are refused."""
     if next(model.parameters()).is_meta:
         return  # shapes only
     style = STYLES[config.initialisation]
@@ -99,34 +94,30 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
         start = next((start for kinds, start in STARTS if isinstance(module, kinds)), None)
         if start is not None:
             start(module, style, config)
-        elif module is not model and module._parameters and not isinstance(module, AS_BUILT):
-            raise ConfigError(f"initialisation {config.initialisation!r} does not know how {type(module)} starts")
+        elif module is not model and not isinstance(module, AS_BUILT):  # the model starts its own layers itself
+            dense = [name for name, child in module.named_children() if isinstance(child, nn.Linear)]
+            if dense or module._parameters:
+                raise ConfigError(f"initialisation {config.initialisation!r} does not know how {type(module)} starts")
 
 
-def start_dense(layer: nn.Linear, style: Style) -> None:
-    """A dense layer outside the MLPs, by a style."""
-    style.dense(layer.weight)
-    zeros(layer.bias)
-
-
-def _start_patches(patches: PatchEmbed, style: Style, config: ViTConfig) -> None:
-    style.patch(patches.projection.weight)
-    if patches.projection.bias is not None:
-        zeros(patches.projection.bias)
+def fill(layer: nn.Linear, weight: Filler, bias: Filler = zeros) -> None:
+    """A dense layer: its weight (out, in) and, where it has one, its bias (out,)."""
+    weight(layer.weight)
+    if layer.bias is not None:
+        bias(layer.bias)
 
 
 def _start_attention(attention: Attention, style: Style, config: ViTConfig) -> None:
     for part in attention.qkv.weight.chunk(3):  # q, k and v apart
         style.dense(part)
-    start_dense(attention.out, style)
+    fill(attention.out, style.dense)
     if attention.qkv.bias is not None:
         zeros(attention.qkv.bias)
 
 
 def _start_mlp(mlp: Mlp | SwiGLU, style: Style, config: ViTConfig) -> None:
     for layer in (mlp.up, mlp.down):
-        style.dense(layer.weight)
-        style.mlp_bias(layer.bias)
+        fill(layer, style.dense, style.mlp_bias)
 
 
 def _start_tokens(tokens: Tokens, style: Style, config: ViTConfig) -> None:
@@ -142,24 +133,23 @@ def _start_positions(positions: nn.Module, style: Style, config: ViTConfig) -> N
         style.positions(table)
 
 
-def _start_head(head: Head | DistillationHead, style: Style, config: ViTConfig) -> None:
-    for layer in head.last_layers():
-        style.last(layer.weight)
-        if layer.bias is not None:
-            init.constant_(layer.bias, config.head_bias_init)
-    if isinstance(head, Head) and head.representation is not None:
-        start_dense(head.representation, style)
+def _start_head(head: Head, style: Style, config: ViTConfig) -> None:
+    if head.representation is not None:
+        fill(head.representation, style.dense)
+    for layer in (head.classify, head.distil):
+        if layer is not None:
+            fill(layer, style.last, lambda bias: init.constant_(bias, config.head_bias_init))
 
 
 # Who starts how, the first that fits; and what keeps the start that torch, or its own constructor, gave it.
 STARTS: tuple[tuple[Any, Callable[[Any, Style, ViTConfig], object]], ...] = (
-    (PatchEmbed, _start_patches),
+    (PatchEmbed, lambda patches, style, config: fill(patches.projection, style.patch)),
     (Attention, _start_attention),
     (Mlp | SwiGLU, _start_mlp),
     (Tokens, _start_tokens),
     (PositionTable | PositionTable2d | RelativeKeys, _start_positions),
-    (AttentionPool, lambda pool, style, config: init.xavier_uniform_(pool.probe[0])),
-    (Head | DistillationHead, _start_head),
+    (AttentionPool, lambda pool, style, config: xavier(pool.probe[0])),
+    (Head, _start_head),
     (Bottleneck, lambda unit, style, config: zeros(unit.norm3.weight)),
 )
 AS_BUILT = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -11,31 +11,16 @@ from vitrail.checks import check_int, check_pair, check_type
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Encoder, build_norm
-from vitrail.network.initialisation import STYLES, initialise, start_dense
+from vitrail.network.initialisation import STYLES, fill, initialise
 from vitrail.network.positions import Grid, PositionTable
 from vitrail.network.tokens import TokenLayout
 
 TABLES: Final = ("learned", "sincos-1d", "sincos-2d", "sincos-2d-moco")  # positions of one vector a place
-FIXED: Final = {  # what a decoder's config says of the parts that a decoder has not, or has in one form only
-    "stem": None,
-    "patch_norms": False,
-    "cls_token": True,
-    "distillation_token": False,
-    "registers": 0,
-    "rotary": None,
-    "embedding_norm": False,
-    "final_norm": "tokens",
-    "pool": "none",
-    "representation_width": 0,
-    "head_bias": True,
-    "head_bias_init": 0.0,
-    "dropout": 0.0,
-    "patch_dropout": 0.0,
-    "merge_per_block": 0,
-    "merge_from": 0,
-    "merge_every": 1,
-    "merge_by": "keys",
-}
+AS_USUAL: Final = (  # settings of parts that a decoder has not, or has in the usual form only
+    *("stem", "patch_norms", "cls_token", "distillation_token", "registers", "rotary", "embedding_norm", "final_norm"),
+    *("representation_width", "head_bias", "head_bias_init", "dropout", "patch_dropout"),
+    *("merge_per_block", "merge_from", "merge_every", "merge_by"),
+)
 
 
 class MaskedDecoder(nn.Module):
@@ -50,14 +35,17 @@ class MaskedDecoder(nn.Module):
         check_type("config", config, ViTConfig)
         _check_config(config)
         self.config, self.entering = config, check_int("entering", entering)
-        self.entry = nn.Linear(self.entering, config.width)
-        self.mask_token = nn.Parameter(torch.zeros(1, config.width))
+        self.entry = nn.Linear(self.entering, config.width)  # D -> D'
+        self.mask_token = nn.Parameter(torch.zeros(1, config.width))  # in the place of every masked patch
         self.positions = PositionTable(config)
         self.encoder = Encoder(config)
         self.norm = build_norm(config)
-        self.predict = nn.Linear(config.width, config.classes)
+        self.predict = nn.Linear(config.width, config.classes)  # D' -> P*P*C
         initialise(self, config)
-        self._start()
+        style = STYLES[config.initialisation]
+        fill(self.entry, style.dense)
+        fill(self.predict, style.dense)
+        style.cls(self.mask_token)
 
     def forward(self, tokens: Tensor, restore: Tensor, grid: Grid | None = None) -> Tensor:
         """Every patch from the kept ones: (B, 1 + kept, D), cls first -> (B, N, P*P*C), by row, column, channel.
@@ -71,41 +59,36 @@ class MaskedDecoder(nn.Module):
         x = torch.cat((x[:, :1], self._fill(x[:, 1:], restore)), dim=1)  # (B, 1 + N, D')
         x = x + self.positions(grid)
         x = self.norm(self.encoder(x, TokenLayout(grid, prefix=1)).tokens)
-        values: Tensor = self.predict(x[:, 1:])
+        values: Tensor = self.predict(x[:, 1:])  # (B, N, P*P*C)
         return values
 
     def _fill(self, kept: Tensor, restore: Tensor) -> Tensor:
         """Kept patches back in their places, the mask token in all others: (B, kept, D') -> (B, N, D')."""
         b, n = restore.shape
-        masked = self.mask_token.to(kept.dtype).expand(b, n - kept.shape[1], -1)
+        masked = self.mask_token.to(kept.dtype).expand(b, n - kept.shape[1], -1)  # (B, N - kept, D')
         return torch.cat((kept, masked), dim=1).gather(1, restore[..., None].expand(-1, -1, kept.shape[2]))
-
-    def _start(self) -> None:
-        """The layers on both sides start as dense ones, the mask token as a cls token."""
-        style = STYLES[self.config.initialisation]
-        start_dense(self.entry, style)
-        start_dense(self.predict, style)
-        style.cls(self.mask_token)
 
     def _check(self, tokens: Tensor, restore: Tensor, grid: Grid) -> None:
         """Refuse at the door what cannot be put back in its place."""
         n = grid[0] * grid[1]
         if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[2] != self.entering:
-            got = f"{tuple(tokens.shape)}" if isinstance(tokens, Tensor) else f"{tokens!r:.80}"
-            raise InputError(f"tokens: expected cls and kept patches, (B, 1 + kept, {self.entering}), got {got}")
+            expected = f"cls and kept patches, (B, 1 + kept, {self.entering})"
+            raise InputError(f"tokens: expected {expected}, got {_describe(tokens)}")
         if not 1 <= tokens.shape[1] <= 1 + n:
-            raise InputError(
-                f"tokens: expected the cls token and at most {n} patches, a grid of {grid[0]}x{grid[1]}, "
-                f"got {tokens.shape[1]} tokens"
-            )
+            expected = f"the cls token and at most {n} patches, a grid of {grid[0]}x{grid[1]}"
+            raise InputError(f"tokens: expected {expected}, got {tokens.shape[1]} tokens")
         if not isinstance(restore, Tensor) or restore.dtype != torch.int64 or restore.shape != (len(tokens), n):
-            got = f"{restore.dtype} {tuple(restore.shape)}" if isinstance(restore, Tensor) else f"{restore!r:.80}"
             hint = "; for another grid than the native one, name it: grid=(h, w)" if grid == self.config.grid else ""
-            raise InputError(f"restore: expected int64 ({len(tokens)}, {n}), a place for every patch, got {got}{hint}")
+            expected = f"int64 ({len(tokens)}, {n}), a place for every patch"
+            raise InputError(f"restore: expected {expected}, got {_describe(restore)}{hint}")
         if not restore.is_meta and not torch.compiler.is_compiling():
-            places = torch.arange(n, device=restore.device)
+            places = torch.arange(n, device=restore.device)  # (N,)
             if not torch.equal(restore.sort(dim=1).values, places.expand_as(restore)):
                 raise InputError(f"restore: expected each number from 0 to {n - 1} once in every row")
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
 
 
 def _check_config(config: ViTConfig) -> None:
@@ -122,6 +105,6 @@ def _check_config(config: ViTConfig) -> None:
             f"decoder: expected positions of kind {', '.join(TABLES)}, added at the stem, with a slot for the cls "
             f"token, got kind={positions.kind!r}, at={positions.at!r}, prefix={positions.prefix}"
         )
-    for name, expected in FIXED.items():
+    for name, expected in [("pool", "none"), *((name, getattr(ViTConfig, name)) for name in AS_USUAL)]:
         if getattr(config, name) != expected:
             raise ConfigError(f"decoder: expected {name}={expected!r}, got {getattr(config, name)!r}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import check_choice
-from vitrail.network.config import STANDARDISATIONS, ConvStem, ResNetStem
+from vitrail.network.config import ConvStem, ResNetStem
 
 
 def build_stem(stem: ConvStem | ResNetStem, channels: int) -> nn.Module:
@@ -22,13 +22,11 @@ class EarlyConvolutions(nn.Sequential):
 
     def __init__(self, stem: ConvStem, channels: int) -> None:
         layers: list[nn.Module] = []
-        for width in stem.widths:
-            layers += [
-                nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(width),
-                nn.ReLU(inplace=True),
-            ]
-            channels = width
+        for entering, leaving in pairwise((channels, *stem.widths)):
+            halve = nn.Conv2d(
+                entering, leaving, 3, stride=2, padding=1, bias=False
+            )  # (B, C, H, W) -> (B, C', H/2, W/2)
+            layers += [halve, nn.BatchNorm2d(leaving), nn.ReLU(inplace=True)]
         super().__init__(*layers)
 
 
@@ -41,25 +39,23 @@ class ResNetV2(nn.Module):
     def __init__(self, stem: ResNetStem, channels: int) -> None:
         super().__init__()
         width = 64 * stem.width_factor
-        self.root = StandardisedConv.of_stem(stem, channels, width, 7, stride=2)
+        self.root = StandardisedConv(stem, channels, width, 7, stride=2)
         self.root_norm = nn.GroupNorm(32, width, stem.norm_eps)
         self.stages = nn.ModuleList()
         entering = width
         for index, count in enumerate(stem.layers):
-            inner = width * 2**index
-            units = nn.ModuleList()
-            for unit in range(count):
-                stride = 2 if unit == 0 and index > 0 else 1
-                units.append(Bottleneck(entering, inner, stride, stem))
-                entering = inner * 4
-            self.stages.append(units)
+            inner, stride = width * 2**index, 2 if index else 1  # the first unit of a stage halves the sides
+            first = Bottleneck(entering, inner, stride, stem)
+            entering = inner * 4
+            others = (Bottleneck(entering, inner, 1, stem) for _ in range(count - 1))
+            self.stages.append(nn.ModuleList([first, *others]))
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = F.relu(self.root_norm(self.root(pixels)))  # (B, C', H/2, W/2)
         x = F.max_pool2d(pad_same(x, 3, 2, value=-math.inf), 3, 2)  # (B, C', H/4, W/4)
         for stage in self.stages:
             for unit in stage:  # type: ignore[attr-defined]
-                x = unit(x)
+                x = unit(x)  # every stage but the first halves the sides
         return x
 
 
@@ -68,51 +64,38 @@ class Bottleneck(nn.Module):
 
     def __init__(self, entering: int, inner: int, stride: int, stem: ResNetStem) -> None:
         super().__init__()
-        leaving = inner * 4
-        self.conv1 = StandardisedConv.of_stem(stem, entering, inner, 1)
+        leaving = inner * 4  # as in every ResNet with bottlenecks
+        self.conv1 = StandardisedConv(stem, entering, inner, 1)
         self.norm1 = nn.GroupNorm(32, inner, stem.norm_eps)
-        self.conv2 = StandardisedConv.of_stem(stem, inner, inner, 3, stride)
+        self.conv2 = StandardisedConv(stem, inner, inner, 3, stride)
         self.norm2 = nn.GroupNorm(32, inner, stem.norm_eps)
-        self.conv3 = StandardisedConv.of_stem(stem, inner, leaving, 1)
+        self.conv3 = StandardisedConv(stem, inner, leaving, 1)
         self.norm3 = nn.GroupNorm(32, leaving, stem.norm_eps)
         self.shortcut: StandardisedConv | None = None
         self.shortcut_norm: nn.GroupNorm | None = None
         if stride != 1 or entering != leaving:
-            self.shortcut = StandardisedConv.of_stem(stem, entering, leaving, 1, stride)
+            self.shortcut = StandardisedConv(stem, entering, leaving, 1, stride)
             self.shortcut_norm = nn.GroupNorm(32, leaving, stem.norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        skip = x
+        skip = x  # (B, C, h, w)
         if self.shortcut is not None and self.shortcut_norm is not None:
-            skip = self.shortcut_norm(self.shortcut(x))
-        x = F.relu(self.norm1(self.conv1(x)))
-        x = F.relu(self.norm2(self.conv2(x)))
+            skip = self.shortcut_norm(self.shortcut(x))  # (B, C', h/stride, w/stride)
+        x = F.relu(self.norm1(self.conv1(x)))  # (B, C'/4, h, w)
+        x = F.relu(self.norm2(self.conv2(x)))  # (B, C'/4, h/stride, w/stride)
         return F.relu(skip + self.norm3(self.conv3(x)))
 
 
 class StandardisedConv(nn.Conv2d):
     """A convolution whose filters are brought to mean 0 and deviation 1 before use; SAME padding, no bias."""
 
-    def __init__(
-        self,
-        entering: int,
-        leaving: int,
-        size: int,
-        stride: int = 1,
-        eps: float = 1e-5,
-        standardise: str = "deviation",
-    ) -> None:
-        super().__init__(entering, leaving, size, stride=stride, bias=False)
-        self.eps, self.standardise = eps, check_choice("standardise", standardise, STANDARDISATIONS)
-
-    @classmethod
-    def of_stem(cls, stem: ResNetStem, entering: int, leaving: int, size: int, stride: int = 1) -> StandardisedConv:
-        """A convolution that standardises its filters as the stem asks for."""
-        return cls(entering, leaving, size, stride, stem.weight_eps, stem.standardise)
+    def __init__(self, stem: ResNetStem, entering: int, leaving: int, size: int, stride: int = 1) -> None:
+        super().__init__(entering, leaving, size, stride=stride, bias=False)  # weight (leaving, entering, size, size)
+        self.eps, self.standardise = stem.weight_eps, stem.standardise
 
     def standardised(self) -> Tensor:
         """The weight as used, per filter: (w - mean) / (deviation + eps), or (w - mean) / sqrt(variance + eps)."""
-        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), correction=0, keepdim=True)  # (C', 1, 1, 1)
         if self.standardise == "variance":
             return (self.weight - mean) * torch.rsqrt(variance + self.eps)
         return (self.weight - mean) / (variance.sqrt() + self.eps)

@@ -2,66 +2,56 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import check_bools, check_int, check_type
+from vitrail.checks import Count, Eps, Flag, Number, Share, check_int, check_number, check_type, one_of, settle
 from vitrail.errors import InputError
 from vitrail.network.attention import causal_kernel
-from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.config import ACTIVATIONS, QKV_BIASES, Positions, ViTConfig
 from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer, build_norm
 from vitrail.network.initialisation import initialise
 from vitrail.network.surgery import eval_mode
 from vitrail.network.tokens import TokenLayout
 
 DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
+OF_BLOCKS = ("width", "depth", "heads", "head_width", "activation", "qkv_bias", "norm_eps", "dropout")  # and of a ViT
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
     """A whole decoder-only text model; `blocks` says what its blocks are."""
 
-    vocabulary: int  # V: ids run from 0 to V - 1
-    block_size: int = 256  # the longest context, in tokens
-    width: int = 384  # D
-    depth: int = 6  # L
-    heads: int = 6  # A
-    head_width: int = 0  # d; 0 means width / heads
-    mlp_width: int = 0  # M; 0 means 4 * width
-    activation: str = "gelu"
-    qkv_bias: str = "all"
-    norm_eps: float = 1e-5
-    head_bias: bool = False
-    dropout: float = 0.0  # after the positions and after every dense layer but qkv
-    attention_dropout: float = 0.0
+    vocabulary: Count  # V: ids run from 0 to V - 1
+    block_size: Count = 256  # the longest context, in tokens
+    width: Count = 384  # D
+    depth: Count = 6  # L
+    heads: Count = 6  # A
+    head_width: Number = 0  # d; 0 means width / heads
+    mlp_width: Number = 0  # M; 0 means 4 * width
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "gelu"
+    qkv_bias: Annotated[str, one_of(QKV_BIASES)] = "all"
+    norm_eps: Eps = 1e-5
+    head_bias: Flag = False
+    dropout: Share = 0.0  # after the positions and after every dense layer but qkv
+    attention_dropout: Share = 0.0
 
     def __post_init__(self) -> None:
-        check_int("vocabulary", self.vocabulary)
-        check_int("block_size", self.block_size)
-        check_int("width", self.width)
-        check_int("mlp_width", self.mlp_width, least=0)
-        check_bools(self, "head_bias")
-        _ = self.blocks  # refuses the rest
+        settle(self)
+        _ = self.blocks  # refuses what may not stand together
 
     @property
     def blocks(self) -> ViTConfig:
         """The description of the blocks: a text is an image one row high, its tokens the patches."""
         return ViTConfig(
+            **{name: getattr(self, name) for name in OF_BLOCKS},
             image_size=(1, self.block_size),
             patch_size=(1, 1),
-            width=self.width,
-            depth=self.depth,
-            heads=self.heads,
-            head_width=self.head_width,
             mlp_width=self.mlp_width or 4 * self.width,
-            activation=self.activation,
-            qkv_bias=self.qkv_bias,
-            norm_eps=self.norm_eps,
-            dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             classes=0,
             cls_token=False,
@@ -79,11 +69,11 @@ class TextDecoder(nn.Module):
         check_type("config", config, TextConfig)
         self.config = config
         blocks = config.blocks
-        self.tokens = nn.Embedding(config.vocabulary, config.width)
-        self.positions = nn.Embedding(config.block_size, config.width)
+        self.tokens = nn.Embedding(config.vocabulary, config.width)  # (V, D)
+        self.positions = nn.Embedding(config.block_size, config.width)  # (longest T, D)
         self.encoder = Encoder(blocks, causal_block)
         self.norm = build_norm(blocks)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)  # D -> V
         initialise(self, blocks)
         for layer in (self.tokens, self.positions, self.head):
             nn.init.normal_(layer.weight, std=DEVIATION)
@@ -92,13 +82,17 @@ class TextDecoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, V): at each place, for the token that comes next."""
-        self._check(ids, self.config.block_size)
-        return self._logits(ids)
+        logits: Tensor = self.head(self.norm(self.encode(ids)))
+        return logits
 
     def encode(self, ids: Tensor, observer: Observer | None = None) -> Tensor:
         """Tokens after the last block (B, T, D); a kernel that an observer brings must be causal itself."""
         self._check(ids, self.config.block_size)
-        return self._encode(ids, observer)
+        t = ids.shape[1]
+        x = self.tokens(ids) + self.positions.weight[:t]  # (B, T, D)
+        x = F.dropout(x, self.config.dropout, self.training)
+        encoded: BlockOutput = self.encoder(x, TokenLayout((1, t), 0), observer=observer)
+        return encoded.tokens
 
     def loss(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over all places; without targets, each token of `ids` foretells the next."""
@@ -131,28 +125,21 @@ class TextDecoder(nn.Module):
         likeliest token; `top_k` draws among that many. The same seed gives the same text, whatever the mode.
         """
         self._check(ids, None)
-        _check_sampling(new_tokens, temperature, top_k, seed)
+        check_int("new_tokens", new_tokens, 0, error=InputError)
+        check_number("temperature", temperature, 0.0, 1e9, error=InputError)
+        if top_k is not None:
+            check_int("top_k", top_k, error=InputError)
         if seed is not None:
+            check_int("seed", seed, 0, 2**63 - 1, error=InputError)
             if generator is not None:
                 raise InputError("generate takes a seed or a generator, got both: leave one out")
             generator = torch.Generator(ids.device).manual_seed(seed)
         with eval_mode(self):
             for _ in range(new_tokens):
                 context = ids[:, -self.config.block_size :]
-                last = self._logits(context)[:, -1].float()  # (B, V)
+                last = self(context)[:, -1].float()  # (B, V)
                 ids = torch.cat((ids, draw(last, temperature, top_k, generator).to(ids.dtype)), dim=1)
         return ids
-
-    def _encode(self, ids: Tensor, observer: Observer | None = None) -> Tensor:
-        t = ids.shape[1]
-        x = self.tokens(ids) + self.positions.weight[:t]  # (B, T, D)
-        x = F.dropout(x, self.config.dropout, self.training)
-        encoded: BlockOutput = self.encoder(x, TokenLayout((1, t), 0), observer=observer)
-        return encoded.tokens
-
-    def _logits(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.norm(self._encode(ids)))
-        return logits
 
     def _check(self, ids: Tensor, longest: int | None, name: str = "ids") -> None:
         """Refuse at the door what the tables cannot look up."""
@@ -184,18 +171,6 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
     """One id for each row of logits (B, V) -> (B, 1)."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
-    values, choices = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))  # likeliest first
-    chances = ((values - values[:, :1]) / temperature).softmax(dim=-1)  # shifted: no temperature overflows
+    values, choices = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))  # (B, k), likeliest first
+    chances = ((values - values[:, :1]) / temperature).softmax(dim=-1)  # (B, k); shifted: no temperature overflows
     return choices.gather(1, torch.multinomial(chances, 1, generator=generator))
-
-
-def _check_sampling(new_tokens: int, temperature: float, top_k: int | None, seed: int | None) -> None:
-    least = {"new_tokens": (new_tokens, 0), "top_k": (top_k, 1), "seed": (seed, 0)}
-    for name, (value, floor) in least.items():
-        if value is None and name != "new_tokens":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or not floor <= value < 2**63:
-            raise InputError(f"{name}: expected a whole number from {floor} up, got {value!r}")
-    right = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not right or not (math.isfinite(temperature) and temperature >= 0):
-        raise InputError(f"temperature: expected a number from 0 up, got {temperature!r}")

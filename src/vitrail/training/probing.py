@@ -13,7 +13,6 @@ from vitrail.evaluation.metrics import mean_average_precision, top_k
 from vitrail.evaluation.probes import fit_probe, knn, probe_head
 from vitrail.evaluation.results import Score
 from vitrail.images import Preprocess
-from vitrail.network.heads import Head
 from vitrail.network.vit import ViT
 from vitrail.training.job import Part
 from vitrail.training.validation import outputs_of
@@ -64,7 +63,7 @@ def probe(
 def start_head(model: ViT, probed: ProbeResult, start: str = "probe") -> bool:
     """Let the head start from the probe, so that tuning begins where that ends, or from zeros; whether it could."""
     head = model.head
-    if not isinstance(head, Head) or head.classify is None or head.classify.weight.shape != probed.weight.shape:
+    if head.distilled or head.classify is None or head.classify.weight.shape != probed.weight.shape:
         return False
     with torch.no_grad():
         head.classify.weight.copy_(probed.weight if start == "probe" else torch.zeros_like(probed.weight))
