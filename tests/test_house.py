@@ -23,7 +23,7 @@ from house_map import ROOMS as LINE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "vitrail"
 
-PART_OF = {"checks": "errors", "threads": "checkpoint"}  # files that belong to a room
+PART_OF = {"checks": "errors", "settings": "errors", "threads": "checkpoint"}  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
 LIGHT_EXTRAS = {"av", "onnxruntime", "openvino", "resvg_py"}  # what those rooms may import too, inside functions
 

@@ -6,6 +6,7 @@ A kernel takes q, k, v (B, A, T, d), a bias for the logits and a dropout rate, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ def causal_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout:
 
 class Attention(nn.Module):
     """Multi-head attention of tokens to themselves, or to a context; `head_width` is free of `width`."""
+
+    starts: ClassVar = {"qkv": "qkv", "query_bias": "zeros", "value_bias": "zeros", "out": "dense"}
 
     def __init__(
         self,

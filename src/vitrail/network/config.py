@@ -11,25 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Final
 
-from vitrail.checks import (
-    Count,
-    Counts,
-    Eps,
-    Factor,
-    Flag,
-    Number,
-    Pair,
-    Share,
-    between,
-    check_choice,
-    check_fields,
-    check_int,
-    check_ints,
-    check_type,
-    one_of,
-    settle,
-)
+from vitrail.checks import check_choice, check_fields, check_int, check_ints, check_type
 from vitrail.errors import ConfigError
+from vitrail.settings import Count, Counts, Eps, Factor, Flag, Number, Pair, Share, between, one_of, settle
 
 ACTIVATIONS: Final = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
 MLPS: Final = ("plain", "swiglu")

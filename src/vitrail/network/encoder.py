@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ def activate(x: Tensor, activation: str, in_place: bool = False) -> Tensor:
 class Mlp(nn.Module):
     """Up, activate, down; dropout after both layers, as in the paper."""
 
+    starts: ClassVar = {"up": "mlp", "down": "mlp"}
+
     def __init__(self, width: int, mlp_width: int, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
         self.activation, self.dropout = check_choice("activation", activation, ACTIVATIONS), dropout
@@ -50,6 +52,8 @@ class Mlp(nn.Module):
 class SwiGLU(nn.Module):
     """A gated MLP: silu(gate) * value, then down; `up` holds gate first, then value."""
 
+    starts: ClassVar = {"up": "mlp", "down": "mlp"}
+
     def __init__(self, width: int, mlp_width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
@@ -57,7 +61,7 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(mlp_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.up(x).chunk(2, dim=-1)
+        gate, value = self.up(x).chunk(2, dim=-1)  # (B, T, M) each
         x = self.down(F.dropout(F.silu(gate) * value, self.dropout, self.training))
         return F.dropout(x, self.dropout, self.training)
 
@@ -65,9 +69,11 @@ class SwiGLU(nn.Module):
 class LayerScale(nn.Module):
     """One learned factor for each value of a token."""
 
+    starts: ClassVar = {"gamma": "layer_scale"}
+
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), float(start)))
+        self.gamma = nn.Parameter(torch.full((width,), float(start)))  # (D,)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.gamma

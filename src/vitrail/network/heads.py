@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +49,8 @@ class AttentionPool(nn.Module):
     Prefix tokens are left out, as in timm: registers hold no part of the image.
     """
 
+    starts: ClassVar = {"probe": "xavier"}
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.zeros(1, 1, config.width))  # the one query, for all images
@@ -70,6 +74,8 @@ class Head(nn.Module):
 
     Two linear layers, for the cls and the distillation token, where there are both: the logits are their mean (DeiT).
     """
+
+    starts: ClassVar = {"representation": "dense", "classify": "last", "distil": "last"}
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

@@ -20,21 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import init
 
 from vitrail.errors import ConfigError
-from vitrail.network.attention import Attention
 from vitrail.network.config import ViTConfig
-from vitrail.network.encoder import LayerScale, Mlp, SwiGLU
-from vitrail.network.heads import AttentionPool, Head
-from vitrail.network.patches import PatchEmbed
-from vitrail.network.positions import PositionTable, PositionTable2d, RelativeKeys
-from vitrail.network.stem import Bottleneck
-from vitrail.network.tokens import Tokens
 
 Filler = Callable[[Tensor], object]
 
@@ -82,77 +75,53 @@ STYLES: dict[str, Style] = {
     "mae": Style(xavier, zeros, xavier, normal(0.02), normal(0.02), truncated(2e-5)),
     "dinov2": Style(truncated(0.02), zeros, torch_own, normal(1e-6), truncated(0.02), normal(0.01)),
 }
+NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
+AS_BUILT = (nn.Linear, nn.Conv2d, nn.Embedding, nn.ParameterList, *NORMS)  # unless the module around it says otherwise
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ViTConfig) -> None:
-    """Fill every parameter of a fresh network by the config's style; layers that no style knows are refused."""
+    """Fill every parameter of a fresh network by the config's style.
+
+    A module says in `starts` how each of its parameters and dense layers does; one that it forgets is refused.
+    """
     if next(model.parameters()).is_meta:
         return  # shapes only
-    style = STYLES[config.initialisation]
+    weights, biases = _fillers(STYLES[config.initialisation], config)
     for module in model.modules():
-        start = next((start for kinds, start in STARTS if isinstance(module, kinds)), None)
-        if start is not None:
-            start(module, style, config)
-        elif module is not model and not isinstance(module, AS_BUILT):  # the model starts its own layers itself
-            dense = [name for name, child in module.named_children() if isinstance(child, nn.Linear)]
-            if dense or module._parameters:
-                raise ConfigError(f"initialisation {config.initialisation!r} does not know how {type(module)} starts")
+        if module is model or isinstance(module, AS_BUILT):  # the model starts its own layers itself
+            continue
+        starts: dict[str, str] = getattr(module, "starts", {})
+        dense = {name: child for name, child in module.named_children() if isinstance(child, nn.Linear)}
+        for name in (*module._parameters, *dense):
+            if starts.get(name) not in weights:
+                unknown, known = f"{type(module).__name__}.{name}", ", ".join(weights)
+                raise ConfigError(f"initialisation: how {unknown} starts is not known: name in `starts` one of {known}")
+        for name, how in starts.items():
+            part = getattr(module, name)
+            if isinstance(part, nn.Module):
+                fill(part, weights[how], biases.get(how, zeros))
+            elif isinstance(part, nn.Parameter):  # not where it is a fixed table, or absent
+                weights[how](part)
 
 
-def fill(layer: nn.Linear, weight: Filler, bias: Filler = zeros) -> None:
-    """A dense layer: its weight (out, in) and, where it has one, its bias (out,)."""
-    weight(layer.weight)
+def _fillers(style: Style, config: ViTConfig) -> tuple[dict[str, Filler], dict[str, Filler]]:
+    """What `starts` may name: how it fills weights (and parameters), and how biases if not by zeros."""
+
+    def thirds(weight: Tensor) -> None:
+        for part in weight.chunk(3):  # q, k and v apart: Xavier counts what goes in and out
+            style.dense(part)
+
+    def constant(value: float) -> Filler:
+        return lambda tensor: init.constant_(tensor, value)
+
+    own = {"qkv": thirds, "mlp": style.dense, "zeros": zeros, "xavier": xavier, "registers": normal(1e-6)}
+    own["layer_scale"] = constant(config.layer_scale or 0.0)
+    return {**style._asdict(), **own}, {"mlp": style.mlp_bias, "last": constant(config.head_bias_init)}
+
+
+def fill(layer: nn.Module, weight: Filler, bias: Filler = zeros) -> None:
+    """A dense layer or a norm: its weight (out, in) and, where it has one, its bias (out,)."""
+    weight(cast(Tensor, layer.weight))
     if layer.bias is not None:
-        bias(layer.bias)
-
-
-def _start_attention(attention: Attention, style: Style, config: ViTConfig) -> None:
-    for part in attention.qkv.weight.chunk(3):  # q, k and v apart
-        style.dense(part)
-    fill(attention.out, style.dense)
-    if attention.qkv.bias is not None:
-        zeros(attention.qkv.bias)
-
-
-def _start_mlp(mlp: Mlp | SwiGLU, style: Style, config: ViTConfig) -> None:
-    for layer in (mlp.up, mlp.down):
-        fill(layer, style.dense, style.mlp_bias)
-
-
-def _start_tokens(tokens: Tokens, style: Style, config: ViTConfig) -> None:
-    for token in (tokens.cls, tokens.distillation):
-        if token is not None:
-            style.cls(token)
-    if tokens.registers is not None:
-        init.normal_(tokens.registers, std=1e-6)
-
-
-def _start_positions(positions: nn.Module, style: Style, config: ViTConfig) -> None:
-    for table in positions.parameters():
-        style.positions(table)
-
-
-def _start_head(head: Head, style: Style, config: ViTConfig) -> None:
-    if head.representation is not None:
-        fill(head.representation, style.dense)
-    for layer in (head.classify, head.distil):
-        if layer is not None:
-            fill(layer, style.last, lambda bias: init.constant_(bias, config.head_bias_init))
-
-
-# Who starts how, the first that fits; and what keeps the start that torch, or its own constructor, gave it.
-STARTS: tuple[tuple[Any, Callable[[Any, Style, ViTConfig], object]], ...] = (
-    (PatchEmbed, lambda patches, style, config: fill(patches.projection, style.patch)),
-    (Attention, _start_attention),
-    (Mlp | SwiGLU, _start_mlp),
-    (Tokens, _start_tokens),
-    (PositionTable | PositionTable2d | RelativeKeys, _start_positions),
-    (AttentionPool, lambda pool, style, config: xavier(pool.probe[0])),
-    (Head, _start_head),
-    (Bottleneck, lambda unit, style, config: zeros(unit.norm3.weight)),
-)
-AS_BUILT = (
-    *(nn.Linear, nn.Conv2d, nn.Embedding, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm),
-    *(LayerScale, nn.ParameterList),  # its start is the config's; learned rotary frequencies
-)
+        bias(cast(Tensor, layer.bias))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -49,6 +49,8 @@ def channels_first(pixels: Tensor) -> Tensor:
 
 class PatchEmbed(nn.Module):
     """Project every patch: slice, flatten, linear. Equals a convolution whose stride is its size, and is faster."""
+
+    starts: ClassVar = {"projection": "patch"}
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

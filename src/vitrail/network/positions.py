@@ -6,7 +6,7 @@ Tables are added to tokens; relative keys add to the attention logits; rotary po
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,8 @@ def resample(table: Tensor, old: Grid, new: Grid, policy: Resample) -> Tensor:
 class PositionTable(nn.Module):
     """One vector a place: slots of prefix tokens first, then the grid, learned or fixed."""
 
+    starts: ClassVar = {"table": "positions"}
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         kind, self.grid, self.slots = config.positions.kind, config.grid, config.slots
@@ -101,6 +103,8 @@ def fixed_table(kind: str, grid: Grid, slots: int, width: int) -> Tensor:
 class PositionTable2d(nn.Module):
     """Two learned tables of half the width, one for rows and one for columns, side by side."""
 
+    starts: ClassVar = {"slots": "positions", "rows": "positions", "columns": "positions"}
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.grid, self.policy = config.grid, config.positions.resample
@@ -132,6 +136,8 @@ def build_tables(config: ViTConfig) -> nn.ModuleList:
 
 class RelativeKeys(nn.Module):
     """A learned key for every offset along the row-by-row order; its product with the query biases the logits."""
+
+    starts: ClassVar = {"table": "positions"}
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

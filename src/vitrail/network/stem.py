@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,8 @@ class ResNetV2(nn.Module):
 
 class Bottleneck(nn.Module):
     """1x1, 3x3, 1x1 with group norms; the sum is activated, as in Google's code."""
+
+    starts: ClassVar = {"norm3": "zeros"}  # each unit starts as its shortcut (Google)
 
     def __init__(self, entering: int, inner: int, stride: int, stem: ResNetStem) -> None:
         super().__init__()

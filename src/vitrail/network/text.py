@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.checks import Count, Eps, Flag, Number, Share, check_int, check_number, check_type, one_of, settle
+from vitrail.checks import check_int, check_number, check_type
 from vitrail.errors import InputError
 from vitrail.network.attention import causal_kernel
 from vitrail.network.config import ACTIVATIONS, QKV_BIASES, Positions, ViTConfig
@@ -17,6 +17,7 @@ from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer, build
 from vitrail.network.initialisation import initialise
 from vitrail.network.surgery import eval_mode
 from vitrail.network.tokens import TokenLayout
+from vitrail.settings import Count, Eps, Flag, Number, Share, one_of, settle
 
 DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
 OF_BLOCKS = ("width", "depth", "heads", "head_width", "activation", "qkv_bias", "norm_eps", "dropout")  # and of a ViT

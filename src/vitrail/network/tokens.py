@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class TokenLayout(NamedTuple):
 
 class Tokens(nn.Module):
     """Adds positions to patches and puts the prefix tokens before them."""
+
+    starts: ClassVar = {"cls": "cls", "distillation": "cls", "registers": "registers"}
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
