@@ -195,7 +195,7 @@ def test_a_block_merges_by_its_keys_between_attention_and_mlp(rotary: Rotary | N
         angles = model.tokens.rotary(layout.coordinates, index) if rotary else None
         normed = block.norm1(x)
         keys = block.attention.project(normed)[1]  # before any rotation
-        attended = block.attention(normed, layout=layout, angles=angles)
+        attended = block.attention(normed, layout=layout._replace(angles=angles))
         x, layout = merge(x + attended, layout, keys.mean(dim=1), 2)
         x = x + block.mlp(block.norm2(x))
     torch.testing.assert_close(encoded.tokens, x)

@@ -278,7 +278,7 @@ def test_a_shift_by_a_patch_moves_the_features_where_only_offsets_count() -> Non
     angles = model.tokens.rotary(torch.tensor([[0.0, 1], [0, 2], [1, 1], [1, 2]]), 0)
     (block,) = model.encoder.blocks
     tokens, layout = model.tokens(model.patches(content), (2, 2))
-    shifted = model.norm(block(tokens, layout, angles).tokens)
+    shifted = model.norm(block(tokens, layout._replace(angles=angles)).tokens)
     torch.testing.assert_close(shifted, model.features(content).patches, atol=1e-5, rtol=1e-5)
 
 

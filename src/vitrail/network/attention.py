@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vitrail.checks import check_choice, check_int
 from vitrail.errors import InputError
 from vitrail.network.config import QKV_BIASES, ViTConfig
-from vitrail.network.positions import RelativeKeys, RotaryAngles, apply_rotary
+from vitrail.network.positions import RelativeKeys, apply_rotary
 from vitrail.network.tokens import TokenLayout
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
@@ -83,29 +83,15 @@ class Attention(nn.Module):
         context: Tensor | None = None,
         *,
         layout: TokenLayout | None = None,
-        angles: RotaryAngles | None = None,
         head_mask: Tensor | None = None,
         kernel: Kernel | None = None,
     ) -> Tensor:
         """Tokens after attention (B, T, D); a kernel given here serves this call alone."""
-        x = self.out(self.concat_heads(x, context, layout, angles, head_mask, kernel))  # (B, T, D)
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
-
-    def concat_heads(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        layout: TokenLayout | None = None,
-        angles: RotaryAngles | None = None,
-        head_mask: Tensor | None = None,
-        kernel: Kernel | None = None,
-    ) -> Tensor:
-        """What all heads gathered, side by side, before the output layer: (B, T, A*d)."""
         q, k, v = self.project(x, context)  # (B, A, T, d) each
         if self.query_norm is not None and self.key_norm is not None:  # over d, each head by itself
             q, k = self.query_norm(q), self.key_norm(k)
-        if angles is not None and layout is not None:
-            q, k = apply_rotary(q, angles, layout.prefix), apply_rotary(k, angles, layout.prefix)
+        if layout is not None and layout.angles is not None:
+            q, k = (apply_rotary(x, layout.angles, layout.prefix) for x in (q, k))
         kernel = kernel or self.kernel
         rate = self.attention_dropout if self.training else 0.0
         if self.axis and kernel is fused_kernel:
@@ -114,7 +100,8 @@ class Attention(nn.Module):
             gathered = kernel(q, k, v, self._bias(q, layout), rate)  # (B, A, T, d)
         if head_mask is not None:  # scaling what a head gathered is scaling its rows of weights
             gathered = gathered * head_mask.view(-1, 1, 1)
-        return gathered.transpose(1, 2).flatten(2)  # (B, T, A*d)
+        x = self.out(gathered.transpose(1, 2).flatten(2))  # (B, T, A*d) -> (B, T, D)
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
     def project(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head: (B, A, T, d) each."""

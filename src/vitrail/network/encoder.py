@@ -14,7 +14,7 @@ from vitrail.checks import check_choice
 from vitrail.errors import ConfigError
 from vitrail.network.attention import Attention, Kernel
 from vitrail.network.config import ACTIVATIONS, ViTConfig
-from vitrail.network.positions import RotaryAngles, RotaryPositions
+from vitrail.network.positions import RotaryPositions
 from vitrail.network.tokens import TokenLayout
 
 
@@ -126,16 +126,11 @@ class Block(nn.Module):
             self.scale2 = LayerScale(config.width, config.layer_scale)
 
     def forward(
-        self,
-        x: Tensor,
-        layout: TokenLayout,
-        angles: RotaryAngles | None = None,
-        head_mask: Tensor | None = None,
-        kernel: Kernel | None = None,
+        self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
     ) -> BlockOutput:
         """Equations 2 and 3 of the paper; a kernel given here takes the place of attention's own."""
         normed = self.norm1(x)
-        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kernel)
+        attended = self.attention(normed, layout=layout, head_mask=head_mask, kernel=kernel)
         x = x + self.branch(attended, self.scale1)  # (B, T, D)
         normed = normed if self.norm2 is None else self.norm2(x)
         x = x + self.branch(self.chunked_mlp(normed), self.scale2)  # (B, T, D)
@@ -205,18 +200,17 @@ class Encoder(nn.Module):
         observer: Observer | None = None,
     ) -> BlockOutput:
         """Tokens (B, T, D) through every block, and where they stand in the end."""
-        angles = None
         for index, block in enumerate(self.blocks):
             kernel = observer(index, x, layout) if observer is not None else None
             if additions:  # positions at every block
                 x = x + additions[index]
             if rotary is not None and layout.coordinates is not None:
-                angles = rotary(layout.coordinates, index)
-            inputs = (x, layout, angles, head_mask[index] if head_mask is not None else None, kernel)
+                layout = layout._replace(angles=rotary(layout.coordinates, index))
+            inputs = (x, layout, None if head_mask is None else head_mask[index], kernel)
             if self.checkpointing and self.training and torch.is_grad_enabled():
                 x, layout = checkpoint(block, *inputs, use_reentrant=False)
             else:
                 x, layout = block(*inputs)
         if observer is not None:
             observer(len(self.blocks), x, layout)
-        return BlockOutput(x, layout)
+        return BlockOutput(x, layout._replace(angles=None))  # no pool turns anything

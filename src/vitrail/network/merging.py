@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from vitrail.network.attention import Attention, Kernel
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Block, BlockOutput
-from vitrail.network.positions import RotaryAngles
 from vitrail.network.tokens import TokenLayout
 
 
@@ -34,6 +33,14 @@ class KeepKeys:
             self.cls_attention = cls_attention(q, k, bias, q.shape[-1] ** -0.5, self.head_mask)
         return self.kernel(q, k, v, bias, dropout)
 
+    def mean_keys(self, attention: Attention, normed: Tensor, layout: TokenLayout) -> Tensor:
+        """Keys of every head as they are projected, before any norm and rotation, averaged: (B, T, d)."""
+        keys = self.keys
+        if keys is None or layout.angles is not None or attention.key_norm is not None:
+            keys = attention.project(normed)[1]
+        keys = keys if self.head_mask is None else keys * self.head_mask.view(-1, 1, 1)  # a silenced one has no say
+        return keys.mean(dim=1)
+
 
 class MergingBlock(Block):
     """A block that joins tokens between attention and MLP; side by side, after both."""
@@ -44,33 +51,19 @@ class MergingBlock(Block):
         self.by_tokens, self.by_cls = config.merge_by == "tokens", config.merges_by_cls(index)
 
     def forward(
-        self,
-        x: Tensor,
-        layout: TokenLayout,
-        angles: RotaryAngles | None = None,
-        head_mask: Tensor | None = None,
-        kernel: Kernel | None = None,
+        self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
     ) -> BlockOutput:
         normed = self.norm1(x)
         kept = KeepKeys(kernel or self.attention.kernel, self.by_cls, head_mask)
-        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kept)
+        attended = self.attention(normed, layout=layout, head_mask=head_mask, kernel=kept)
         x = x + self.branch(attended, self.scale1)
         if self.norm2 is None:  # side by side
             x = x + self.branch(self.chunked_mlp(normed), self.scale2)
-        keys = kept.keys if angles is None else None
-        metric = x if self.by_tokens else mean_keys(self.attention, normed, keys, head_mask)
+        metric = x if self.by_tokens else kept.mean_keys(self.attention, normed, layout)
         x, layout = merge(x, layout, metric, self.merged, kept.cls_attention)
         if self.norm2 is not None:
             x = x + self.branch(self.chunked_mlp(self.norm2(x)), self.scale2)
         return BlockOutput(x, layout)
-
-
-def mean_keys(attention: Attention, normed: Tensor, keys: Tensor | None, head_mask: Tensor | None) -> Tensor:
-    """Keys of every head as they are projected, before any norm and rotation, averaged: (B, T, d)."""
-    if keys is None or attention.key_norm is not None:
-        keys = attention.project(normed)[1]
-    keys = keys if head_mask is None else keys * head_mask.view(-1, 1, 1)  # a silenced head has no say
-    return keys.mean(dim=1)
 
 
 def build_block(config: ViTConfig, index: int) -> Block:

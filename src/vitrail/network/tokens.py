@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.network.config import ViTConfig
-from vitrail.network.positions import Grid, RotaryPositions, build_tables
+from vitrail.network.positions import Grid, RotaryAngles, RotaryPositions, build_tables
 
 
 class TokenLayout(NamedTuple):
@@ -20,6 +20,7 @@ class TokenLayout(NamedTuple):
     coordinates: Tensor | None = None  # (N, 2) or (B, N, 2): where rotary positions take each patch to be
     counts: Tensor | None = None  # (B, T): how many tokens each merged token stands for
     patch_to_token: Tensor | None = None  # (B, N): the patch token that now holds each original patch
+    angles: RotaryAngles | None = None  # by which queries and keys are turned, in the block that is running
 
 
 class Tokens(nn.Module):

@@ -12,8 +12,8 @@ from torch.nn.modules import module
 
 from vitrail.network.attention import Attention, Kernel
 from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer
-from vitrail.network.merging import KeepKeys, MergingBlock, mean_keys, merge
-from vitrail.network.positions import Grid, RotaryAngles, RotaryPositions
+from vitrail.network.merging import KeepKeys, MergingBlock, merge
+from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 from vitrail.packed.onednn_graph import Kernel as GraphKernel
@@ -36,29 +36,25 @@ class PackedBlock(nn.Module):
     def __init__(self, block: Block, mlp: PackedMlp) -> None:
         super().__init__()
         self.norm1, self.norm2, self.attention, self.mlp = block.norm1, block.norm2, block.attention, mlp
+        self.out = block.attention.out
+        setattr(block.attention, "out", nn.Identity())  # noqa: B010  (what heads gathered comes as it is)
         self.merged, self.by_tokens, self.by_cls = 0, False, False
         if isinstance(block, MergingBlock):
             self.merged, self.by_tokens, self.by_cls = block.merged, block.by_tokens, block.by_cls
 
     def forward(
-        self,
-        x: Tensor,
-        layout: TokenLayout,
-        angles: RotaryAngles | None = None,
-        head_mask: Tensor | None = None,
-        kernel: Kernel | None = None,
+        self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
     ) -> BlockOutput:
         """Tokens after the block; where the kernel gathers for the first ones alone, those."""
         normed = self.norm1(x)
         kept = KeepKeys(kernel or self.attention.kernel, self.by_cls, head_mask) if self.merged else None
-        gathered = self.attention.concat_heads(normed, None, layout, angles, head_mask, kept or kernel)
+        gathered = self.attention(normed, layout=layout, head_mask=head_mask, kernel=kept or kernel)  # (B, T, A*d)
         count = gathered.shape[1]
-        x, merges = self.attention.out(gathered, x[:, :count]), kept is not None and count == x.shape[1]
+        x, merges = self.out(gathered, x[:, :count]), kept is not None and count == x.shape[1]
         if self.norm2 is None:  # side by side
             x = self.mlp(normed[:, :count], x)
         if kept is not None and merges:
-            keys = kept.keys if angles is None else None
-            metric = x if self.by_tokens else mean_keys(self.attention, normed, keys, head_mask)
+            metric = x if self.by_tokens else kept.mean_keys(self.attention, normed, layout)
             x, layout = merge(x, layout, metric, self.merged, kept.cls_attention)
         return BlockOutput(x if self.norm2 is None else self.mlp(self.norm2(x), x), layout)
 
@@ -245,7 +241,7 @@ def _all_to_all(attention: Attention) -> bool:
 
 def _step(block: PackedBlock) -> BlockStep:
     attention, mlp = block.attention, block.mlp
-    qkv, out, up, down = (_product(each) for each in (attention.qkv, attention.out, mlp.up, mlp.down))
+    qkv, out, up, down = (_product(each) for each in (attention.qkv, block.out, mlp.up, mlp.down))
     scale = attention.head_width**-0.5
     scaled = qkv.int8 and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the scales
     if scaled:

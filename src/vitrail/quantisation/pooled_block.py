@@ -8,7 +8,6 @@ from torch import Tensor
 from vitrail.network.attention import Kernel
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Block, BlockOutput
-from vitrail.network.positions import RotaryAngles
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 
@@ -33,16 +32,11 @@ class PooledBlock(Block):
         self.count = config.pooled_tokens
 
     def forward(
-        self,
-        x: Tensor,
-        layout: TokenLayout,
-        angles: RotaryAngles | None = None,
-        head_mask: Tensor | None = None,
-        kernel: Kernel | None = None,
+        self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
     ) -> BlockOutput:
         normed = self.norm1(x)
         kernel = FirstQueries(kernel or self.attention.kernel, self.count)
-        attended = self.attention(normed, layout=layout, angles=angles, head_mask=head_mask, kernel=kernel)
+        attended = self.attention(normed, layout=layout, head_mask=head_mask, kernel=kernel)
         x = x[:, : self.count] + self.branch(attended, self.scale1)
         normed = normed[:, : self.count] if self.norm2 is None else self.norm2(x)
         return BlockOutput(x + self.branch(self.chunked_mlp(normed), self.scale2), layout)
