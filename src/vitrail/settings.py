@@ -12,7 +12,7 @@ from vitrail.checks import check_bool, check_choice, check_int, check_ints, chec
 Check = Callable[[str, Any], Any]  # the name and value of a setting -> the value as it is kept, or an error
 
 
-def one_of(known: tuple[str, ...]) -> Check:
+def one_of(*known: str) -> Check:
     return partial(check_choice, known=known)
 
 

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError, InputError
 from vitrail.insight.tracing import KeepWeights, Recorder
-from vitrail.network.attention import Attention
+from vitrail.network.attention import Attention, causal_kernel
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.encoder import Encoder, Mlp
-from vitrail.network.text import TextConfig, TextDecoder, causal_block
+from vitrail.network.text import TextConfig, TextDecoder
 from vitrail.network.tokens import TokenLayout
 
 V, BLOCK, D = 11, 8, 24
@@ -103,7 +103,9 @@ def test_causal_blocks_stay_causal_with_relative_positions() -> None:
         pool="mean",
         positions=Positions("relative"),
     )
-    encoder = Encoder(config, causal_block).eval()
+    encoder = Encoder(config).eval()
+    for block in encoder.blocks:
+        block.attention.kernel = causal_kernel
     for parameter in encoder.parameters():
         nn.init.normal_(parameter, std=0.3)
     x, layout = torch.randn(1, 6, 16), TokenLayout((1, 6), 0)

@@ -87,6 +87,8 @@ class Attention(nn.Module):
         kernel: Kernel | None = None,
     ) -> Tensor:
         """Tokens after attention (B, T, D); a kernel given here serves this call alone."""
+        if self.axis and layout is None:
+            raise InputError(f"attention along a {self.axis} needs to know the grid: give layout")
         q, k, v = self.project(x, context)  # (B, A, T, d) each
         if self.query_norm is not None and self.key_norm is not None:  # over d, each head by itself
             q, k = self.query_norm(q), self.key_norm(k)
@@ -94,7 +96,7 @@ class Attention(nn.Module):
             q, k = (apply_rotary(x, layout.angles, layout.prefix) for x in (q, k))
         kernel = kernel or self.kernel
         rate = self.attention_dropout if self.training else 0.0
-        if self.axis and kernel is fused_kernel:
+        if layout is not None and self.axis and kernel is fused_kernel:  # others see the whole, under a mask
             gathered = self._along_axis(q, k, v, layout, rate)
         else:
             gathered = kernel(q, k, v, self._bias(q, layout), rate)  # (B, A, T, d)
@@ -124,7 +126,7 @@ class Attention(nn.Module):
         """What is added to the logits: relative keys, an axial mask, or how many each merged token stands for."""
         bias: Tensor | None = None
         if layout is None:
-            return None
+            return bias
         if self.relative is not None:
             bias = self.relative(q, layout.grid, layout.prefix)  # (B, A, T, T)
         elif self.axis:
@@ -134,10 +136,8 @@ class Attention(nn.Module):
             bias = layout.counts.log()[:, None, None, :].to(q.dtype)  # (B, 1, 1, T)
         return bias
 
-    def _along_axis(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout | None, rate: float) -> Tensor:
+    def _along_axis(self, q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, rate: float) -> Tensor:
         """Patches see their row or column and the prefix tokens; prefix tokens see everything."""
-        if layout is None:
-            raise InputError(f"attention along a {self.axis} needs to know the grid: give layout")
         (h, w), r, b = layout.grid, layout.prefix, q.shape[0]
         count, order = (h, (0, 2, 1, 3, 4)) if self.axis == "row" else (w, (0, 3, 1, 2, 4))
 
@@ -150,12 +150,9 @@ class Attention(nn.Module):
             return torch.cat((prefix, lines(x)), dim=2)
 
         patches = fused_kernel(lines(q), with_prefix(k), with_prefix(v), None, rate)  # (B*lines, A, along, d)
-        patches = patches.reshape(b, count, *patches.shape[1:])  # (B, lines, A, along, d)
         back = (0, 2, 1, 3, 4) if self.axis == "row" else (0, 2, 3, 1, 4)
-        patches = patches.permute(back).flatten(2, 3)  # (B, A, N, d)
-        if not r:
-            return patches
-        prefix = fused_kernel(q[:, :, :r], k, v, None, rate)  # (B, A, R, d)
+        patches = patches.unflatten(0, (b, count)).permute(back).flatten(2, 3)  # (B, A, N, d)
+        prefix = fused_kernel(q[:, :, :r], k, v, None, rate) if r else q[:, :, :0]  # (B, A, R, d)
         return torch.cat((prefix, patches), dim=2)  # (B, A, T, d)
 
 

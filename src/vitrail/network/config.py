@@ -7,27 +7,21 @@ Vary one with `dataclasses.replace`; `to_dict` and `from_dict` carry it through 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from vitrail.checks import check_choice, check_fields, check_int, check_ints, check_type
 from vitrail.errors import ConfigError
 from vitrail.settings import Count, Counts, Eps, Factor, Flag, Number, Pair, Share, between, one_of, settle
 
 ACTIVATIONS: Final = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")
-MLPS: Final = ("plain", "swiglu")
 QKV_BIASES: Final = ("all", "none", "no-key")
 NORMS: Final = ("layer", "batch")
 FINAL_NORMS: Final = ("tokens", "pooled", "none")
-POOLS: Final = ("cls", "mean", "cls+mean", "map", "cls+distillation", "none")
 SINCOS_KINDS: Final = ("sincos-1d", "sincos-2d", "sincos-2d-moco")  # fixed tables; the others are learned
 POSITION_KINDS: Final = ("none", "learned", "learned-2d", "relative", *SINCOS_KINDS)
-POSITION_PLACES: Final = ("stem", "every", "shared")
 ROTARY_KINDS: Final = ("axial", "mixed", "dinov3")
-RESAMPLE_MODES: Final = ("nearest", "bilinear", "bicubic")
-STANDARDISATIONS: Final = ("deviation", "variance")
-MERGINGS: Final = ("keys", "tokens")
 INITIALISATIONS: Final = ("paper", "timm", "hf", "mae", "dinov2")
 
 
@@ -41,7 +35,7 @@ def check_head_lists(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
 class Resample:
     """How a table of positions made for one grid is read on another; families differ (docs/network.md)."""
 
-    mode: Annotated[str, one_of(RESAMPLE_MODES)] = "bicubic"
+    mode: Annotated[str, one_of("nearest", "bilinear", "bicubic")] = "bicubic"
     antialias: Flag = True
     align_corners: Flag = False
     offset: Share = 0.0  # DINOv2 without registers scales by (n + 0.1) / M instead of n / M
@@ -60,18 +54,16 @@ class Resample:
 class Positions:
     """Positions that are added: to the tokens (tables) or to the attention logits (relative)."""
 
-    kind: Annotated[str, one_of(POSITION_KINDS)] = "learned"
-    at: Annotated[str, one_of(POSITION_PLACES)] = "stem"  # once; at every block, its own table; or one table shared
+    kind: Annotated[str, one_of(*POSITION_KINDS)] = "learned"
+    at: Annotated[str, one_of("stem", "every", "shared")] = "stem"  # once; a table for every block; one for all
     prefix: Flag = True  # whether cls and distillation tokens have slots in the table; registers never do
     resample: Resample = field(default_factory=Resample)
 
     def __post_init__(self) -> None:
         settle(self, "positions ")
         if self.kind in ("none", "relative") and self.at != "stem":
-            raise ConfigError(
-                f"positions kind {self.kind!r} adds nothing to the tokens, so at={self.at!r} has no meaning: "
-                "leave it at 'stem'"
-            )
+            none = f"positions kind {self.kind!r} adds nothing to the tokens"
+            raise ConfigError(f"{none}, so at={self.at!r} has no meaning: leave it at 'stem'")
         if self.kind in SINCOS_KINDS and self.at == "every":
             raise ConfigError(f"positions kind {self.kind!r} is fixed, so every block has the same: use at='shared'")
 
@@ -80,7 +72,7 @@ class Positions:
 class Rotary:
     """Rotary positions: queries and keys of patches are turned by angles that follow their place."""
 
-    kind: Annotated[str, one_of(ROTARY_KINDS)] = "axial"
+    kind: Annotated[str, one_of(*ROTARY_KINDS)] = "axial"
     theta: Annotated[float, between(1.0, 1e9)] = 100.0  # rope-vit: axial 100, mixed 10; DINOv3: 100
     shift: Annotated[float, between(0.0, 100.0)] = 0.0  # DINOv3, training only: move all coordinates by up to this
     jitter: Factor = 1.0  # DINOv3, training only: stretch each axis by up to this factor
@@ -89,9 +81,7 @@ class Rotary:
     def __post_init__(self) -> None:
         settle(self, "rotary ")
         if self.kind != "dinov3" and (self.shift, self.jitter, self.rescale) != (0.0, 1.0, 1.0):
-            raise ConfigError(
-                f"rotary shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out"
-            )
+            raise ConfigError(f"shift, jitter and rescale belong to kind 'dinov3', not {self.kind!r}: leave them out")
 
 
 @dataclass(frozen=True)
@@ -122,7 +112,7 @@ class ResNetStem:
     width_factor: Annotated[int, partial(check_int, most=16)] = 1
     norm_eps: Eps = 1e-6  # of the group norms
     weight_eps: Eps = 1e-5  # of the weight standardisation
-    standardise: Annotated[str, one_of(STANDARDISATIONS)] = "deviation"  # + eps (Google); or sqrt(variance + eps), timm
+    standardise: Annotated[str, one_of("deviation", "variance")] = "deviation"  # + eps (Google); root of + eps (timm)
 
     def __post_init__(self) -> None:
         settle(self, "resnet stem ")
@@ -168,20 +158,20 @@ class ViTConfig:
     positions: Positions = field(default_factory=Positions)
     rotary: Rotary | None = None
     # block
-    activation: Annotated[str, one_of(ACTIVATIONS)] = "gelu"
-    mlp: Annotated[str, one_of(MLPS)] = "plain"
-    qkv_bias: Annotated[str, one_of(QKV_BIASES)] = "all"
+    activation: Annotated[str, one_of(*ACTIVATIONS)] = "gelu"
+    mlp: Annotated[str, one_of("plain", "swiglu")] = "plain"
+    qkv_bias: Annotated[str, one_of(*QKV_BIASES)] = "all"
     qk_norm: Flag = False
     layer_scale: Annotated[float, between(0.0, 1e6)] | None = None  # what LayerScale starts from; None: no LayerScale
-    norm: Annotated[str, one_of(NORMS)] = "layer"
+    norm: Annotated[str, one_of(*NORMS)] = "layer"
     norm_eps: Eps = 1e-6
     parallel: Flag = False  # attention and MLP side by side on one norm (ViT-22B)
     axial: Flag = False  # blocks attend along rows, then columns, in turn
     kept_heads: Annotated[tuple[tuple[int, ...], ...], check_head_lists] | None = None  # per block, those left
     # ends
     embedding_norm: Flag = False  # a norm before the encoder (CLIP)
-    final_norm: Annotated[str, one_of(FINAL_NORMS)] = "tokens"  # or on the pooled vector (MAE's fine-tuning)
-    pool: Annotated[str, one_of(POOLS)] = "cls"
+    final_norm: Annotated[str, one_of(*FINAL_NORMS)] = "tokens"  # or on the pooled vector (MAE's fine-tuning)
+    pool: Annotated[str, one_of("cls", "mean", "cls+mean", "map", "cls+distillation", "none")] = "cls"
     representation_width: Number = 0  # a layer with tanh before the head (pre-training); 0: none
     head_bias: Flag = True
     head_bias_init: Annotated[float, between(-1e6, 1e6)] = 0.0
@@ -191,12 +181,12 @@ class ViTConfig:
     drop_path: Share = 0.0  # of the last block; rises linearly from 0
     patch_dropout: Share = 0.0  # share of patches left out
     # the rest
-    initialisation: Annotated[str, one_of(INITIALISATIONS)] = "paper"
+    initialisation: Annotated[str, one_of(*INITIALISATIONS)] = "paper"
     fixed_size: Flag = False  # refuse other input sizes instead of resampling positions
     merge_per_block: Number = 0  # tokens merged away in each block
     merge_from: Number = 0  # the first block that merges; early blocks have not yet told patches apart
     merge_every: Count = 1  # 2: every second block from there on; more at once, less often, takes less time
-    merge_by: Annotated[str, one_of(MERGINGS)] = "keys"  # whose likeness pairs patches (Bolya et al.: the keys')
+    merge_by: Annotated[str, one_of("keys", "tokens")] = "keys"  # whose likeness pairs patches (ToMe: the keys')
 
     def __post_init__(self) -> None:
         settle(self)
@@ -224,10 +214,8 @@ class ViTConfig:
         """Patches per column and row of an image of (H, W) pixels, or an error that says what would fit."""
         if size[0] < 1 or size[1] < 1 or size[0] % self.cell[0] or size[1] % self.cell[1]:
             fit = " x ".join(str(max(c, round(s / c) * c)) for s, c in zip(size, self.cell, strict=True))
-            raise ConfigError(
-                f"image {size[0]}x{size[1]} does not divide into patches of {self.cell[0]}x{self.cell[1]} pixels: "
-                f"resize it, for example to {fit}"
-            )
+            wrong = f"image {size[0]}x{size[1]} does not divide into patches of {self.cell[0]}x{self.cell[1]} pixels"
+            raise ConfigError(f"{wrong}: resize it, for example to {fit}")
         return size[0] // self.cell[0], size[1] // self.cell[1]
 
     @property
@@ -264,18 +252,6 @@ class ViTConfig:
         merges = block >= self.merge_from and (block - self.merge_from) % self.merge_every == 0
         return self.merge_per_block if merges else 0
 
-    @property
-    def unmerged(self) -> ViTConfig:
-        """The same without token merging."""
-        return replace(self, merge_per_block=0, merge_from=0, merge_every=1, merge_by="keys")
-
-    def merges_by_cls(self, block: int) -> bool:
-        """Whether a block also merges by how much the cls token attends to each patch: where that gives the answer.
-
-        Not in the first block, where that token is the same for every image and has seen nothing of this one.
-        """
-        return self.merge_by == "tokens" and self.pooled_tokens > 0 and block > 0
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same config back."""
         plain = asdict(self)
@@ -287,8 +263,7 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ViTConfig:
         """A config from plain values; an unknown name or a wrong kind of value is refused."""
-        config: ViTConfig = _from_plain(cls, plain)
-        return config
+        return cast(ViTConfig, _from_plain(cls, plain))
 
 
 def _from_plain(kind: type, plain: Any) -> Any:
@@ -307,22 +282,15 @@ def _from_plain(kind: type, plain: Any) -> Any:
 def _contradictions(config: ViTConfig) -> Iterator[str]:
     """Why a combination makes no sense, in words that say what to change."""
     kind, at = config.positions.kind, config.positions.at
-    if config.head_width == 0 and config.width % config.heads != 0:
-        yield (
-            f"width {config.width} does not divide into {config.heads} heads "
-            f"({config.width / config.heads:.2f} each): change one of them, or set head_width"
-        )
-    if config.head_bias_init != 0 and not (config.head_bias and config.classes):
-        yield (
-            f"head_bias_init={config.head_bias_init} has no bias to fill with head_bias={config.head_bias} and "
-            f"{config.classes} classes: leave it out"
-        )
-    says = {
-        "merge_from": "where merging starts",
-        "merge_every": "which blocks merge",
-        "merge_by": "which patches merge",
-    }
-    for name, what in says.items():
+    width, heads, start = config.width, config.heads, config.head_bias_init
+    if config.head_width == 0 and width % heads != 0:
+        each = f"width {width} does not divide into {heads} heads ({width / heads:.2f} each)"
+        yield f"{each}: change one of them, or set head_width"
+    if start != 0 and not (config.head_bias and config.classes):
+        ends = f"head_bias={config.head_bias} and {config.classes} classes"
+        yield f"head_bias_init={start} has no bias to fill with {ends}: leave it out"
+    says = (("from", "where merging starts"), ("every", "which blocks merge"), ("by", "which patches merge"))
+    for name, what in ((f"merge_{which}", what) for which, what in says):
         if not config.merge_per_block and getattr(config, name) != getattr(ViTConfig, name):
             yield f"{name}={getattr(config, name)!r} says {what}, and with merge_per_block=0 none do: leave it out"
     if config.merge_from >= config.depth:
@@ -362,9 +330,8 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
     if config.axial and kind == "relative":
         yield "axial attention sees one line at a time, relative positions the whole grid: leave one of them out"
     if config.kept_heads is not None:
-        most = config.heads
         if len(config.kept_heads) != config.depth:
             yield f"kept_heads: expected one list for each of {config.depth} blocks, got {len(config.kept_heads)}"
         for block, kept in enumerate(config.kept_heads):
-            if not kept or list(kept) != sorted(set(kept)) or kept[-1] >= most:
-                yield f"kept_heads of block {block}: expected rising numbers below {most}, at least one, got {kept}"
+            if not kept or list(kept) != sorted(set(kept)) or kept[-1] >= heads:
+                yield f"kept_heads of block {block}: expected rising numbers below {heads}, at least one, got {kept}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ def activate(x: Tensor, activation: str, in_place: bool = False) -> Tensor:
     """The non-linearity of an MLP, by name."""
     if activation in ("gelu", "gelu_tanh"):
         gelu = torch.ops.aten.gelu_ if in_place else torch.ops.aten.gelu
-        activated: Tensor = gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
-        return activated
+        return cast(Tensor, gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none"))
     if activation == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
     return F.relu(x, in_place) if activation == "relu" else F.silu(x, in_place)
@@ -37,15 +36,15 @@ class Mlp(nn.Module):
     def __init__(self, width: int, mlp_width: int, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
         self.activation, self.dropout = check_choice("activation", activation, ACTIVATIONS), dropout
-        self.up = nn.Linear(width, mlp_width)
-        self.down = nn.Linear(mlp_width, width)
+        self.up = nn.Linear(width, mlp_width)  # D -> M
+        self.down = nn.Linear(mlp_width, width)  # M -> D
 
     def forward(self, x: Tensor) -> Tensor:
         # The widest tensor of the network: without gradients it is activated where it stands, which saves a pass
         # through fresh memory; a hook on `up` still sees what `up` gave.
         in_place = not torch.is_grad_enabled() and not self.up._forward_hooks
         x = activate(self.up(x), self.activation, in_place)  # (B, T, M)
-        x = self.down(F.dropout(x, self.dropout, self.training) if self.dropout else x)
+        x = self.down(F.dropout(x, self.dropout, self.training) if self.dropout else x)  # (B, T, D)
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
@@ -57,19 +56,19 @@ class SwiGLU(nn.Module):
     def __init__(self, width: int, mlp_width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
-        self.up = nn.Linear(width, 2 * mlp_width)
+        self.up = nn.Linear(width, 2 * mlp_width)  # D -> 2*M
         self.down = nn.Linear(mlp_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.up(x).chunk(2, dim=-1)  # (B, T, M) each
-        x = self.down(F.dropout(F.silu(gate) * value, self.dropout, self.training))
+        x = self.down(F.dropout(F.silu(gate) * value, self.dropout, self.training))  # (B, T, D)
         return F.dropout(x, self.dropout, self.training)
 
 
 class LayerScale(nn.Module):
     """One learned factor for each value of a token."""
 
-    starts: ClassVar = {"gamma": "layer_scale"}
+    starts: ClassVar = {"gamma": "as built"}
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
@@ -86,15 +85,15 @@ class TokenBatchNorm(nn.BatchNorm1d):
         return super().forward(x.transpose(1, 2)).transpose(1, 2) if x.ndim == 3 else super().forward(x)
 
 
-def build_norm(config: ViTConfig, width: int | None = None) -> nn.Module:
+def build_norm(config: ViTConfig) -> nn.Module:
     """The norm the config asks for."""
     kind = nn.LayerNorm if config.norm == "layer" else TokenBatchNorm
-    return kind(width or config.width, eps=config.norm_eps)
+    return kind(config.width, eps=config.norm_eps)
 
 
 def drop_path(x: Tensor, rate: float) -> Tensor:
     """Silence the whole branch for a share of the images, and scale the others up."""
-    keep = x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(1 - rate)
+    keep = x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(1 - rate)  # (B, 1, 1)
     return x * (keep / (1 - rate))
 
 
@@ -120,16 +119,15 @@ class Block(nn.Module):
             self.mlp = SwiGLU(config.width, config.mlp_width, config.dropout)
         else:
             self.mlp = Mlp(config.width, config.mlp_width, config.activation, config.dropout)
-        self.scale1 = self.scale2 = None
-        if config.layer_scale is not None:
-            self.scale1 = LayerScale(config.width, config.layer_scale)
-            self.scale2 = LayerScale(config.width, config.layer_scale)
+        factor = config.layer_scale
+        self.scale1 = None if factor is None else LayerScale(config.width, factor)
+        self.scale2 = None if factor is None else LayerScale(config.width, factor)
 
     def forward(
         self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
     ) -> BlockOutput:
         """Equations 2 and 3 of the paper; a kernel given here takes the place of attention's own."""
-        normed = self.norm1(x)
+        normed = self.norm1(x)  # (B, T, D)
         attended = self.attention(normed, layout=layout, head_mask=head_mask, kernel=kernel)
         x = x + self.branch(attended, self.scale1)  # (B, T, D)
         normed = normed if self.norm2 is None else self.norm2(x)
@@ -153,15 +151,11 @@ Observer = Callable[[int, Tensor, TokenLayout], Kernel | None]
 
 
 class Encoder(nn.Module):
-    """The stack of blocks.
-
-    `checkpointing` recomputes blocks in the backward pass to save memory; `mlp_chunk` does the MLP that many
-    tokens at a time. Both change memory, and no result but which values dropout picks.
-    """
+    """The stack of blocks; `checkpointing` and `mlp_chunk` spend time to save memory, and change no result."""
 
     def __init__(self, config: ViTConfig, build_block: Callable[[ViTConfig, int], Block] = Block) -> None:
         super().__init__()
-        self._checkpointing = False
+        self._checkpointing = False  # blocks are computed once more on the way back
         self.blocks = nn.ModuleList(build_block(config, index) for index in range(config.depth))
 
     @property
@@ -203,7 +197,7 @@ class Encoder(nn.Module):
         for index, block in enumerate(self.blocks):
             kernel = observer(index, x, layout) if observer is not None else None
             if additions:  # positions at every block
-                x = x + additions[index]
+                x = x + additions[index]  # (B, T, D) + (T, D)
             if rotary is not None and layout.coordinates is not None:
                 layout = layout._replace(angles=rotary(layout.coordinates, index))
             inputs = (x, layout, None if head_mask is None else head_mask[index], kernel)

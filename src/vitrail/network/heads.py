@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +13,8 @@ from vitrail.network.encoder import Mlp, build_norm
 from vitrail.network.tokens import TokenLayout
 
 
-def mean_of_patches(tokens: Tensor, layout: TokenLayout) -> Tensor:
-    """The mean of the patches (B, D); merged tokens count for all they stand for."""
-    patches = tokens[:, layout.prefix :]  # (B, N, D)
-    if layout.counts is None:
-        return patches.mean(dim=1)
-    counts = layout.counts[:, layout.prefix :, None]  # (B, N, 1)
-    return ((patches * counts).sum(dim=1) / counts.sum(dim=1)).to(patches.dtype)
-
-
 class Pool(nn.Module):
-    """Takes the cls token, the mean of the patches, or all tokens.
-
-    Or two: cls token and mean side by side (B, 2D), cls and distillation tokens (B, 2, D).
-    """
+    """Takes the cls token, the mean of the patches, all tokens; cls token and mean, cls and distillation token."""
 
     def __init__(self, pool: str) -> None:
         super().__init__()
@@ -39,8 +27,13 @@ class Pool(nn.Module):
             return tokens[:, :2]  # (B, 2, D)
         if self.pool == "none":
             return tokens  # (B, T, D)
-        mean = mean_of_patches(tokens, layout)  # (B, D)
-        return torch.cat((tokens[:, 0], mean), dim=1) if self.pool == "cls+mean" else mean
+        patches = tokens[:, layout.prefix :]  # (B, N, D)
+        if layout.counts is None:
+            mean = patches.mean(dim=1)  # (B, D)
+        else:  # merged tokens count for all they stand for
+            counts = layout.counts[:, layout.prefix :, None]  # (B, N, 1)
+            mean = ((patches * counts).sum(dim=1) / counts.sum(dim=1)).to(patches.dtype)
+        return torch.cat((tokens[:, 0], mean), dim=1) if self.pool == "cls+mean" else mean  # (B, 2D), or (B, D)
 
 
 class AttentionPool(nn.Module):
@@ -64,9 +57,7 @@ class AttentionPool(nn.Module):
         layout = layout._replace(prefix=0, counts=None if counts is None else counts[:, r:])
         probe = self.probe.expand(tokens.shape[0], -1, -1)  # (B, 1, D)
         x = self.attention(probe, patches, layout=layout, kernel=kernel)  # (B, 1, D)
-        x = x + self.mlp(self.norm(x))
-        pooled: Tensor = x[:, 0]  # (B, D)
-        return pooled
+        return cast(Tensor, x + self.mlp(self.norm(x)))[:, 0]  # (B, D)
 
 
 class Head(nn.Module):

@@ -8,12 +8,9 @@
 | mae    | Xavier uniform     | zeros         | Xavier uniform | normal 0.02   | normal 0.02   | truncated 2e-5 |
 | dinov2 | truncated 0.02     | zeros         | torch's own    | normal 1e-6   | truncated .02 | normal 0.01 |
 
-In every style: other biases are zeros (the last layer's is `head_bias_init`), norms are ones and zeros, LayerScale
-is `layer_scale`, registers are normal 1e-6 (DINOv2), the distillation token starts as the cls token does, relative keys
-as positions do, the MAP probe is Xavier uniform, the decoder of masked pre-training starts its own two layers as dense
-ones and its mask token as a cls token, stems keep torch's own but the last norm of a bottleneck is zeros
-(Google). "paper" is what Google's released code does; truncated is at -2 and 2, as in
-timm and HF; Xavier counts q, k and v apart.
+Each module says in `starts` which column is for which of its parameters. In every style other biases are zeros (the
+last layer's is `head_bias_init`), norms are ones and zeros, stems keep torch's own. "paper" is what Google's released
+code does; truncated is at -2 and 2, as in timm and HF; Xavier counts q, k and v apart.
 """
 
 from __future__ import annotations
@@ -81,15 +78,12 @@ AS_BUILT = (nn.Linear, nn.Conv2d, nn.Embedding, nn.ParameterList, *NORMS)  # unl
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ViTConfig) -> None:
-    """Fill every parameter of a fresh network by the config's style.
-
-    A module says in `starts` how each of its parameters and dense layers does; one that it forgets is refused.
-    """
+    """Fill every parameter of a fresh network by the config's style; one that no `starts` names is refused."""
     if next(model.parameters()).is_meta:
         return  # shapes only
     weights, biases = _fillers(STYLES[config.initialisation], config)
-    for module in model.modules():
-        if module is model or isinstance(module, AS_BUILT):  # the model starts its own layers itself
+    for module in (*list(model.modules())[1:], model):  # its own layers last
+        if isinstance(module, AS_BUILT):
             continue
         starts: dict[str, str] = getattr(module, "starts", {})
         dense = {name: child for name, child in module.named_children() if isinstance(child, nn.Linear)}
@@ -112,16 +106,16 @@ def _fillers(style: Style, config: ViTConfig) -> tuple[dict[str, Filler], dict[s
         for part in weight.chunk(3):  # q, k and v apart: Xavier counts what goes in and out
             style.dense(part)
 
-    def constant(value: float) -> Filler:
-        return lambda tensor: init.constant_(tensor, value)
+    def last_bias(bias: Tensor) -> None:
+        init.constant_(bias, config.head_bias_init)
 
-    own = {"qkv": thirds, "mlp": style.dense, "zeros": zeros, "xavier": xavier, "registers": normal(1e-6)}
-    own["layer_scale"] = constant(config.layer_scale or 0.0)
-    return {**style._asdict(), **own}, {"mlp": style.mlp_bias, "last": constant(config.head_bias_init)}
+    own = {"qkv": thirds, "mlp": style.dense, "zeros": zeros, "xavier": xavier, "as built": lambda tensor: None}
+    own |= {"registers": normal(1e-6), "text": normal(0.02)}  # DINOv2; GPT-2, both tables and the head
+    return {**style._asdict(), **own}, {"mlp": style.mlp_bias, "last": last_bias}
 
 
 def fill(layer: nn.Module, weight: Filler, bias: Filler = zeros) -> None:
     """A dense layer or a norm: its weight (out, in) and, where it has one, its bias (out,)."""
     weight(cast(Tensor, layer.weight))
-    if layer.bias is not None:
+    if getattr(layer, "bias", None) is not None:
         bias(cast(Tensor, layer.bias))

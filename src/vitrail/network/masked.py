@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from vitrail.checks import check_int, check_pair, check_type
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Encoder, build_norm
-from vitrail.network.initialisation import STYLES, fill, initialise
+from vitrail.network.initialisation import initialise
 from vitrail.network.positions import Grid, PositionTable
 from vitrail.network.tokens import TokenLayout
 
@@ -24,11 +24,9 @@ AS_USUAL: Final = (  # settings of parts that a decoder has not, or has in the u
 
 
 class MaskedDecoder(nn.Module):
-    """MAE's decoder: what is left of the tokens -> the pixels of every patch.
+    """MAE's decoder: its config describes its own stack, with a patch's values as `classes`; `entering` is D."""
 
-    The config describes the decoder's own stack; `classes` is the number of values in a patch, `pool` is "none".
-    `entering` is the width of the encoder's tokens.
-    """
+    starts: ClassVar = {"entry": "dense", "predict": "dense", "mask_token": "cls"}
 
     def __init__(self, config: ViTConfig, entering: int) -> None:
         super().__init__()
@@ -42,10 +40,6 @@ class MaskedDecoder(nn.Module):
         self.norm = build_norm(config)
         self.predict = nn.Linear(config.width, config.classes)  # D' -> P*P*C
         initialise(self, config)
-        style = STYLES[config.initialisation]
-        fill(self.entry, style.dense)
-        fill(self.predict, style.dense)
-        style.cls(self.mask_token)
 
     def forward(self, tokens: Tensor, restore: Tensor, grid: Grid | None = None) -> Tensor:
         """Every patch from the kept ones: (B, 1 + kept, D), cls first -> (B, N, P*P*C), by row, column, channel.
@@ -57,10 +51,9 @@ class MaskedDecoder(nn.Module):
         self._check(tokens, restore, grid)
         x = self.entry(tokens)  # (B, 1 + kept, D')
         x = torch.cat((x[:, :1], self._fill(x[:, 1:], restore)), dim=1)  # (B, 1 + N, D')
-        x = x + self.positions(grid)
+        x = x + self.positions(grid)  # (1 + N, D')
         x = self.norm(self.encoder(x, TokenLayout(grid, prefix=1)).tokens)
-        values: Tensor = self.predict(x[:, 1:])  # (B, N, P*P*C)
-        return values
+        return cast(Tensor, self.predict(x[:, 1:]))  # (B, N, P*P*C)
 
     def _fill(self, kept: Tensor, restore: Tensor) -> Tensor:
         """Kept patches back in their places, the mask token in all others: (B, kept, D') -> (B, N, D')."""
@@ -99,11 +92,11 @@ def _check_config(config: ViTConfig) -> None:
             f"decoder: expected classes={values}, the values of a patch of {config.patch_size[0]}x"
             f"{config.patch_size[1]} in {config.channels} channels, got {config.classes}"
         )
-    positions = config.positions
-    if positions.kind not in TABLES or positions.at != "stem" or not positions.prefix:
+    kind, at, prefix = config.positions.kind, config.positions.at, config.positions.prefix
+    if kind not in TABLES or at != "stem" or not prefix:
         raise ConfigError(
             f"decoder: expected positions of kind {', '.join(TABLES)}, added at the stem, with a slot for the cls "
-            f"token, got kind={positions.kind!r}, at={positions.at!r}, prefix={positions.prefix}"
+            f"token, got kind={kind!r}, at={at!r}, prefix={prefix}"
         )
     for name, expected in [("pool", "none"), *((name, getattr(ViTConfig, name)) for name in AS_USUAL)]:
         if getattr(config, name) != expected:

@@ -48,7 +48,9 @@ class MergingBlock(Block):
     def __init__(self, config: ViTConfig, index: int) -> None:
         super().__init__(config, index)
         self.merged = config.merged_in(index)  # tokens that go
-        self.by_tokens, self.by_cls = config.merge_by == "tokens", config.merges_by_cls(index)
+        self.by_tokens = config.merge_by == "tokens"
+        # Also by how little the cls token attends, where it gives the answer; in block 0 it has seen nothing yet.
+        self.by_cls = self.by_tokens and config.pooled_tokens > 0 and index > 0
 
     def forward(
         self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
@@ -86,16 +88,13 @@ def most_joined(patches: int, count: int) -> int:
 
 
 def cls_attention(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, mask: Tensor | None = None) -> Tensor:
-    """How much the cls token attends to each, mean over heads: q and k (B, A, T, d), bias (B, 1, 1, T) -> (B, T).
-
-    A mask (A,) scales heads: a silenced one has no say. By sums, since products of so thin matrices are slower.
-    """
+    """How much the cls token attends to each, mean over heads: q and k (B, A, T, d), bias (B, 1, 1, T) -> (B, T)."""
     precise = torch.promote_types(q.dtype, torch.float32)
-    logits = (k * (q[:, :, :1] * scale)).sum(dim=-1, dtype=precise)  # (B, A, T)
+    logits = (k * (q[:, :, :1] * scale)).sum(dim=-1, dtype=precise)  # (B, A, T); products so thin are slower than sums
     if bias is not None:
         logits = logits + bias[:, :, 0]
     row = logits.softmax(dim=-1)
-    if mask is None:
+    if mask is None:  # or factors (A,) of heads: a silenced one has no say
         return row.mean(dim=1)
     return (row * mask.abs().view(-1, 1)).mean(dim=1).clamp(min=1e-9)  # all alike where every head is silenced
 
@@ -150,10 +149,9 @@ def merge(
     points = layout.coordinates
     if points is not None:
         points = join(F.pad(points.expand(b, -1, -1), (0, 0, r, 0)), matching, share)[:, r:]
-    patch_to_token = matching.target[:, r:] - r
-    patch_to_token = (
-        patch_to_token if layout.patch_to_token is None else patch_to_token.gather(1, layout.patch_to_token)
-    )
+    patch_to_token = matching.target[:, r:] - r  # (B, N) of those before
+    if layout.patch_to_token is not None:
+        patch_to_token = patch_to_token.gather(1, layout.patch_to_token)  # (B, N) of the original ones
     return join(x, matching, share), TokenLayout(layout.grid, r, points, counts, patch_to_token)
 
 
@@ -166,11 +164,8 @@ def join_counts(counts: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
 
 
 def join(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
-    """Rows of x (B, T, D) that stay, each moved towards those that join it: a mean weighted by size.
-
-    Whole rows are picked out of one long table, and only those that change are computed with: several times as fast
-    as adding up all rows under an index for each value.
-    """
+    """Rows of x (B, T, D) that stay, each moved towards those that join it: a mean weighted by size."""
+    # Rows are picked out of one long table: several times as fast as adding all up under an index for each value.
     b, _, width = x.shape
     table = x.flatten(0, 1)  # (B*T, D)
     precise = torch.promote_types(x.dtype, torch.float32)  # sums of many in half precision would drift

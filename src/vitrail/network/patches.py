@@ -20,7 +20,7 @@ def patchify(pixels: Tensor, patch_size: int | tuple[int, int], channels_last: b
     if height % p or width % q:
         raise InputError(f"pixels {height}x{width} do not divide into patches of {p}x{q}")
     cells = pixels.reshape(b, c, height // p, p, width // q, q)  # (B, C, h, P, w, P)
-    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)
+    order = (0, 2, 4, 3, 5, 1) if channels_last else (0, 2, 4, 1, 3, 5)  # (B, h, w, …)
     return cells.permute(order).reshape(b, (height // p) * (width // q), c * p * q)
 
 
@@ -34,10 +34,10 @@ def unpatchify(
         raise InputError(f"{n} patches of {values} values do not fill a grid of {h}x{w} with patches of {p}x{q}")
     c = values // (p * q)
     if channels_last:
-        cells = patches.reshape(b, h, w, p, q, c).permute(0, 5, 1, 3, 2, 4)
+        cells = patches.reshape(b, h, w, p, q, c).permute(0, 5, 1, 3, 2, 4)  # (B, C, h, P, w, P)
     else:
-        cells = patches.reshape(b, h, w, c, p, q).permute(0, 3, 1, 4, 2, 5)
-    return cells.reshape(b, c, h * p, w * q)
+        cells = patches.reshape(b, h, w, c, p, q).permute(0, 3, 1, 4, 2, 5)  # (B, C, h, P, w, P)
+    return cells.reshape(b, c, h * p, w * q)  # (B, C, H, W)
 
 
 def channels_first(pixels: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class PatchEmbed(nn.Module):
         super().__init__()
         self.channels = config.stem.channels if config.stem else config.channels
         self.patch_size = config.patch_size
-        values = self.channels * config.patch_size[0] * config.patch_size[1]
+        values = self.channels * config.patch_size[0] * config.patch_size[1]  # C*P*P
         self.norm_before = nn.LayerNorm(values, config.norm_eps) if config.patch_norms else None
         self.projection = nn.Linear(values, config.width, bias=config.patch_bias)
         self.norm_after = nn.LayerNorm(config.width, config.norm_eps) if config.patch_norms else None
@@ -68,6 +68,6 @@ class PatchEmbed(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = patchify(pixels, self.patch_size)  # (B, N, C*P*P)
-        patches = patches if self.norm_before is None else self.norm_before(patches)
+        patches = patches if self.norm_before is None else self.norm_before(patches)  # over C*P*P
         patches = self.projection(patches)  # (B, N, D)
         return patches if self.norm_after is None else cast(Tensor, self.norm_after(patches))

@@ -24,7 +24,7 @@ def sincos_1d(count: int, width: int) -> Tensor:
     """Sine and cosine in turn, wave lengths from 2 pi to 10000 * 2 pi: (count, width)."""
     frequency = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(count, dtype=torch.float64)[:, None] * frequency  # (count, width/2)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()  # (count, width)
 
 
 def sincos_2d(grid: Grid, width: int, moco: bool = False) -> Tensor:
@@ -36,14 +36,13 @@ def sincos_2d(grid: Grid, width: int, moco: bool = False) -> Tensor:
     steps = quarter - 1 if moco else quarter
     frequency = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64) / steps)
     row, column = grid_coordinates(grid).double().unbind(-1)
-    x, y = column[:, None] * frequency, row[:, None] * frequency
+    x, y = column[:, None] * frequency, row[:, None] * frequency  # (h*w, width/4) each
     return torch.cat((x.sin(), x.cos(), y.sin(), y.cos()), dim=1).float()
 
 
 def grid_coordinates(grid: Grid, device: torch.device | None = None) -> Tensor:
     """Row and column of every patch, row by row: (N, 2)."""
-    rows = torch.arange(grid[0], dtype=torch.float32, device=device)
-    columns = torch.arange(grid[1], dtype=torch.float32, device=device)
+    rows, columns = (torch.arange(side, dtype=torch.float32, device=device) for side in grid)
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
 
 
@@ -54,13 +53,8 @@ def resample(table: Tensor, old: Grid, new: Grid, policy: Resample) -> Tensor:
     precise = torch.promote_types(table.dtype, torch.float32)
     image = table.to(precise).reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, h, w)
     align = None if policy.mode == "nearest" else policy.align_corners
-    if policy.offset:
-        scale = tuple((n + policy.offset) / m for n, m in zip(new, old, strict=True))
-        image = F.interpolate(
-            image, scale_factor=scale, mode=policy.mode, align_corners=align, antialias=policy.antialias
-        )
-    else:
-        image = F.interpolate(image, size=new, mode=policy.mode, align_corners=align, antialias=policy.antialias)
+    scale = tuple((n + policy.offset) / m for n, m in zip(new, old, strict=True)) if policy.offset else None
+    image = F.interpolate(image, None if scale else new, scale, policy.mode, align, antialias=policy.antialias)
     return image.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)
 
 
@@ -88,7 +82,7 @@ class PositionTable(nn.Module):
             return self.table
         if self.recompute_on_resize:
             return fixed_table("sincos-2d-moco", grid, self.slots, self.table.shape[1]).to(self.table)
-        slots, patches = self.table[: self.slots], self.table[self.slots :]
+        slots, patches = self.table[: self.slots], self.table[self.slots :]  # (slots, D), (h*w, D)
         return torch.cat((slots, resample(patches, self.grid, grid, self.policy)))
 
 
@@ -108,7 +102,7 @@ class PositionTable2d(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.grid, self.policy = config.grid, config.positions.resample
-        self.slots = nn.Parameter(torch.zeros(config.slots, config.width))
+        self.slots = nn.Parameter(torch.zeros(config.slots, config.width))  # of the prefix
         self.rows = nn.Parameter(torch.zeros(self.grid[0], config.width // 2))
         self.columns = nn.Parameter(torch.zeros(self.grid[1], config.width // 2))
 
@@ -116,9 +110,8 @@ class PositionTable2d(nn.Module):
         """(slots + h*w, D) for the grid asked for."""
         rows = resample(self.rows, (self.grid[0], 1), (grid[0], 1), self.policy)  # (h, D/2)
         columns = resample(self.columns, (1, self.grid[1]), (1, grid[1]), self.policy)  # (w, D/2)
-        rows = rows[:, None].expand(-1, grid[1], -1)
-        columns = columns[None].expand(grid[0], -1, -1)
-        return torch.cat((self.slots, torch.cat((rows, columns), dim=-1).flatten(0, 1)))
+        both = (rows[:, None].expand(-1, grid[1], -1), columns[None].expand(grid[0], -1, -1))  # (h, w, D/2) each
+        return torch.cat((self.slots, torch.cat(both, dim=-1).flatten(0, 1)))
 
 
 def build_tables(config: ViTConfig) -> nn.ModuleList:
@@ -149,23 +142,20 @@ class RelativeKeys(nn.Module):
 
         On another grid each patch takes its place on the native one, ends on ends, and keys are mixed linearly.
         """
-        keys = self.table.T.to(queries.dtype)
+        keys = self.table.T.to(queries.dtype)  # (d, 2*N0-1)
         scores = queries[..., prefix:, :] @ keys * queries.shape[-1] ** -0.5  # (B, A, N, 2*N0-1)
         rows, columns = grid_coordinates(grid, queries.device).unbind(-1)
         rows = rows * ((self.grid[0] - 1) / max(grid[0] - 1, 1))
-        places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))
+        places = rows * self.grid[1] + columns * ((self.grid[1] - 1) / max(grid[1] - 1, 1))  # (N,) on the native grid
         offsets = places[:, None] - places[None, :] + (self.table.shape[0] // 2)  # (N, N), query past key
         offsets = offsets.clamp(0, self.table.shape[0] - 1)  # rounding may step over the ends
         low = offsets.floor().long()
-        bias = self._at(scores, low)
+        wide = (*scores.shape[:2], *offsets.shape)  # (B, A, N, N)
+        bias = scores.gather(-1, low.expand(wide))
         if grid != self.grid:
-            share = (offsets - low).to(scores.dtype)
-            bias = torch.lerp(bias, self._at(scores, (low + 1).clamp(max=scores.shape[-1] - 1)), share)
-        return F.pad(bias, (prefix, 0, prefix, 0))
-
-    @staticmethod
-    def _at(scores: Tensor, offsets: Tensor) -> Tensor:
-        return scores.gather(-1, offsets.expand(*scores.shape[:2], *offsets.shape))
+            above = scores.gather(-1, (low + 1).clamp(max=scores.shape[-1] - 1).expand(wide))
+            bias = torch.lerp(bias, above, (offsets - low).to(scores.dtype))
+        return F.pad(bias, (prefix, 0, prefix, 0))  # (B, A, T, T)
 
 
 # ---- rotary positions: queries and keys are turned -------------------------------------------------------------
@@ -182,7 +172,7 @@ class RotaryAngles(NamedTuple):
 def apply_rotary(x: Tensor, angles: RotaryAngles, prefix: int) -> Tensor:
     """Turn the patches of queries or keys (B, A, T, d); prefix tokens stay as they are."""
     cos, sin, halves = angles
-    patches = x[..., prefix:, :]
+    patches = x[..., prefix:, :]  # (B, A, N, d)
     if halves:
         first, second = patches.chunk(2, dim=-1)
         swapped = torch.cat((-second, first), dim=-1)
@@ -197,34 +187,32 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
         super().__init__()
-        self.rotary = rotary
-        self.head_width = config.per_head
+        self.rotary, self.head_width = rotary, config.per_head
         self.mixed: nn.ParameterList | None = None
         if rotary.kind == "mixed":
-            kept = (len(config.heads_of(block)) for block in range(config.depth))
-            self.mixed = nn.ParameterList(
-                nn.Parameter(mixed_frequencies(heads, config.per_head, rotary.theta)) for heads in kept
-            )
+            kept = (len(config.heads_of(block)) for block in range(config.depth))  # heads of each block
+            tables = (mixed_frequencies(heads, config.per_head, rotary.theta) for heads in kept)
+            self.mixed = nn.ParameterList(map(nn.Parameter, tables))
 
     def coordinates(self, grid: Grid, device: torch.device) -> Tensor:
         """Where the patches stand, in the units of this kind: (N, 2)."""
         points = grid_coordinates(grid, device)
         if self.rotary.kind != "dinov3":
             return points
-        rows, columns = points.unbind(-1)
+        rows, columns = points.unbind(-1)  # (N,) each
         points = torch.stack(((rows + 0.5) / grid[0], (columns + 0.5) / grid[1]), dim=-1)
         points = points * 2 - 1  # centres, each axis from -1 to 1
         return self._augmented(points) if self.training else points
 
     def _augmented(self, points: Tensor) -> Tensor:
         """Shift, jitter per axis and rescale at random, so that other sizes are not new (DINOv3)."""
-        shift, jitter, rescale = self.rotary.shift, self.rotary.jitter, self.rotary.rescale
+        shift, jitter, rescale = self.rotary.shift, math.log(self.rotary.jitter), math.log(self.rotary.rescale)
         if shift:
-            points = points + torch.empty_like(points[0]).uniform_(-shift, shift)
-        if jitter > 1:
-            points = points * torch.empty_like(points[0]).uniform_(-math.log(jitter), math.log(jitter)).exp()
-        if rescale > 1:
-            points = points * points.new_empty(1).uniform_(-math.log(rescale), math.log(rescale)).exp()
+            points = points + points.new_empty(2).uniform_(-shift, shift)
+        if jitter:
+            points = points * points.new_empty(2).uniform_(-jitter, jitter).exp()
+        if rescale:
+            points = points * points.new_empty(1).uniform_(-rescale, rescale).exp()  # both axes alike
         return points
 
     def forward(self, points: Tensor, block: int) -> RotaryAngles:
@@ -252,9 +240,9 @@ def axis_frequencies(rotary: Rotary, head_width: int, device: torch.device | Non
 
 def mixed_frequencies(heads: int, head_width: int, theta: float) -> Tensor:
     """A start for learned frequencies: axial ones, every head turned by an angle of its own: (heads, 2, d/2)."""
-    magnitude = theta ** -(torch.arange(head_width // 4, dtype=torch.float32) / (head_width // 4))
-    angle = torch.rand(heads, 1) * 2 * math.pi
+    magnitude = axis_frequencies(Rotary(theta=theta), head_width)  # (d/4,)
+    angle = torch.rand(heads, 1) * 2 * math.pi  # of each head
     quarter = angle + math.pi / 2
-    column = torch.cat((magnitude * angle.cos(), magnitude * quarter.cos()), dim=1)
+    column = torch.cat((magnitude * angle.cos(), magnitude * quarter.cos()), dim=1)  # (heads, d/2)
     row = torch.cat((magnitude * angle.sin(), magnitude * quarter.sin()), dim=1)
     return torch.stack((row, column), dim=1)

@@ -60,52 +60,45 @@ R50 = ResNetStem((3, 4, 9))  # the units of stage 4 stand in stage 3, so a cell 
 R50_FULL = ResNetStem((3, 4, 6, 3))
 
 
-def sized(config: ViTConfig, patch: int = 0, size: int = 0, **changes: Any) -> ViTConfig:
-    """A config with another patch and image size, 0 for its own, and other changes."""
-    patch_size = (patch, patch) if patch else config.patch_size
-    image_size = (size, size) if size else config.image_size
-    return replace(config, **{"patch_size": patch_size, "image_size": image_size, **changes})
-
-
 PRESETS: dict[str, ViTConfig] = {
     # the paper and AugReg
     "vit-ti16": TI,
-    "vit-ti16-384": sized(TI, size=384),
+    "vit-ti16-384": replace(TI, image_size=(384, 384)),
     "vit-s16": S,
-    "vit-s16-384": sized(S, size=384),
-    "vit-s32": sized(S, 32),
-    "vit-b8": sized(B, 8),
+    "vit-s16-384": replace(S, image_size=(384, 384)),
+    "vit-s32": replace(S, patch_size=(32, 32)),
+    "vit-b8": replace(B, patch_size=(8, 8)),
     "vit-b16": B,
-    "vit-b16-384": sized(B, size=384),
-    "vit-b32": sized(B, 32),
-    "vit-b32-384": sized(B, 32, 384),
-    "vit-l14": sized(L, 14),
+    "vit-b16-384": replace(B, image_size=(384, 384)),
+    "vit-b32": replace(B, patch_size=(32, 32)),
+    "vit-b32-384": replace(B, patch_size=(32, 32), image_size=(384, 384)),
+    "vit-l14": replace(L, patch_size=(14, 14)),
     "vit-l16": replace(L, dropout=0.1),
-    "vit-l16-384": sized(L, size=384, dropout=0.1),
-    "vit-l32": sized(L, 32),
-    "vit-l32-384": sized(L, 32, 384),
+    "vit-l16-384": replace(L, dropout=0.1, image_size=(384, 384)),
+    "vit-l32": replace(L, patch_size=(32, 32)),
+    "vit-l32-384": replace(L, patch_size=(32, 32), image_size=(384, 384)),
     "vit-h14": H,
-    "vit-h14-518": sized(H, size=518),
+    "vit-h14-518": replace(H, image_size=(518, 518)),
     "vit-giant14": GIANT,
     "vit-gigantic14": GIGANTIC,
     "vit-so400m14": SO400M,
     "vit-test16": ViTConfig(width=1, depth=1, heads=1, mlp_width=1, initialisation="timm"),
     # hybrids: patches cut from the feature map of a ResNetV2 instead of the image
-    "r50-vit-b16": sized(B, 1, stem=R50, dropout=0.1),
-    "r50-vit-b16-384": sized(B, 1, 384, stem=R50, dropout=0.1),
-    "r50-vit-b32": sized(B, 1, stem=R50_FULL),
-    "r50-vit-l32": sized(L, 1, stem=R50_FULL, dropout=0.1),
-    "r26-vit-s32": sized(S, 1, stem=ResNetStem((2, 2, 2, 2))),
-    "r-vit-ti16": sized(TI, 8, stem=ResNetStem(())),
+    "r50-vit-b16": replace(B, stem=R50, dropout=0.1, patch_size=(1, 1)),
+    "r50-vit-b16-384": replace(B, stem=R50, dropout=0.1, patch_size=(1, 1), image_size=(384, 384)),
+    "r50-vit-b32": replace(B, stem=R50_FULL, patch_size=(1, 1)),
+    "r50-vit-l32": replace(L, stem=R50_FULL, dropout=0.1, patch_size=(1, 1)),
+    "r26-vit-s32": replace(S, stem=ResNetStem((2, 2, 2, 2)), patch_size=(1, 1)),
+    "r-vit-ti16": replace(TI, stem=ResNetStem(()), patch_size=(8, 8)),
     # DeiT
     "deit-ti16": replace(TI, **DEIT),
     "deit-s16": replace(S, **DEIT),
     "deit-b16": replace(B, **DEIT),
-    "deit-b16-384": sized(B, size=384, **DEIT),
+    "deit-b16-384": replace(B, **DEIT, image_size=(384, 384)),
     "deit-ti16-distilled": replace(TI, **DISTILLED),
     "deit-s16-distilled": replace(S, **DISTILLED),
     "deit-b16-distilled": replace(B, **DISTILLED),
-    "deit-b16-distilled-384": sized(B, size=384, **DISTILLED),
+    "deit-b16-distilled-384": replace(B, **DISTILLED, image_size=(384, 384)),
     "deit3-s16": replace(S, **DEIT3, drop_path=0.05),
     "deit3-m16": replace(M, **DEIT3, drop_path=0.1),
     "deit3-b16": replace(B, **DEIT3, drop_path=0.2),
@@ -126,24 +119,24 @@ PRESETS: dict[str, ViTConfig] = {
     "dinov3-l16": replace(L, **DINOV3),
     "dinov3-hplus16": replace(HPLUS, **DINOV3),
     # image towers trained with text
-    "clip-b32": sized(B, 32, **CLIP, classes=512),
+    "clip-b32": replace(B, **CLIP, classes=512, patch_size=(32, 32)),
     "clip-b16": replace(B, **CLIP, classes=512),
-    "clip-l14": sized(L, 14, **CLIP, classes=768),
-    "clip-l14-336": sized(L, 14, 336, **CLIP, classes=768),
+    "clip-l14": replace(L, **CLIP, classes=768, patch_size=(14, 14)),
+    "clip-l14-336": replace(L, **CLIP, classes=768, patch_size=(14, 14), image_size=(336, 336)),
     "siglip-b16": replace(B, **SIGLIP),
-    "siglip-b16-384": sized(B, size=384, **SIGLIP),
-    "siglip-l16-256": sized(L, size=256, **SIGLIP),
+    "siglip-b16-384": replace(B, **SIGLIP, image_size=(384, 384)),
+    "siglip-l16-256": replace(L, **SIGLIP, image_size=(256, 256)),
     "siglip-so400m14": replace(SO400M, **SIGLIP),
-    "siglip-so400m14-384": sized(SO400M, size=378, **SIGLIP),
+    "siglip-so400m14-384": replace(SO400M, **SIGLIP, image_size=(378, 378)),
     # MAE's encoder
     "mae-b16": replace(B, **MAE),
     "mae-l16": replace(L, **MAE),
     "mae-h14": replace(H, **MAE),
     # small images
-    "vit-nano4-28": sized(NANO, 4, 28, **SMALL),
-    "vit-micro4-32": sized(MICRO, 4, 32, **SMALL),
-    "vit-micro4-32-conv": sized(MICRO, 1, 32, **SMALL, stem=ConvStem((48, 96))),
-    "vit-mini8-64": sized(MINI, 8, 64, **SMALL),
+    "vit-nano4-28": replace(NANO, **SMALL, patch_size=(4, 4), image_size=(28, 28)),
+    "vit-micro4-32": replace(MICRO, **SMALL, patch_size=(4, 4), image_size=(32, 32)),
+    "vit-micro4-32-conv": replace(MICRO, **SMALL, stem=ConvStem((48, 96)), patch_size=(1, 1), image_size=(32, 32)),
+    "vit-mini8-64": replace(MINI, **SMALL, patch_size=(8, 8), image_size=(64, 64)),
 }
 
 

@@ -24,18 +24,13 @@ class EarlyConvolutions(nn.Sequential):
     def __init__(self, stem: ConvStem, channels: int) -> None:
         layers: list[nn.Module] = []
         for entering, leaving in pairwise((channels, *stem.widths)):
-            halve = nn.Conv2d(
-                entering, leaving, 3, stride=2, padding=1, bias=False
-            )  # (B, C, H, W) -> (B, C', H/2, W/2)
+            halve = nn.Conv2d(entering, leaving, 3, stride=2, padding=1, bias=False)  # (B, C', H/2, W/2)
             layers += [halve, nn.BatchNorm2d(leaving), nn.ReLU(inplace=True)]
         super().__init__(*layers)
 
 
 class ResNetV2(nn.Module):
-    """The stem of the paper's hybrids: root convolution and pool, then stages of bottlenecks.
-
-    Padding is SAME in TensorFlow's sense, uneven where it must be: Google's weights need it.
-    """
+    """The stem of the paper's hybrids: root convolution and pool, then stages of bottlenecks."""
 
     def __init__(self, stem: ResNetStem, channels: int) -> None:
         super().__init__()
@@ -109,7 +104,7 @@ class StandardisedConv(nn.Conv2d):
 
 
 def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
-    """Pad so that the output has ceil(input / stride) cells; the odd cell goes to the right and the bottom."""
+    """TensorFlow's SAME, for Google's weights: ceil(input / stride) cells; the odd one goes to the right and bottom."""
     down, right = (max((-(-side // stride) - 1) * stride + size - side, 0) for side in (x.shape[-2], x.shape[-1]))
     if down == 0 and right == 0:
         return x

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitrail.checks import check_type
 from vitrail.errors import InputError
 from vitrail.network.config import Resample, ViTConfig
+from vitrail.network.positions import resample
 from vitrail.network.vit import ViT
 
 
@@ -56,28 +56,21 @@ def with_head(model: ViT, classes: int, keep_representation: bool = False) -> Vi
 
 
 def with_merging(model: ViT, per_block: int, first: int = 0, by: str = "tokens", every: int = 1) -> ViT:
-    """The same network, its weights shared and not copied, that merges so many tokens in blocks from `first` on.
-
-    In all of them, or with `every` 2 in every second.
+    """The same network, its weights shared, that merges so many tokens in every (second, …) block from `first` on.
 
     Merging learns nothing, so any network can do it that does not need the whole grid at every block; the config
-    refuses the others. A block merges no more than half of the patches that reach it, so at least one stays. Those
-    are joined that are most alike `by` the "tokens" themselves and little attended to by the cls token; or by "keys"
-    alone.
+    refuses the others. Those are joined that are most alike `by` the "tokens" themselves and little attended to by
+    the cls token; or by "keys" alone.
     """
     check_type("model", model, ViT, error=InputError)
-    config = model.config.unmerged  # of a network that never did
-    if per_block or first:
-        config = replace(config, merge_per_block=per_block, merge_from=first, merge_every=every, merge_by=by)
+    every, by = (every, by) if per_block or first else (1, "keys")  # none: as where none ever did
+    config = replace(model.config, merge_per_block=per_block, merge_from=first, merge_every=every, merge_by=by)
     return rebuild(model, config)
 
 
 @contextmanager
 def eval_mode(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Without dropout inside; every module is left in the mode it was in.
-
-    Looking for its `modules` takes as long as a small layer: who asks often may keep them.
-    """
+    """Without dropout inside; every module is left in the mode it was in. Who asks often may keep the `modules`."""
     training = [module for module in modules or model.modules() if module.training]
     for module in training:
         module.training = False
@@ -96,11 +89,9 @@ def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample 
     old = (weight.shape[2], weight.shape[3])
     if old == tuple(patch_size):
         return weight
-    policy = policy or Resample()
-    align = None if policy.mode == "nearest" else policy.align_corners
-    basis = torch.eye(old[0] * old[1], dtype=torch.float64).reshape(-1, 1, *old)
-    resized = F.interpolate(basis, size=patch_size, mode=policy.mode, align_corners=align, antialias=policy.antialias)
-    matrix = resized.reshape(old[0] * old[1], -1)  # old values x new values
+    policy = replace(policy or Resample(), offset=0.0)  # that of a position table, which a kernel is not
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64)
+    matrix = resample(basis, old, patch_size, policy).T  # old values x new values
     inverse = torch.linalg.pinv(matrix)  # new values x old values
-    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T
+    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T  # (D, C, new values)
     return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,9 @@ from vitrail.network.surgery import eval_mode
 from vitrail.network.tokens import TokenLayout
 from vitrail.settings import Count, Eps, Flag, Number, Share, one_of, settle
 
-DEVIATION = 0.02  # of both tables and the head when fresh, as in GPT-2
-OF_BLOCKS = ("width", "depth", "heads", "head_width", "activation", "qkv_bias", "norm_eps", "dropout")  # and of a ViT
+# A text is an image one row high, its tokens the patches; the decoder adds its own positions.
+ONE_ROW = ViTConfig(image_size=(1, 1), patch_size=(1, 1), cls_token=False, positions=Positions("none"), pool="none")
+OF_BLOCKS = ("width", "depth", "heads", "head_width", "activation", "qkv_bias", "norm_eps", "dropout")  # as a ViT's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,8 @@ class TextConfig:
     heads: Count = 6  # A
     head_width: Number = 0  # d; 0 means width / heads
     mlp_width: Number = 0  # M; 0 means 4 * width
-    activation: Annotated[str, one_of(ACTIVATIONS)] = "gelu"
-    qkv_bias: Annotated[str, one_of(QKV_BIASES)] = "all"
+    activation: Annotated[str, one_of(*ACTIVATIONS)] = "gelu"
+    qkv_bias: Annotated[str, one_of(*QKV_BIASES)] = "all"
     norm_eps: Eps = 1e-5
     head_bias: Flag = False
     dropout: Share = 0.0  # after the positions and after every dense layer but qkv
@@ -47,23 +48,16 @@ class TextConfig:
 
     @property
     def blocks(self) -> ViTConfig:
-        """The description of the blocks: a text is an image one row high, its tokens the patches."""
-        return ViTConfig(
-            **{name: getattr(self, name) for name in OF_BLOCKS},
-            image_size=(1, self.block_size),
-            patch_size=(1, 1),
-            mlp_width=self.mlp_width or 4 * self.width,
-            attention_dropout=self.attention_dropout,
-            classes=0,
-            cls_token=False,
-            pool="none",
-            positions=Positions("none"),  # the decoder adds its own
-            initialisation="timm",
-        )
+        """The description of the blocks."""
+        own = {name: getattr(self, name) for name in (*OF_BLOCKS, "attention_dropout")}
+        own |= {"image_size": (1, self.block_size), "mlp_width": self.mlp_width or 4 * self.width}
+        return replace(ONE_ROW, **own, classes=0, initialisation="timm")
 
 
 class TextDecoder(nn.Module):
     """A text model that sees only what came before; `model(ids)` gives logits, always."""
+
+    starts: ClassVar = {"tokens": "text", "positions": "text", "head": "text"}
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
@@ -72,19 +66,16 @@ class TextDecoder(nn.Module):
         blocks = config.blocks
         self.tokens = nn.Embedding(config.vocabulary, config.width)  # (V, D)
         self.positions = nn.Embedding(config.block_size, config.width)  # (longest T, D)
-        self.encoder = Encoder(blocks, causal_block)
+        self.encoder = Encoder(blocks)
         self.norm = build_norm(blocks)
         self.head = nn.Linear(config.width, config.vocabulary, bias=config.head_bias)  # D -> V
         initialise(self, blocks)
-        for layer in (self.tokens, self.positions, self.head):
-            nn.init.normal_(layer.weight, std=DEVIATION)
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        for block in self.encoder.blocks:  # no token sees what comes after it
+            cast(Block, block).attention.kernel = causal_kernel
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, V): at each place, for the token that comes next."""
-        logits: Tensor = self.head(self.norm(self.encode(ids)))
-        return logits
+        return cast(Tensor, self.head(self.norm(self.encode(ids))))
 
     def encode(self, ids: Tensor, observer: Observer | None = None) -> Tensor:
         """Tokens after the last block (B, T, D); a kernel that an observer brings must be causal itself."""
@@ -92,8 +83,7 @@ class TextDecoder(nn.Module):
         t = ids.shape[1]
         x = self.tokens(ids) + self.positions.weight[:t]  # (B, T, D)
         x = F.dropout(x, self.config.dropout, self.training)
-        encoded: BlockOutput = self.encoder(x, TokenLayout((1, t), 0), observer=observer)
-        return encoded.tokens
+        return cast(BlockOutput, self.encoder(x, TokenLayout((1, t), 0), observer=observer)).tokens
 
     def loss(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over all places; without targets, each token of `ids` foretells the next."""
@@ -152,20 +142,11 @@ class TextDecoder(nn.Module):
             hint = f": for one text use {name}[None]" if ids.ndim == 1 and ids.numel() else ""
             raise InputError(f"{name}: expected (B, T), at least one token each, got {tuple(ids.shape)}{hint}")
         if longest is not None and ids.shape[1] > longest:
-            raise InputError(
-                f"{name}: expected at most {longest} tokens (block_size {self.config.block_size}), "
-                f"got {ids.shape[1]}: keep the last ones, or make block_size larger"
-            )
+            wrong = f"expected at most {longest} tokens (block_size {self.config.block_size}), got {ids.shape[1]}"
+            raise InputError(f"{name}: {wrong}: keep the last ones, or make block_size larger")
         least, most = (int(each) for each in ids.aminmax())
         if least < 0 or most >= self.config.vocabulary:
             raise InputError(f"{name}: expected numbers from 0 to {self.config.vocabulary - 1}, got {least} to {most}")
-
-
-def causal_block(config: ViTConfig, index: int) -> Block:
-    """A block whose tokens see nothing that comes after them."""
-    block = Block(config, index)
-    block.attention.kernel = causal_kernel
-    return block
 
 
 def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:

@@ -30,9 +30,8 @@ class Tokens(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.slots, self.prefix = config.slots, config.prefix
+        self.slots, self.prefix, self.depth = config.slots, config.prefix, config.depth
         self.at_stem = config.positions.at == "stem"
-        self.depth = config.depth
         self.dropout, self.patch_dropout = config.dropout, config.patch_dropout
         self.cls = nn.Parameter(torch.zeros(1, config.width)) if config.cls_token else None
         self.distillation = nn.Parameter(torch.zeros(1, config.width)) if config.distillation_token else None
@@ -47,7 +46,7 @@ class Tokens(nn.Module):
         named = torch.cat(prefix) if prefix else None
         if self.at_stem and len(self.tables):
             table = self.tables[0](grid)  # (slots + N, D)
-            patches = patches + table[self.slots :]
+            patches = patches + table[self.slots :]  # (B, N, D)
             if named is not None and self.slots:
                 named = named + table[: self.slots]
         if self.training and self.patch_dropout > 0:
@@ -62,12 +61,9 @@ class Tokens(nn.Module):
         """What to add before each block: (T, D) a block, where positions are added there; else nothing."""
         if self.at_stem or not len(self.tables):
             return []
-        tables = [table(grid) for table in self.tables]
-        missing = self.prefix - self.slots  # registers, and tokens without a slot, get zeros
-        padded = [
-            torch.cat((table[: self.slots], table.new_zeros(missing, table.shape[1]), table[self.slots :]))
-            for table in tables
-        ]
+        tables = [table(grid) for table in self.tables]  # (slots + N, D) each
+        none = tables[0].new_zeros(self.prefix - self.slots, tables[0].shape[1])  # registers, and tokens without a slot
+        padded = [torch.cat((table[: self.slots], none, table[self.slots :])) for table in tables]
         return padded if len(padded) == self.depth else padded * self.depth
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +47,7 @@ class ViT(nn.Module):
 
     def forward(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
         """Logits (B, K). A head mask (heads,) or (depth, heads) scales heads: 1 keeps, 0 silences."""
-        logits: Tensor = self.head(self.embed(pixels, head_mask))
-        return logits
+        return cast(Tensor, self.head(self.embed(pixels, head_mask)))
 
     def embed(self, pixels: Tensor, head_mask: Tensor | None = None) -> Tensor:
         """What the last layer receives: pooled, and past the representation layer where there is one.
@@ -60,10 +59,10 @@ class ViT(nn.Module):
     def encode(self, pixels: Tensor, head_mask: Tensor | None = None, observer: Observer | None = None) -> BlockOutput:
         """Tokens after the last block (B, T, D), before the final norm, and where they stand."""
         grid = self.grid_of(pixels)
-        x, layout = self.tokenise(pixels, grid)
+        x, layout = self.tokenise(pixels, grid)  # (B, T, D)
         mask = None if head_mask is None else self.mask_of_blocks(head_mask)
-        encoded: BlockOutput = self.encoder(x, layout, self.tokens.additions(grid), self.tokens.rotary, mask, observer)
-        return encoded
+        additions, rotary = self.tokens.additions(grid), self.tokens.rotary
+        return cast(BlockOutput, self.encoder(x, layout, additions, rotary, mask, observer))
 
     def tokenise(self, pixels: Tensor, grid: Grid) -> BlockOutput:
         """Tokens as they enter the first block (B, T, D), and where they stand: equation 1 of the paper."""
@@ -82,12 +81,9 @@ class ViT(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def features(self, pixels: Tensor, head_mask: Tensor | None = None) -> Features:
-        """Prefix tokens, patches and grid after the final norm; merged patches are given back to their places.
-
-        While training with patch dropout there are fewer patches than the grid has.
-        """
+        """After the final norm; merged patches are given back to their places, dropped ones (training) are missing."""
         tokens, layout = self.encode(pixels, head_mask)
-        tokens = self.normed(tokens)
+        tokens = self.normed(tokens)  # (B, T, D)
         return Features(tokens[:, : layout.prefix], unmerge(tokens[:, layout.prefix :], layout), layout.grid)
 
     def grid_of(self, pixels: Tensor) -> Grid:
@@ -95,20 +91,18 @@ class ViT(nn.Module):
         config = self.config
         if not isinstance(pixels, Tensor):
             raise InputError(f"expected pixels, a float tensor (B, {config.channels}, H, W), got {pixels!r:.80}")
-        if pixels.ndim != 4 or pixels.shape[1] != config.channels:
-            hint = ""
-            if pixels.ndim == 4 and pixels.shape[3] == config.channels:
-                hint = "; for (B, H, W, C) use vitrail.network.channels_first(pixels)"
-            elif pixels.ndim == 3 and pixels.shape[0] == config.channels:
-                hint = "; for one image use pixels[None]"
-            raise InputError(f"expected pixels (B, {config.channels}, H, W), got {tuple(pixels.shape)}{hint}")
+        shape = tuple(pixels.shape)
+        if len(shape) != 4 or shape[1] != config.channels:
+            last = len(shape) == 4 and shape[3] == config.channels
+            hint = "; for (B, H, W, C) use vitrail.network.channels_first(pixels)" if last else ""
+            hint = "; for one image use pixels[None]" if len(shape) == 3 and shape[0] == config.channels else hint
+            raise InputError(f"expected pixels (B, {config.channels}, H, W), got {shape}{hint}")
         self.check_dtype(pixels)
         size = (pixels.shape[2], pixels.shape[3])
         if config.fixed_size and size != config.image_size:
-            (h, w), (eh, ew) = size, config.image_size
-            raise InputError(
-                f"expected images of {eh}x{ew}, got {h}x{w}: resize them, or set fixed_size=False to resample positions"
-            )
+            (h, w), (height, width) = size, config.image_size
+            way = "resize them, or set fixed_size=False to resample positions"
+            raise InputError(f"expected images of {height}x{width}, got {h}x{w}: {way}")
         try:
             return config.grid_for(size)
         except ConfigError as error:
@@ -117,9 +111,7 @@ class ViT(nn.Module):
     def check_dtype(self, pixels: Tensor) -> None:
         """Refuse pixels that were not prepared, or not as the weights are."""
         if not pixels.is_floating_point():
-            raise InputError(
-                f"expected float pixels, got {pixels.dtype}: images go through Preprocess, which scales and normalises"
-            )
+            raise InputError(f"expected float pixels, got {pixels.dtype}: Preprocess scales and normalises images")
         weights = next(self.parameters()).dtype
         if pixels.dtype != weights and not torch.is_autocast_enabled(pixels.device.type):
             raise InputError(f"expected {weights} pixels, as the weights are, got {pixels.dtype}: pixels.to({weights})")
@@ -130,6 +122,5 @@ class ViT(nn.Module):
         if not isinstance(head_mask, Tensor) or tuple(head_mask.shape) not in ((heads,), (depth, heads)):
             got = tuple(head_mask.shape) if isinstance(head_mask, Tensor) else f"{head_mask!r:.80}"
             raise InputError(f"head_mask: expected a tensor ({heads},) or ({depth}, {heads}), got {got}")
-        parameter = next(self.parameters())
-        mask = head_mask.to(parameter.device, parameter.dtype).expand(depth, heads)
+        mask = head_mask.to(next(self.parameters())).expand(depth, heads)  # (L, A)
         return [mask[block, list(self.config.heads_of(block))] for block in range(depth)]
