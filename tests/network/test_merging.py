@@ -352,8 +352,8 @@ def test_likeness_of_half_precision_is_told_apart_in_full() -> None:
     exact = torch.cosine_similarity(metric[0, 0::2].double(), metric[0, 1::2].double(), dim=-1)
     assert exact[1] > exact[0]
     assert exact.bfloat16().tolist() == [1, 1]
-    assert match(metric, 1).joins.tolist() == [2]
-    assert match(metric.float(), 1).joins.tolist() == [2]
+    assert match(metric, 1).leaving.tolist() == [2]
+    assert match(metric.float(), 1).leaving.tolist() == [2]
 
 
 def test_merging_is_switched_on_for_a_loaded_network() -> None:

@@ -93,8 +93,3 @@ class Head(nn.Module):
             first, second = self.both(embedding)
             return (first + second) / 2
         return embedding if self.classify is None else self.classify(embedding)  # (B, K)
-
-
-def build_pool(config: ViTConfig) -> Pool | AttentionPool:
-    """The pool the config asks for."""
-    return AttentionPool(config) if config.pool == "map" else Pool(config.pool)

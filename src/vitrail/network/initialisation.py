@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -106,12 +107,12 @@ def _fillers(style: Style, config: ViTConfig) -> tuple[dict[str, Filler], dict[s
         for part in weight.chunk(3):  # q, k and v apart: Xavier counts what goes in and out
             style.dense(part)
 
-    def last_bias(bias: Tensor) -> None:
-        init.constant_(bias, config.head_bias_init)
-
     own = {"qkv": thirds, "mlp": style.dense, "zeros": zeros, "xavier": xavier, "as built": lambda tensor: None}
     own |= {"registers": normal(1e-6), "text": normal(0.02)}  # DINOv2; GPT-2, both tables and the head
-    return {**style._asdict(), **own}, {"mlp": style.mlp_bias, "last": last_bias}
+    return {**style._asdict(), **own}, {
+        "mlp": style.mlp_bias,
+        "last": partial(init.constant_, val=config.head_bias_init),
+    }
 
 
 def fill(layer: nn.Module, weight: Filler, bias: Filler = zeros) -> None:

@@ -77,7 +77,7 @@ class Matching(NamedTuple):
     """Who stays and who joins whom, in numbers of one table of all images' tokens; the order of tokens is kept."""
 
     stays: Tensor  # (B*left,): tokens that stay, rising
-    joins: Tensor  # (B*count,): tokens that do not
+    leaving: Tensor  # (B*count,): tokens that do not
     into: Tensor  # (B*count,): whom they join, in the numbers after
     target: Tensor  # (B, T): for every token of an image the one it is part of after
 
@@ -111,27 +111,27 @@ def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = 
     metric = F.normalize(metric, dim=-1)
     scores = metric[:, 0::2] @ metric[:, 1::2].transpose(1, 2)  # (B, ceil(N/2), floor(N/2))
     partner = scores.argmax(dim=-1, keepdim=True)
-    best = scores.gather(2, partner)[..., 0]  # not `max`: one runtime was wrong where a row is added to that
+    best = scores.gather(2, partner)[..., 0]  # not `max`: one exporter got that wrong
     if weights is not None:  # below 1e-6 a distance is rounding, and the weight alone decides
         best = (1 - best).clamp(min=1e-6) * -weights[:, prefix::2].sqrt()
-    # Where two pairs are equally close the first is joined, whatever the machine or runtime: a stable sort in operators
-    # that every runtime has. The handicap is far below the rounding of a likeness.
+    # Where two pairs are equally close the first is joined, on every machine: a stable sort in plain operators. The
+    # handicap is far below the rounding of a likeness.
     handicap = torch.arange(best.shape[1], dtype=torch.float64, device=metric.device) * -1e-14
     first = (best + handicap).topk(count, dim=-1).indices  # (B, count), numbers in the first set
     image = torch.arange(b, device=metric.device)[:, None]
     start = image * t + prefix  # of the patches of each image, in one table of all
-    joins = (first * 2 + start).flatten()
+    leaving = (first * 2 + start).flatten()
     partners = (partner[..., 0].gather(1, first) * 2 + (start + 1)).flatten()
 
-    staying = torch.ones(b * t, dtype=torch.long, device=metric.device).scatter_(0, joins, 0)
+    staying = torch.ones(b * t, dtype=torch.long, device=metric.device).scatter_(0, leaving, 0)
     rank = staying.cumsum(dim=0) - 1  # the new number of every token that stays
     into = rank.index_select(0, partners)
     # an order with all that leave at its end, which is cut off: no shape depends on values, and no slot is filled twice
     numbers = torch.arange(b * t, device=metric.device)
     slot = torch.where(staying == 1, rank, numbers - rank + (b * left - 1))
     stays = torch.empty_like(slot).scatter_(0, slot, numbers)[: b * left]
-    target = rank.scatter(0, joins, into).view(b, t) - image * left
-    return Matching(stays, joins, into, target)
+    target = rank.scatter(0, leaving, into).view(b, t) - image * left
+    return Matching(stays, leaving, into, target)
 
 
 def merge(
@@ -158,7 +158,7 @@ def merge(
 def join_counts(counts: Tensor, matching: Matching) -> tuple[Tensor, Tensor]:
     """Counts of tokens before (B, T) -> after (B, left); and of each that leaves, its share of the one it joins."""
     before = counts.flatten()
-    joining = before.index_select(0, matching.joins)
+    joining = before.index_select(0, matching.leaving)
     after = before.index_select(0, matching.stays).scatter_add_(0, matching.into, joining)
     return after.view(counts.shape[0], -1), joining / after.index_select(0, matching.into)
 
@@ -170,7 +170,7 @@ def join(x: Tensor, matching: Matching, share: Tensor) -> Tensor:
     table = x.flatten(0, 1)  # (B*T, D)
     precise = torch.promote_types(x.dtype, torch.float32)  # sums of many in half precision would drift
     kept = table.index_select(0, matching.stays).to(precise)  # (B*left, D)
-    gone = table.index_select(0, matching.joins).to(precise)  # (B*count, D)
+    gone = table.index_select(0, matching.leaving).to(precise)  # (B*count, D)
     step = (gone - kept.index_select(0, matching.into)) * share[:, None]
     kept = kept.scatter_add_(0, matching.into[:, None].expand(-1, width), step.to(precise))
     return kept.view(b, -1, width).to(x.dtype)

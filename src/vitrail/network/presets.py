@@ -52,8 +52,8 @@ CLIP |= {"norm_eps": 1e-5, "positions": Positions(resample=BICUBIC), "initialisa
 SIGLIP: Family = {"classes": 0, "cls_token": False, "pool": "map", "activation": "gelu_tanh"}
 SIGLIP |= {"positions": Positions(prefix=False, resample=BICUBIC)}
 # MAE's encoder: fixed sine-cosine positions, no head
-MAE: Family = {"classes": 0, "positions": Positions("sincos-2d", resample=BICUBIC), "initialisation": "mae"}
-MAE |= {"dropout": 0.0}
+SINCOS = Positions("sincos-2d", resample=BICUBIC)
+MAE: Family = {"classes": 0, "positions": SINCOS, "initialisation": "mae", "dropout": 0.0}
 # for small images: small patches, heads of at least 32 values, mean pool
 SMALL: Family = {"pool": "mean", "classes": 10, "initialisation": "timm"}
 R50 = ResNetStem((3, 4, 9))  # the units of stage 4 stand in stage 3, so a cell is 16 pixels

@@ -25,17 +25,19 @@ def build_empty(config: ViTConfig) -> ViT:
 def rebuild(model: ViT, config: ViTConfig, state: Mapping[str, Tensor] | None = None) -> ViT:
     """A network of another config with these tensors, the model's own by default; otherwise as the model is.
 
-    The tensors are shared, not copied, and those that the config has no use for are left out. What was frozen stays
-    frozen; the mode and what the encoder does about memory stay too.
+    The tensors are shared, not copied, and those that the config has no use for are left out.
     """
     tensors = model.state_dict() if state is None else state
     rebuilt = build_empty(config)
     rebuilt.load_state_dict({name: tensors[name] for name in rebuilt.state_dict() if name in tensors}, assign=True)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    for name, parameter in rebuilt.named_parameters():
+    for name, parameter in rebuilt.named_parameters():  # what was frozen stays frozen
         parameter.requires_grad_(name not in frozen)
+    modes = {name: module.training for name, module in model.named_modules()}
+    for name, module in rebuilt.named_modules():  # a part that is new takes the mode of the whole
+        module.training = modes.get(name, model.training)
     rebuilt.encoder.copy_memory_options(model.encoder)
-    return rebuilt.train(model.training)
+    return rebuilt
 
 
 def with_head(model: ViT, classes: int, keep_representation: bool = False) -> ViT:

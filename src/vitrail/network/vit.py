@@ -11,7 +11,7 @@ from vitrail.checks import check_type
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import BlockOutput, Encoder, Observer, build_norm
-from vitrail.network.heads import Head, build_pool
+from vitrail.network.heads import AttentionPool, Head, Pool
 from vitrail.network.initialisation import initialise
 from vitrail.network.merging import build_block, unmerge
 from vitrail.network.patches import PatchEmbed
@@ -41,7 +41,7 @@ class ViT(nn.Module):
         self.embedding_norm = build_norm(config) if config.embedding_norm else None
         self.encoder = Encoder(config, build_block)
         self.norm = build_norm(config) if config.final_norm != "none" else None
-        self.pool = build_pool(config)
+        self.pool = AttentionPool(config) if config.pool == "map" else Pool(config.pool)
         self.head = Head(config)
         initialise(self, config)
 

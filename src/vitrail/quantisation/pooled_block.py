@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import cast
+
+from torch import Tensor, nn
 
 from vitrail.network.attention import Kernel
-from vitrail.network.config import ViTConfig
 from vitrail.network.encoder import Block, BlockOutput
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
@@ -27,9 +27,11 @@ class FirstQueries:
 class PooledBlock(Block):
     """The last block for the first `pooled_tokens`; prefix tokens are never merged, so it merges nothing."""
 
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__(config, config.depth - 1)
-        self.count = config.pooled_tokens
+    def __init__(self, block: Block, count: int) -> None:
+        nn.Module.__init__(self)  # its parts are there already
+        for name in ("norm1", "attention", "norm2", "mlp", "scale1", "scale2", "drop_path", "mlp_chunk", "training"):
+            setattr(self, name, getattr(block, name))
+        self.count = count
 
     def forward(
         self, x: Tensor, layout: TokenLayout, head_mask: Tensor | None = None, kernel: Kernel | None = None
@@ -43,12 +45,8 @@ class PooledBlock(Block):
 
 
 def pool_only(model: ViT) -> ViT:
-    """The model itself, its last block changed for one on the same tensors that stops at what the pool reads."""
-    config = model.config
-    if config.pooled_tokens:
-        old = model.encoder.blocks[-1]
-        with torch.device("meta"):
-            last = PooledBlock(config)
-        last.load_state_dict(old.state_dict(), assign=True)
-        model.encoder.blocks[-1] = last.train(old.training)
+    """The model itself, its last block changed for one of the same parts that stops at what the pool reads."""
+    count = model.config.pooled_tokens
+    if count:
+        model.encoder.blocks[-1] = PooledBlock(cast(Block, model.encoder.blocks[-1]), count)
     return model
