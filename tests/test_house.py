@@ -6,11 +6,13 @@ Every rule is a function from source text to complaints; small fake trees show t
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,10 @@ CALLS_NOT_IN_NETWORK = {
     *("open", "print", "input", "exec", "eval", "json.load", "json.dump"),
     *("torch.load", "torch.save", "torch.hub.load", "torch.hub.load_state_dict_from_url", "torch.from_file"),
 }
+
+
+FORWARD_PATH = ("patches", "stem", "positions", "tokens", "attention", "encoder", "heads", "merging", "vit")
+RUNTIME = re.compile("packed|onnx|openvino|torchscript", re.IGNORECASE)
 
 
 class Import(NamedTuple):
@@ -203,6 +209,62 @@ def worldly_network(package: Path) -> list[str]:
     return complaints
 
 
+def long_network(package: Path) -> list[str]:
+    """The network is read in one sitting: so many lines in all, and so many from pixels to logits."""
+    lines = {module.path.stem: _lines(module.path) for module in modules(package) if module.room == "network"}
+    both = {"network/": (sum(lines.values()), 2300), "the forward path": (sum(map(lines.get, FORWARD_PATH)), 1400)}
+    return [f"{name}: {count} lines, at most {most}" for name, (count, most) in both.items() if count > most]
+
+
+def wide_forwards(package: Path) -> list[str]:
+    """A `forward` of the network that takes more than six things beside itself."""
+    complaints = []
+    for module in modules(package):
+        for node in ast.walk(ast.parse(module.path.read_text("utf-8"))) if module.room == "network" else ():
+            if isinstance(node, ast.FunctionDef) and node.name == "forward":
+                given = node.args
+                count = len(given.posonlyargs + given.args + given.kwonlyargs) - 1
+                if count > 6 or given.vararg or given.kwarg:
+                    complaints.append(f"{module.name}:{node.lineno} forward takes {count}")
+    return complaints
+
+
+def words_of_runtimes(package: Path) -> list[str]:
+    """Whoever runs or exports a network is not spoken of in it."""
+    return [
+        f"{module.name}:{number} {line.strip()}"
+        for module in modules(package)
+        if module.room == "network"
+        for number, line in enumerate(module.path.read_text("utf-8").splitlines(), 1)
+        if RUNTIME.search(line)
+    ]
+
+
+def few_comments(package: Path) -> list[str]:
+    """The network has ten comments in a hundred lines or more, shapes first; those for tools do not count."""
+    counts = {"lines": 0, "comments": 0}
+    for module in modules(package):
+        if module.room == "network":
+            counts["lines"] += _lines(module.path)
+            counts["comments"] += len(comments_of(module.path.read_text("utf-8")))
+    enough = counts["comments"] * 10 >= counts["lines"]
+    return [] if enough else [f"network/: {counts['comments']} comments in {counts['lines']} lines"]
+
+
+def comments_of(source: str) -> list[str]:
+    """Lines that are comments, and comments at the end of lines."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return [
+        token.string
+        for token in tokens
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa"))
+    ]
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that knows the package and nothing of this one."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120", "NO_COLOR": "1"}
@@ -244,6 +306,19 @@ def test_charts_are_drawn_by_one_kit() -> None:
 
 def test_the_network_touches_no_disk_environment_or_log() -> None:
     assert worldly_network(PACKAGE) == []
+
+
+def test_the_network_is_read_in_one_sitting() -> None:
+    assert long_network(PACKAGE) == []
+    assert few_comments(PACKAGE) == []
+
+
+def test_no_forward_of_the_network_takes_more_than_six() -> None:
+    assert wide_forwards(PACKAGE) == []
+
+
+def test_the_network_has_no_word_of_any_runtime() -> None:
+    assert words_of_runtimes(PACKAGE) == []
 
 
 def test_import_is_silent_and_cheap() -> None:
@@ -342,6 +417,56 @@ def test_a_heavy_import_is_found(tmp_path: Path, name: str) -> None:
 )
 def test_a_worldly_network_is_found(tmp_path: Path, source: str) -> None:
     assert len(worldly_network(tree(tmp_path, {"network/vit.py": source}))) == 1
+
+
+PATH_FILES = {f"network/{name}.py": "x = 1  # (B, T, D)\n" * 150 for name in FORWARD_PATH}
+
+
+def test_a_long_network_is_found(tmp_path: Path) -> None:
+    package = tree(tmp_path, {**PATH_FILES, "network/text.py": "x = 1\n" * 950})
+    assert long_network(package) == []  # 1,350 and 950
+    (package / "network/text.py").write_text("x = 1\n" * 951)
+    assert long_network(package) == ["network/: 2301 lines, at most 2300"]
+    (package / "network/text.py").write_text("")
+    (package / "network/vit.py").write_text("x = 1\n" * 201)
+    assert long_network(package) == ["the forward path: 1401 lines, at most 1400"]
+    (package / "data").mkdir()
+    (package / "data/long.py").write_text("x = 1\n" * 5000)  # of another room
+    assert len(long_network(package)) == 1
+
+
+@pytest.mark.parametrize(
+    "takes, found",
+    [
+        ("self, a, b, c, d, e, f", 0),
+        ("self, a, b, c, d, e, f, g", 1),
+        ("self, a, b, c, *, d, e, f, g=1", 1),
+        ("self, a, /, b, c, d, e, f, g", 1),
+        ("self, *everything", 1),
+        ("self, **everything", 1),
+    ],
+)
+def test_a_wide_forward_is_found(tmp_path: Path, takes: str, found: int) -> None:
+    source = f"class Block:\n    def forward({takes}): ...\n    def other(self, a, b, c, d, e, f, g, h): ...\n"
+    assert len(wide_forwards(tree(tmp_path, {"network/encoder.py": source, "packed/x.py": ""}))) == found
+    assert wide_forwards(tree(tmp_path / "elsewhere", {"packed/x.py": source})) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["packed", "PackedViT", "ONNX", "onnxruntime", "OpenVINO", "TorchScript", "torchscript"]
+)
+def test_a_word_of_a_runtime_is_found(tmp_path: Path, word: str) -> None:
+    package = tree(tmp_path, {"network/vit.py": f"x = 1\n# as {word} has it\n", "packed/x.py": f"# {word}"})
+    assert words_of_runtimes(package) == [f"vitrail.network.vit:2 # as {word} has it"]
+
+
+def test_too_few_comments_are_found(tmp_path: Path) -> None:
+    bare, said = "x = 1\n" * 9, "x = 1  # (B, T, D)\n"
+    assert few_comments(tree(tmp_path / "a", {"network/vit.py": bare + said})) == []
+    assert few_comments(tree(tmp_path / "b", {"network/vit.py": bare + "# why\n"})) == []
+    assert few_comments(tree(tmp_path / "c", {"network/vit.py": bare + bare + said})) != []
+    assert few_comments(tree(tmp_path / "d", {"network/vit.py": bare + "x = 1  # noqa: B010\n"})) != []
+    assert few_comments(tree(tmp_path / "e", {"network/vit.py": bare + 'x = "# text"\n'})) != []
 
 
 # Names, verbs, warnings

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import ConfigError
 from vitrail.network import Positions, ResNetStem, ViT, ViTConfig
 from vitrail.network.config import INITIALISATIONS
-from vitrail.network.initialisation import lecun, truncated
+from vitrail.network.initialisation import initialise, lecun, truncated
 
 D, M, P, K = 96, 192, 8, 50
 
@@ -176,3 +177,49 @@ def test_two_networks_of_one_seed_are_the_same_and_of_two_are_not() -> None:
     for name, value in first.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
     assert not torch.equal(first.patches.projection.weight, other.patches.projection.weight)
+
+
+class Bare(nn.Module):
+    """A part with a parameter and a dense layer of its own, which says nothing of how they start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3))
+        self.dense = nn.Linear(3, 3)
+
+
+class Gate(Bare):
+    starts: ClassVar = {"factor": "cls", "dense": "dense"}
+
+
+@pytest.mark.parametrize(
+    "starts, words",
+    [
+        (None, "how Bare.factor starts is not known"),
+        ({"factor": "cls"}, "how Bare.dense starts is not known"),
+        ({"dense": "dense"}, "how Bare.factor starts is not known"),
+        ({"factor": "cls", "dense": "kaiming"}, "how Bare.dense starts is not known.*one of dense, "),
+    ],
+)
+def test_a_part_that_no_style_knows_is_refused(
+    starts: dict[str, str] | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing keeps torch's own start silently: a new kind of positions, pool or block says how it begins."""
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3))
+    if starts is not None:
+        monkeypatch.setattr(Bare, "starts", starts, raising=False)
+    model.encoder.blocks[0].extra = Bare()
+    with pytest.raises(ConfigError, match=words):
+        initialise(model, model.config)
+
+
+def test_a_part_that_says_how_it_starts_is_taken() -> None:
+    model = ViT(ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3))
+    gate = Gate()
+    model.encoder.blocks[0].extra = gate
+    before = gate.dense.weight.clone()
+    initialise(model, model.config)
+    assert gate.factor.count_nonzero() == 0  # as the paper's cls token
+    assert gate.dense.bias.count_nonzero() == 0
+    assert not torch.equal(gate.dense.weight, before)
+    assert gate.dense.weight.abs().max() <= (6 / 6) ** 0.5  # Xavier uniform
