@@ -491,6 +491,37 @@ def test_verbs_are_pinned() -> None:
     assert sorted(typer.main.get_command(load_verbs()).commands) == VERBS
 
 
+MODULES = {"predict": 60, "--help": 45, "predict --help": 12}  # of ours, at most, that a command imports
+
+
+def imported_by(*arguments: str) -> list[str]:
+    """Our modules that a command imports."""
+    run = python("-X", "importtime", "-m", "vitrail", *arguments)
+    assert run.returncode == 0, run.stderr
+    names = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines() if line.startswith("import time:")}
+    return sorted(name for name in names if name.split(".")[0] == "vitrail")
+
+
+def test_commands_import_few_of_our_modules(tmp_path: Path) -> None:
+    """One verb, one file of our own: no other family, no other verb, nothing that trains, explains or exports."""
+    import numpy as np
+    from PIL import Image
+
+    import vitrail
+
+    vitrail.save(vitrail.load("vitrail:fashion"), tmp_path / "own.safetensors")
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "a.png")
+    loaded = imported_by("predict", str(tmp_path / "own.safetensors"), str(tmp_path / "a.png"))
+    assert "vitrail.network.vit" in loaded
+    assert len(loaded) <= MODULES["predict"], loaded
+    rooms = {name.split(".")[1] for name in loaded if "." in name}
+    assert rooms <= {"cli", "errors", "checks", "types", "files", "images", "network", "checkpoint", "inference"}
+    for words in ("--help", "predict --help"):
+        assert len(imported_by(*words.split())) <= MODULES[words]
+    run = python("-c", "import sys, vitrail; print([each for each in sys.modules if each.startswith('vitrail')])")
+    assert run.stdout.strip() == "['vitrail']"
+
+
 def test_help_does_not_import_torch() -> None:
     run = python("-X", "importtime", "-m", "vitrail", "--help")
     assert run.returncode == 0, run.stderr

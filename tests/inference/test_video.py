@@ -83,6 +83,16 @@ def test_every_image_of_a_stream_of_jpegs(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(single), np.asarray(decode(mjpeg(1))))
 
 
+def test_images_with_lines_between_them_as_web_cameras_send_them() -> None:
+    parts = [mjpeg(count + 1)[len(mjpeg(count)) if count else 0 :] for count in range(3)]
+    lines = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
+    data = b"".join(lines % len(part) + part + b"\r\n" for part in parts)
+    found = list(frames(data))
+    assert len(found) == 3
+    for image, colour in zip(found, COLOURS, strict=False):
+        assert np.abs(middle(image) - colour).max() <= 3
+
+
 def test_frames_without_tables_as_cameras_send_them() -> None:
     """Motion JPEG leaves the usual Huffman tables out; the decoder knows them."""
     whole = mjpeg(1)
@@ -99,10 +109,10 @@ def test_frames_without_tables_as_cameras_send_them() -> None:
 
 @pytest.mark.row("DL.7")
 def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
-    """The second frame is only written once the first was seen."""
+    """A frame is known to be whole when the next one begins: the third is only written once the first was seen."""
     for named in (False, True):
         seen = threading.Event()
-        one, two = mjpeg(1), mjpeg(2)[len(mjpeg(1)) :]
+        two, three = mjpeg(2), mjpeg(3)[len(mjpeg(2)) :]
         if named:
             os.mkfifo(tmp_path / "camera")
             source: Any = tmp_path / "camera"
@@ -112,11 +122,11 @@ def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
             source = os.fdopen(reading, "rb")
             write = lambda end=writing: os.fdopen(end, "wb", buffering=0)  # noqa: E731
 
-        def film(write: Any = write, seen: threading.Event = seen, one: bytes = one, two: bytes = two) -> None:
+        def film(write: Any = write, seen: threading.Event = seen, two: bytes = two, three: bytes = three) -> None:
             with write() as file:
-                file.write(one)
-                assert seen.wait(600)
                 file.write(two)
+                assert seen.wait(600)
+                file.write(three)
 
         camera = threading.Thread(target=film)
         camera.start()
@@ -124,6 +134,7 @@ def test_a_camera_s_pipe_gives_each_frame_as_it_comes(tmp_path: Path) -> None:
         assert np.abs(middle(next(found)) - COLOURS[0]).max() <= 3
         seen.set()
         assert np.abs(middle(next(found)) - COLOURS[1]).max() <= 3
+        assert np.abs(middle(next(found)) - COLOURS[2]).max() <= 3
         assert list(found) == []
         camera.join()
         if not named:
@@ -185,7 +196,7 @@ def test_a_cut_animation_is_an_error(kind: str) -> None:
 def test_a_cut_stream_gives_the_frames_before_it() -> None:
     found = frames(io.BytesIO(mjpeg(3)[:-10]))
     assert [next(found).size for _ in range(2)] == [(40, 24)] * 2
-    with pytest.raises(ImageError, match="stream: cut short, the stream ends within frame 2"):
+    with pytest.raises(ImageError, match="stream: not a video that can be read, or damaged after frame 1"):
         next(found)
 
 
@@ -194,7 +205,7 @@ def test_damage_within_a_frame_names_the_frame() -> None:
     broken = first[:2] + b"\xff\xc4\x00\x04\xff\xff" + first[2:]
     found = frames(first + broken)
     next(found)
-    with pytest.raises(ImageError, match="image of .* bytes, frame 1: damaged"):
+    with pytest.raises(ImageError, match="image of .* bytes: not a video that can be read, or damaged after frame 0"):
         next(found)
 
 
@@ -281,7 +292,7 @@ def fake_av(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
                     width=image.width, height=image.height, rotation=state.rotation, to_image=lambda image=image: image
                 )
 
-    def opening(source: Any, mode: str = "r", format: str | None = None) -> Container:
+    def opening(source: Any, mode: str = "r", format: str | None = None, options: Any = None) -> Container:
         assert mode == "r"
         state.opened.append((source if isinstance(source, str) else "file", format))
         if not isinstance(source, str):
@@ -362,6 +373,9 @@ def test_without_pyav_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, clip: 
         MissingExtraError, match=r"clip.mp4: videos and cameras need PyAV: pip install 'vitrail\[video\]'"
     ):
         list(frames(clip))
+    with pytest.raises(MissingExtraError, match="bytes: videos and cameras need PyAV"):
+        list(frames(mjpeg(2)))
+    assert len(list(frames(mjpeg(1)))) == 1  # a still image needs none
 
 
 # ---- PyAV itself -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ RuntimePath = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="Weights of any known family: a file, a folder, vitrail:fashion; or an exported NAME.onnx, .xml or .pt2.",
+        help="Weights of any known family: a file, a folder, vitrail:fashion; or what `vitrail export` wrote.",
     ),
 ]
 RuntimeName = Annotated[

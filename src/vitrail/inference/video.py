@@ -1,6 +1,7 @@
 """frames: a video, an animation, a camera or a stream of JPEGs in; upright RGB images out, one at a time.
 
-Pillow alone reads GIF, WebP, APNG, multi-page TIFF and MJPEG; PyAV, an extra, reads the other videos and cameras.
+Pillow alone reads GIF, WebP, APNG, multi-page TIFF and still images; PyAV, an extra, reads videos, cameras and
+streams of JPEGs (MJPEG).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from PIL import Image
 from vitrail.checks import check_int
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.images.decoding import DEFAULT_LIMITS, Limits, check_size, decode, decode_pages, describe
-from vitrail.inference.jpegs import split_jpegs
 
 VIDEOS: Final = (
     *(".mjpeg", ".mjpg", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".m2ts", ".ogv"),
@@ -26,7 +26,10 @@ VIDEOS: Final = (
 )
 ANIMATIONS: Final = (".gif", ".webp", ".apng")
 _HEAD: Final = 16  # bytes that tell what a file is
-_JPEGS: Final = (b"\xff\xd8", b"--", b"\r\n--")  # the last two: as web cameras send them
+_JPEG: Final = b"\xff\xd8"
+_NEXT_JPEG: Final = b"\xff\xd9\xff\xd8\xff"  # the end of one and the start of another, which no thumbnail has
+_MULTIPART: Final = (b"--", b"\r\n--")  # JPEGs as web cameras send them
+_MJPEG: Final = (".mjpeg", ".mjpg")
 _IMAGES: Final = (b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"BM")
 _CLOCKWISE: Final = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}
 
@@ -103,16 +106,35 @@ def _of_file(
     if not head:
         raise ImageError(f"{name}: empty, no frames in it")
     joined = _Joined(head, file)
-    if head.startswith(_JPEGS):
-        images = split_jpegs(joined.read, name, limits.file_bytes)
-        for number, data in enumerate(images):
-            if number % every == 0:
-                yield decode(data, limits=limits, name=f"{name}, frame {number}")
+    if head.startswith(_MULTIPART):
+        yield from _of_video(joined, name, every, limits, "mpjpeg")
+    elif head.startswith(_JPEG):
+        yield from _of_jpegs(joined, name, path, every, limits, has_end=path is not None or _has_end(file))
     elif head.startswith(_IMAGES) or head[8:12] in (b"WEBP", b"avif", b"avis"):
         with closing(decode_pages(joined.rest(limits.file_bytes + 1), name, every, limits)) as pages:
             yield from pages
     else:
         yield from _of_video(path if path is not None else joined, name, every, limits, None)
+
+
+def _of_jpegs(
+    joined: _Joined, name: str, path: str | None, every: int, limits: Limits, has_end: bool
+) -> Iterator[Image.Image]:
+    """One image, or as many as there are, one after another; of a pipe that is not known before its end."""
+    if path is not None and Path(path).suffix.lower() in _MJPEG:
+        yield from _of_video(path, name, every, limits, "mjpeg")
+    elif not has_end:
+        yield from _of_video(joined, name, every, limits, "mjpeg")
+    else:
+        data = joined.rest(limits.file_bytes + 1)
+        if _NEXT_JPEG in data:
+            yield from _of_video(io.BytesIO(data), name, every, limits, "mjpeg")
+        else:
+            yield decode(data, limits=limits, name=name)
+
+
+def _has_end(file: Readable) -> bool:
+    return isinstance(file, io.IOBase) and file.seekable()
 
 
 def _reader(file: Readable) -> Any:
@@ -144,20 +166,24 @@ class _Joined:
 
 
 def _of_video(
-    source: str | _Joined, name: str, every: int, limits: Limits, container: str | None
+    source: str | _Joined | io.BytesIO, name: str, every: int, limits: Limits, container: str | None
 ) -> Iterator[Image.Image]:
     """Frames through PyAV, turned upright as the file asks."""
+    jpegs = container in ("mjpeg", "mpjpeg")
     try:
         import av
     except ImportError:
         raise MissingExtraError(f"{name}: videos and cameras need PyAV: pip install 'vitrail[video]'") from None
     number = -1
     try:
-        with av.open(source, "r", format=container) as opened:
+        # A camera's first frame must not wait until there is enough to study; nor, in threads, for those after it.
+        with av.open(source, "r", format=container, options={"probesize": "32"} if jpegs else {}) as opened:
             if not opened.streams.video:
                 raise ImageError(f"{name}: holds no video")
             video = opened.streams.video[0]
-            video.thread_type = "AUTO"
+            video.thread_type = "SLICE" if jpegs else "AUTO"
+            if jpegs:
+                video.codec_context.options = {"err_detect": "explode"}  # a frame that is cut is not made up
             for number, frame in enumerate(opened.decode(video)):
                 if number % every:
                     continue
