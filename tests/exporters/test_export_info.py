@@ -1,4 +1,4 @@
-"""Contents: the same after JSON, and nothing that a stranger wrote into it is taken for ours."""
+"""ExportInfo: the same after JSON, and nothing that a stranger wrote into it is taken for ours."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters import export_info as contents_module
-from vitrail.exporters.export_info import Check, Contents, read_contents
+from vitrail.exporters.export_info import Check, ExportInfo, read_contents
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
 
 
-def made(**changes: Any) -> Contents:
+def made(**changes: Any) -> ExportInfo:
     settings = {
         "about": ModelInfo(Preprocess(size=(32, 48), order="BGR"), ("a", "b"), temperature=1.5),
         "target": "onnx",
@@ -25,7 +25,7 @@ def made(**changes: Any) -> Contents:
         "checks": (Check(1, 32, 48, 1e-6), Check(3, 32, 48, 0.0)),
         "measurements": {"top1": 0.9},
     }
-    return Contents(**settings | changes)  # type: ignore[arg-type]
+    return ExportInfo(**settings | changes)  # type: ignore[arg-type]
 
 
 def test_json_gives_the_same_back() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import openvino
-from vitrail.exporters.export_info import Contents
+from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import OUTPUTS, Exported
 from vitrail.exporters.mapped_file import mapped
 from vitrail.exporters.onnx import start_onnxruntime
@@ -25,13 +25,13 @@ Array = np.ndarray[Any, Any]
 MOMENT = 0.2  # seconds: what must not happen is given so long to happen
 
 
-def contents(preprocess: Preprocess | None = None, **changes: Any) -> Contents:
+def contents(preprocess: Preprocess | None = None, **changes: Any) -> ExportInfo:
     about = ModelInfo(preprocess or Preprocess(size=(8, 16), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)), ("a", "b"))
     settings = {"about": about, "target": "onnx", "size": (8, 16), "cell": (4, 8), "embedding": 3}
-    return Contents(**settings | changes)  # type: ignore[arg-type]
+    return ExportInfo(**settings | changes)  # type: ignore[arg-type]
 
 
-def opened(given: Contents) -> tuple[Exported, list[Array]]:
+def opened(given: ExportInfo) -> tuple[Exported, list[Array]]:
     """A file whose graph keeps what it is given."""
     seen: list[Array] = []
 
@@ -128,7 +128,7 @@ class OnnxRuntime:
 def test_onnx_runtime_is_asked_as_told() -> None:
     runtime = OnnxRuntime()
     compute = start_onnxruntime(runtime, Path("a.onnx"), contents(), Session(3))
-    start_onnxruntime(runtime, Path("a.onnx"), contents(), Session(few=True))
+    start_onnxruntime(runtime, Path("a.onnx"), contents(), Session(few_images=True))
     cpu = ["CPUExecutionProvider"]
     assert runtime.options == [
         ("a.onnx", 3, {}, cpu),

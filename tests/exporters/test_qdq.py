@@ -19,7 +19,7 @@ from vitrail.exporters import onnx as to_onnx
 from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import Prepared, _rounding, prepare, trace
 from vitrail.exporters.qdq import int8_weight, layers_of, quantised
-from vitrail.exporters.verification import ROUNDED, Case, Run, compare
+from vitrail.exporters.verification import ROUNDED, CheckCase, Run, compare
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan
 
@@ -169,7 +169,7 @@ def test_an_int8_file_may_be_twice_as_far_off_as_rounding_moves_the_answers_and_
     exact = ready.network
     one = {name: ends for name, ends in seen.items() if name == "encoder.blocks.0.mlp.up"}
     coarse, fine = _rounding(exact, narrow, False), _rounding(exact, one, False)
-    case = [Case(2, (32, 32))]
+    case = [CheckCase(2, (32, 32))]
 
     def beyond(network: Any, share: float) -> Run:
         """A file that is off as rounding is, times a share."""

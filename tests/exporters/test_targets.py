@@ -17,7 +17,7 @@ import vitrail
 from shipping import small
 from vitrail.errors import InputError
 from vitrail.exporters import TARGETS, check_precision, file_names, is_exported, target_of
-from vitrail.exporters.export_info import Contents
+from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 from vitrail.inference import open_model
 
@@ -30,11 +30,11 @@ def write_toy(draft: Draft, path: Path) -> None:
     path.write_text(json.dumps([draft.contents.to_json(), ""]))
 
 
-def add_toy_notes(contents: Contents, path: Path) -> None:
+def add_toy_notes(contents: ExportInfo, path: Path) -> None:
     path.write_text(json.dumps([contents.to_json(), contents.noted_json()]))
 
 
-def start_toy(runtime: Any, path: Path, contents: Contents, how: Session) -> Compute:
+def start_toy(runtime: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:
     graph = torch.load(path.with_suffix(".toyweights"), weights_only=False)
 
     def compute(img: Array, outputs: Sequence[str]) -> Sequence[Array]:

@@ -14,7 +14,7 @@ from shipping import small
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import onnx as to_onnx
 from vitrail.exporters import tensorrt
-from vitrail.exporters.export_info import Contents
+from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exporter import add_measurements, export, prepare, trace
 from vitrail.exporters.qdq import quantised
 from vitrail.exporters.tensorrt import Builder, EngineSpec, command_for, engine_for, engine_name
@@ -67,7 +67,7 @@ class StandIn:
         self.breaks = breaks
         self.builder = Builder(version, self.build)
 
-    def build(self, source: Path, out: Path, spec: EngineSpec, contents: Contents) -> None:
+    def build(self, source: Path, out: Path, spec: EngineSpec, contents: ExportInfo) -> None:
         self.wishes.append(spec)
         if self.breaks:
             out.write_bytes(b"half an engi")

@@ -21,7 +21,7 @@ from vitrail.exporters import verification as checking
 from vitrail.exporters.exported import Exported
 from vitrail.exporters.input_stage import Entrance
 from vitrail.exporters.target import Draft
-from vitrail.exporters.verification import Case, cases, compare_pixels, tolerance
+from vitrail.exporters.verification import CheckCase, cases, compare_pixels, tolerance
 from vitrail.images import Preprocess
 from vitrail.packed import packed_file as artefact
 from vitrail.packed import packed_runtime as packed
@@ -108,10 +108,18 @@ def test_every_pass_is_compared(batch: int, drifting: Callable[[Drift], None], t
 
 def test_passes_are_of_several_batches_and_where_the_size_is_free_of_several_sizes() -> None:
     own = (224, 160)
-    assert cases(20_000_000, own, (0, 0)) == [Case(1, own), Case(3, own), Case(16, own)]
-    assert cases(20_000_001, own, (0, 0)) == [Case(1, own), Case(2, own), Case(3, own)]  # large networks are slow
-    assert cases(1, own, (16, 8))[3:] == [Case(2, (256, 176)), Case(2, (208, 168))]
-    assert cases(1, (16, 16), (16, 16))[-1] == Case(2, (16, 32))  # never without a patch
+    assert cases(20_000_000, own, (0, 0)) == [
+        CheckCase(1, own),
+        CheckCase(3, own),
+        CheckCase(16, own),
+    ]
+    assert cases(20_000_001, own, (0, 0)) == [
+        CheckCase(1, own),
+        CheckCase(2, own),
+        CheckCase(3, own),
+    ]  # large networks are slow
+    assert cases(1, own, (16, 8))[3:] == [CheckCase(2, (256, 176)), CheckCase(2, (208, 168))]
+    assert cases(1, (16, 16), (16, 16))[-1] == CheckCase(2, (16, 32))  # never without a patch
 
 
 def test_what_each_precision_allows() -> None:

@@ -18,7 +18,7 @@ from vitrail import Checkpoint
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
-from vitrail.exporters.export_info import Contents
+from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import Exported
 from vitrail.network.encoder import Block
 from vitrail.packed import pack_checkpoint
@@ -91,7 +91,7 @@ def test_no_kernel_is_needed_to_find_a_plan(monkeypatch: pytest.MonkeyPatch) -> 
 def constant(path: Path, made: Checkpoint, answers: Sequence[int]) -> Exported:
     """A file, as it seems, that answers with these classes, one image after the other, over and over."""
     config = made.model.config
-    contents = Contents(about=made.about, target="onnx", size=(32, 32), cell=config.cell, embedding=config.width)
+    contents = ExportInfo(about=made.about, target="onnx", size=(32, 32), cell=config.cell, embedding=config.width)
     coming = cycle(answers)
     path.write_bytes(b"x" * 100)
 

@@ -56,8 +56,8 @@ def predict_images(
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    few = len(images) <= 2 and all(each.is_file() and not is_video(each, animations=True) for each in images)
-    loaded = load_runtime(checkpoint, override, leave_out, runtime, few, scaled_decoding)
+    few_images = len(images) <= 2 and all(each.is_file() and not is_video(each, animations=True) for each in images)
+    loaded = load_runtime(checkpoint, override, leave_out, runtime, few_images, scaled_decoding)
     skipped = Skipped()
     paths = find_images(images)
     moving = {path for path in paths if is_video(path, animations=every is not None)}

@@ -29,7 +29,7 @@ def load_runtime(
     override: list[str] | None = None,
     leave_out: list[str] | None = None,
     runtime: str = "",
-    few: bool = False,
+    few_images: bool = False,
     scaled_decoding: bool = False,
 ) -> Runtime:
     """What answers for a path; if asked for, it decodes large JPEGs at a part of their size."""
@@ -37,7 +37,7 @@ def load_runtime(
 
     with busy(f"opening {path}"):
         opened = open_model(
-            path, runtime=runtime, override=parse_settings(override), leave_out=leave_out or (), few=few
+            path, runtime=runtime, override=parse_settings(override), leave_out=leave_out or (), few_images=few_images
         )
     _tell_notes(opened)
     if not scaled_decoding:

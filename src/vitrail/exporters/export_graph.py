@@ -29,7 +29,7 @@ class Graph(nn.Module):
     def __init__(self, model: ViT, about: ModelInfo, entrance: Entrance | None) -> None:
         super().__init__()
         self.model, self.entrance = model, entrance
-        self.several, self.temperature = about.task == "multi-label", about.temperature or 1.0
+        self.is_multi_label, self.temperature = about.task == "multi-label", about.temperature or 1.0
         self.has_head = model.config.classes > 0
 
     @property
@@ -45,7 +45,7 @@ class Graph(nn.Module):
         if not self.has_head:
             return logits * 1.0, embedding  # one tensor may not be two outputs
         scaled = logits / self.temperature
-        return logits, embedding, scaled.sigmoid() if self.several else scaled.softmax(dim=-1)
+        return logits, embedding, scaled.sigmoid() if self.is_multi_label else scaled.softmax(dim=-1)
 
 
 class Pair(NamedTuple):

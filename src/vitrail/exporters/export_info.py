@@ -1,4 +1,4 @@
-"""Contents: what an exported file says of itself, to and from the JSON inside it; without torch."""
+"""ExportInfo: what an exported file says of itself, to and from the JSON inside it; without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class ExportInfo:
     """What turns the outputs into answers, and which inputs the graph takes."""
 
     about: ModelInfo
@@ -93,7 +93,7 @@ _PLAIN: Final = (
 )
 
 
-def read_contents(description: str, noted: str, name: str) -> Contents:
+def read_contents(description: str, noted: str, name: str) -> ExportInfo:
     """What stands in a file, or an error that says why it cannot be used."""
     if len(description) + len(noted) > _LONGEST:
         raise CheckpointError(f"{name}: refused, a description of {len(description) + len(noted):,} characters")
@@ -111,7 +111,7 @@ def read_contents(description: str, noted: str, name: str) -> Contents:
     if missing:
         raise CheckpointError(f"{name}: the description inside lacks {', '.join(missing)}: export the checkpoint again")
     try:
-        return Contents(
+        return ExportInfo(
             **{each: plain[each] for each in (*_PLAIN, "config")},
             about=ModelInfo.from_dict(_mapping("about", plain["about"])),
             checks=tuple(map(_check, _list(_mapping("notes", later).get("checks", [])))),

@@ -16,7 +16,7 @@ import numpy as np
 from vitrail.checks import check_int
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import file_names, target_of
-from vitrail.exporters.export_info import Contents, read_contents
+from vitrail.exporters.export_info import ExportInfo, read_contents
 from vitrail.exporters.target import Compute, Session, Target
 from vitrail.images.model_info import ModelInfo
 from vitrail.inference.runtime import RuntimeBase, Takes
@@ -30,7 +30,7 @@ _WHOLE_BYTE: Final = 0.02  # how far pixels may be from a whole byte and still c
 class Exported(RuntimeBase):
     """An exported network with all that its use needs; `predict`, `embed` and `evaluate` take it as they take any."""
 
-    def __init__(self, path: Path, contents: Contents, compute: Compute) -> None:
+    def __init__(self, path: Path, contents: ExportInfo, compute: Compute) -> None:
         self.path, self.contents = path, contents
         self.about: ModelInfo = contents.about
         self._compute = compute
@@ -120,20 +120,20 @@ class Exported(RuntimeBase):
         return np.asarray(values[..., ::-1] if preprocess.order == "BGR" else values)
 
 
-def open_exported(path: str | os.PathLike[str], threads: int = 0, few: bool = False) -> Exported:
+def open_exported(path: str | os.PathLike[str], threads: int = 0, few_images: bool = False) -> Exported:
     """Open a file of `export`, checked in full first; `threads` 0 leaves their number to the runtime.
 
     For a `few` images alone, a runtime need not prepare for many: NAME.onnx is opened sooner, and answers later.
     """
     check_int("threads", threads, least=0, most=4096, error=InputError)
     target = _target(path)
-    place = Path(os.fsdecode(path))
+    file = Path(os.fsdecode(path))
     if not target.opens:
         raise InputError(
-            f"{place} is for {target.runtime}, outside of Vitrail: predict with the checkpoint it was made from, or "
+            f"{file} is for {target.runtime}, outside of Vitrail: predict with the checkpoint it was made from, or "
             f"export that as {file_names(opened=True)}"
         )
-    return start_exported(place, target, Session(threads, few))
+    return start_exported(file, target, Session(threads, few_images))
 
 
 def start_exported(path: Path, target: Target, how: Session = Session()) -> Exported:  # noqa: B008
@@ -144,7 +144,7 @@ def start_exported(path: Path, target: Target, how: Session = Session()) -> Expo
         return Exported(path, contents, target.start(importing.result(), path, contents, how))
 
 
-def read_exported(path: Path, target: Target | None = None) -> Contents:
+def read_exported(path: Path, target: Target | None = None) -> ExportInfo:
     """What an exported file says of itself, once all of it has been checked; no runtime is needed."""
     target = target or _target(path)
     entries = target.read(path)

@@ -19,7 +19,7 @@ from vitrail.checks import check_choice, check_type
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.exporters import TARGETS, check_precision, file_names, target_of
 from vitrail.exporters.export_graph import Graph, build_graph, example
-from vitrail.exporters.export_info import PIXELS, Check, Contents
+from vitrail.exporters.export_info import PIXELS, Check, ExportInfo
 from vitrail.exporters.exported import Exported, read_exported, start_exported
 from vitrail.exporters.input_stage import Entrance
 from vitrail.exporters.quiet import quietly
@@ -125,7 +125,7 @@ class Prepared(NamedTuple):
 
     graph: Graph  # what is written
     network: Graph  # what it is compared with
-    contents: Contents
+    contents: ExportInfo
     pixels: PixelCheck | None
     int8: Int8 | None = None
     exact: Graph | None = None  # in int8: the network without
@@ -151,7 +151,7 @@ def prepare(
     entrance = Entrance(checkpoint.preprocess, resize_inside) if pixels == "bytes" else None
     graph, network = build_graph(checkpoint, dynamic_size=dynamic_size, entrance=entrance)
     config = checkpoint.model.config
-    contents = Contents(
+    contents = ExportInfo(
         about=checkpoint.about,
         target=target,
         size=checkpoint.preprocess.size,
@@ -178,7 +178,7 @@ def _target(path: Path, to: str) -> Target:
     return target
 
 
-def _shape(contents: Contents) -> str:
+def _shape(contents: ExportInfo) -> str:
     """The input in words: float32 (batch, 3, 224, 224)."""
     free = contents.dynamic_size or contents.resize_inside
     h, w = ("height", "width") if free else map(str, contents.size)
@@ -187,7 +187,7 @@ def _shape(contents: Contents) -> str:
     return f"float32 (batch, {contents.channels}, {h}, {w})"
 
 
-def trace(graph: Graph, contents: Contents) -> torch.export.ExportedProgram:
+def trace(graph: Graph, contents: ExportInfo) -> torch.export.ExportedProgram:
     """The graph with its free sides as symbols."""
     (h, w), (p, q) = contents.size, contents.cell
     sides: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=_MOST_BATCH)}
@@ -268,7 +268,7 @@ def _named_last(path: Path, target: Target) -> Iterator[Path]:
                 each.unlink()
 
 
-def _note(target: Target, contents: Contents, path: Path) -> None:
+def _note(target: Target, contents: ExportInfo, path: Path) -> None:
     """Add to the file what was found out about it, and read it once more."""
     target.add_notes(contents, path)
     if read_exported(path, target) != contents:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitrail.exporters.export_graph import Graph
-    from vitrail.exporters.export_info import Contents
+    from vitrail.exporters.export_info import ExportInfo
 
     Array = np.ndarray[Any, Any]
 
@@ -44,7 +44,7 @@ def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequen
     onnx, translations = _exporter()
     try:
         with quietly():
-            found = torch.onnx.export(
+            exported = torch.onnx.export(
                 program,
                 input_names=["img"],
                 output_names=list(graph.outputs),
@@ -58,7 +58,7 @@ def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequen
         while first.__cause__ is not None:
             first = first.__cause__
         raise CheckpointError(f"not exported: torch.onnx cannot write this network: {first!s:.300}") from error
-    model = found.model_proto  # type: ignore[union-attr]
+    model = exported.model_proto  # type: ignore[union-attr]
     _name_weights(model, graph.model, onnx.numpy_helper.to_array)
     _strip(model)
     _name_sides(model.graph.input[0], free)
@@ -99,7 +99,7 @@ def write_draft(draft: Draft, path: Path) -> None:
     write_onnx(quantised_model(draft), draft.contents, path)
 
 
-def write_onnx(model: Any, contents: Contents, path: Path) -> None:
+def write_onnx(model: Any, contents: ExportInfo, path: Path) -> None:
     """Write the model with its description and checksum."""
     props = model.metadata_props
     del props[:]
@@ -113,7 +113,7 @@ def write_onnx(model: Any, contents: Contents, path: Path) -> None:
         file.write(onnx_file.seal(digest_of(body)))
 
 
-def add_notes(contents: Contents, path: Path) -> None:
+def add_notes(contents: ExportInfo, path: Path) -> None:
     """Note in a written file what was found out about it, in the place of what it noted before; the graph stays."""
     with open(path, "r+b") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
@@ -205,11 +205,11 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def start_onnxruntime(runtime: Any, path: Path, contents: Contents, how: Session) -> Compute:
+def start_onnxruntime(runtime: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors alone
     options.intra_op_num_threads = how.threads
-    if how.few:  # making a second copy of the weights, in another order, pays over many images only
+    if how.few_images:  # making a second copy of the weights, in another order, pays over many images only
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

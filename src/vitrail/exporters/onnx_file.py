@@ -66,14 +66,14 @@ def metadata(data: memoryview, name: str) -> dict[str, str]:
     What our exports never hold is refused, whatever a runtime would make of it: external data, sparse tensors,
     functions, training graphs, graphs within graphs.
     """
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     graphs = 0
     for field in fields(data, 0, len(data), name):
         if field.number == _METADATA:
             key, value = _entry(data, field, name)
-            if key in found:
+            if key in entries:
                 raise CheckpointError(f"{name}: refused, {key!r} stands twice in its metadata")
-            found[key] = value
+            entries[key] = value
         elif field.number == _GRAPH:
             graphs += 1
             _check_graph(data, _inside(field, name), name)
@@ -81,7 +81,7 @@ def metadata(data: memoryview, name: str) -> dict[str, str]:
             raise CheckpointError(f"{name}: refused, it holds functions or training graphs, which our exports never do")
     if graphs != 1:
         raise CheckpointError(f"{name}: expected one graph, got {graphs}: it is no ONNX model, or damaged: {AGAIN}")
-    return found
+    return entries
 
 
 def _entry(data: memoryview, field: Field, name: str) -> tuple[str, str]:
@@ -99,8 +99,8 @@ def _inside(field: Field, name: str) -> tuple[int, int]:
     return field.start, field.stop
 
 
-def _check_graph(data: memoryview, place: tuple[int, int], name: str) -> None:
-    for field in fields(data, *place, name):
+def _check_graph(data: memoryview, span: tuple[int, int], name: str) -> None:
+    for field in fields(data, *span, name):
         if field.number == _INITIALIZER:
             _check_tensor(data, _inside(field, name), name)
         elif field.number == _NODE:
@@ -111,8 +111,8 @@ def _check_graph(data: memoryview, place: tuple[int, int], name: str) -> None:
             raise CheckpointError(f"{name}: refused, it holds sparse tensors, which our exports never do")
 
 
-def _check_attribute(data: memoryview, place: tuple[int, int], name: str) -> None:
-    for field in fields(data, *place, name):
+def _check_attribute(data: memoryview, span: tuple[int, int], name: str) -> None:
+    for field in fields(data, *span, name):
         if field.number in (_A_TENSOR, _A_TENSORS):
             _check_tensor(data, _inside(field, name), name)
         elif field.number in (_A_GRAPH, _A_GRAPHS, _A_SPARSE, _A_SPARSES):
@@ -121,13 +121,13 @@ def _check_attribute(data: memoryview, place: tuple[int, int], name: str) -> Non
             )
 
 
-def _check_tensor(data: memoryview, place: tuple[int, int], name: str) -> None:
+def _check_tensor(data: memoryview, span: tuple[int, int], name: str) -> None:
     """As many bytes as the shape asks for, and all of them here."""
     shape: list[int] = []
     kind = raw = 0
     listed: dict[int, int] = {}
     has_raw = False
-    for field in fields(data, *place, name):
+    for field in fields(data, *span, name):
         if field.number == _DIMS:
             shape += numbers(data, field, name)
         elif field.number == _TYPE and field.kind == VARINT:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from vitrail.exporters.export_graph import Graph
-    from vitrail.exporters.export_info import Contents
+    from vitrail.exporters.export_info import ExportInfo
 
     Array = np.ndarray[Any, Any]
 
@@ -69,7 +69,7 @@ def write_openvino(draft: Draft, path: Path) -> None:
     _seal(path, path.read_bytes())
 
 
-def add_notes(contents: Contents, path: Path) -> None:
+def add_notes(contents: ExportInfo, path: Path) -> None:
     """Note in a written file what was found out about it, in the place of what it noted before; the graph stays."""
     text = path.read_bytes()[: -openvino_file.SEAL]
     # No text inside a value can look like an entry, for its < is escaped.
@@ -128,7 +128,7 @@ def multiplies_bf16() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def start_openvino(runtime: Any, path: Path, contents: Contents, how: Session) -> Compute:
+def start_openvino(runtime: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:
     import numpy as np
 
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from vitrail.exporters.export_graph import Graph
-    from vitrail.exporters.export_info import Contents
+    from vitrail.exporters.export_info import ExportInfo
     from vitrail.quantisation.quant_plan import Range
 
     Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class Draft(NamedTuple):
 
     graph: Graph
     program: torch.export.ExportedProgram  # the graph, traced
-    contents: Contents
+    contents: ExportInfo
     int8: Int8 | None
 
 
@@ -51,7 +51,7 @@ class Session(NamedTuple):
     """How a file is opened."""
 
     threads: int = 0  # 0: as many as the runtime likes
-    few: bool = False  # for a few images alone: a runtime need not prepare for many
+    few_images: bool = False  # for a few images alone: a runtime need not prepare for many
 
 
 def check_nothing(graph: Graph, precision: str) -> None:
@@ -67,10 +67,10 @@ class Target:
     runtime: str  # what runs it, in words
     precisions: tuple[str, ...]  # of fp32, bf16 and int8, those it can compute in
     write: Callable[[Draft, Path], None]  # the file, with its description
-    add_notes: Callable[[Contents, Path], None]  # what was found out about it, in the place of what it noted before
+    add_notes: Callable[[ExportInfo, Path], None]  # what was found out about it, in the place of what it noted before
     read: Callable[[Path], Entries]  # once nothing in the file can lead a runtime astray; needs no runtime
     import_runtime: Callable[[], Any]  # or MissingExtraError
-    start: Callable[[Any, Path, Contents, Session], Compute]  # what `import_runtime` gave, and a file that was read
+    start: Callable[[Any, Path, ExportInfo, Session], Compute]  # what `import_runtime` gave, and a file that was read
     beside: tuple[str, ...] = ()  # suffixes of files that belong to it
     opens: bool = True  # whether open_model takes it; where not, export alone runs it, to verify what it wrote
     check: Callable[[Graph, str], None] = (

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.checks import check_choice, check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
-from vitrail.exporters.export_info import Contents
+from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import read_exported
 from vitrail.files import path_text, reason, sync_folder
 
@@ -63,7 +63,7 @@ class Builder(NamedTuple):
     """What makes an engine: version, and a function that writes it for an ONNX file and a spec."""
 
     version: str
-    build: Callable[[Path, Path, EngineSpec, Contents], None]  # source, out
+    build: Callable[[Path, Path, EngineSpec, ExportInfo], None]  # source, out
 
 
 def engine_name(source: Path, spec: EngineSpec) -> str:
@@ -100,7 +100,7 @@ def engine_for(
     return Engine(out, True)
 
 
-def command_for(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> list[str]:
+def command_for(source: Path, out: Path, spec: EngineSpec, contents: ExportInfo) -> list[str]:
     """The line of NVIDIA's trtexec that builds this engine."""
     height, width = contents.size
     bytes_ = contents.pixels == "bytes"
@@ -114,7 +114,7 @@ def command_for(source: Path, out: Path, spec: EngineSpec, contents: Contents) -
     return ["trtexec", f"--onnx={source}", f"--saveEngine={out}", *shapes, *how, *where]
 
 
-def trtexec(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> Builder:
+def trtexec(source: Path, out: Path, spec: EngineSpec, contents: ExportInfo) -> Builder:
     """NVIDIA's own builder, if it and a device are here; or an error that says what is missing, and what would run."""
     line = shlex.join(command_for(source, out, spec, contents))
     program = shutil.which("trtexec")
@@ -135,7 +135,7 @@ def has_device() -> bool:
     return any(any(places.glob(pattern)) for pattern in ("nvidia[0-9]*", "nvhost-gpu", "nvgpu"))
 
 
-def _run_trtexec(source: Path, out: Path, spec: EngineSpec, contents: Contents) -> None:
+def _run_trtexec(source: Path, out: Path, spec: EngineSpec, contents: ExportInfo) -> None:
     command = command_for(source, out, spec, contents)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -143,7 +143,7 @@ def _run_trtexec(source: Path, out: Path, spec: EngineSpec, contents: Contents) 
         raise CheckpointError(f"trtexec could not build the engine ({' '.join(last):.200}): {shlex.join(command)}")
 
 
-def _check_precision(path: Path, contents: Contents, spec: EngineSpec) -> None:
+def _check_precision(path: Path, contents: ExportInfo, spec: EngineSpec) -> None:
     if spec.precision == "int8" and contents.precision != "int8":
         raise InputError(
             f"{path.name} is {contents.precision}: an int8 engine is built from an int8 file, whose nodes say what is "
@@ -190,7 +190,7 @@ def _is_fresh(out: Path, source: Path, record: dict[str, str]) -> bool:
 
 
 def _build(
-    builder: Builder, source: Path, out: Path, spec: EngineSpec, contents: Contents, record: dict[str, str]
+    builder: Builder, source: Path, out: Path, spec: EngineSpec, contents: ExportInfo, record: dict[str, str]
 ) -> None:
     """Build under another name; the record, without which no engine is believed, comes last."""
     temporaries = [place.with_name(f".{place.name}.{os.getpid()}.tmp") for place in (out, _record_of(out))]

@@ -20,7 +20,7 @@ from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 if TYPE_CHECKING:
     import numpy as np
 
-    from vitrail.exporters.export_info import Contents
+    from vitrail.exporters.export_info import ExportInfo
 
     Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def write_torch(draft: Draft, path: Path) -> None:
             archive.writestr(zipfile.ZipInfo(FOLDER + name), content)  # of one date, so that equal files are equal
 
 
-def add_notes(contents: Contents, path: Path) -> None:
+def add_notes(contents: ExportInfo, path: Path) -> None:
     """Note in a written file what was found out about it: one more file in the archive."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(zipfile.ZipInfo(FOLDER + NOTES), contents.noted_json())
@@ -80,7 +80,7 @@ def import_torch() -> Any:
     return torch
 
 
-def start_torch(torch: Any, path: Path, contents: Contents, how: Session) -> Compute:
+def start_torch(torch: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:
     """The program as a function, for the export that wrote it."""
     try:
         with quietly():  # it warns of errors that it then raises

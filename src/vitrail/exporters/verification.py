@@ -11,7 +11,7 @@ import torch
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters.export_graph import Graph, example
-from vitrail.exporters.export_info import Check, Contents
+from vitrail.exporters.export_info import Check, ExportInfo
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
 
@@ -25,24 +25,24 @@ HALVED: Final = 0.1  # in bf16: three digits are kept of each value; the packed 
 _LARGE: Final = 20e6  # parameters; larger networks are checked with fewer images, so that it stays quick
 
 
-class Case(NamedTuple):
+class CheckCase(NamedTuple):
     """One pass to compare."""
 
     batch: int
     size: tuple[int, int]
 
 
-def cases(parameters: int, size: tuple[int, int], step: tuple[int, int]) -> list[Case]:
+def cases(parameters: int, size: tuple[int, int], step: tuple[int, int]) -> list[CheckCase]:
     """Three batch sizes; and where the size is free, in steps above 0, three sizes, one of them not square."""
     batches = (1, 3, 16) if parameters <= _LARGE else (1, 2, 3)
-    found = [Case(batch, size) for batch in batches]
+    found = [CheckCase(batch, size) for batch in batches]
     if all(step):
         (h, w), (p, q) = size, step
-        found += [Case(2, (h + 2 * p, w + 2 * q)), Case(2, (max(h - p, p), w + q))]
+        found += [CheckCase(2, (h + 2 * p, w + 2 * q)), CheckCase(2, (max(h - p, p), w + q))]
     return found
 
 
-def tolerance(contents: Contents) -> float:
+def tolerance(contents: ExportInfo) -> float:
     """How far a file of this precision may be from the network, as a share of the largest value."""
     if contents.in_bf16:
         return LOOSELY if contents.config["merge_per_block"] else HALVED
@@ -53,7 +53,7 @@ def compare(
     run: Run,
     network: Graph,
     preprocess: Preprocess,
-    wanted: Sequence[Case],
+    wanted: Sequence[CheckCase],
     pixels: str,
     within: float,
     exact: Graph | None = None,
@@ -63,15 +63,15 @@ def compare(
     With `exact` the other two compute in int8, and this is the network without: two that round may each be as far from
     it as rounding moves the answers, to either side, up to a limit.
     """
-    found: list[Check] = []
+    checks: list[Check] = []
     for number, case in enumerate(wanted):
         img = example(preprocess, batch=case.batch, size=case.size, pixels=pixels, seed=number)
         theirs = run(img.numpy())
         with torch.inference_mode():
             ours = [each.numpy() for each in network(img)]
-            whole = ours if exact is None else [each.numpy() for each in exact(img)]
+            unrounded = ours if exact is None else [each.numpy() for each in exact(img)]
         names = network.outputs
-        moved = max(difference(a, b) for a, b in zip(ours, whole, strict=True))
+        moved = max(difference(a, b) for a, b in zip(ours, unrounded, strict=True))
         allowed = max(within, min(2 * moved, LOOSELY))  # beyond that, a file could say anything
         apart = {name: difference(a, b) for name, a, b in zip(names, ours, theirs, strict=True)}
         name, worst = max(apart.items(), key=lambda each: each[1])
@@ -81,8 +81,8 @@ def compare(
                 f"not exported: {name} of {case.batch} images of {h}x{w} is {worst:.3g} away from the network's own "
                 f"(as a share of the largest value), and at most {allowed:.3g} is allowed"
             )
-        found.append(Check(case.batch, *case.size, worst))
-    return found
+        checks.append(Check(case.batch, *case.size, worst))
+    return checks
 
 
 def difference(ours: Array, theirs: Array) -> float:
@@ -114,10 +114,10 @@ def compare_pixels(entrance: Entrance, preprocess: Preprocess) -> PixelCheck:
         theirs = entrance(img)[0].numpy()
         steps.append(np.abs(ours - theirs) * 255 * np.reshape(preprocess.std, (-1, 1, 1)))
     flat = np.concatenate([each.ravel() for each in steps])
-    found = PixelCheck(float(flat.max()), float((flat >= 0.5).mean()))
-    if not found.largest <= 1.01:
+    check = PixelCheck(float(flat.max()), float((flat >= 0.5).mean()))
+    if not check.largest <= 1.01:
         raise CheckpointError(
-            f"not exported: pixels made inside the graph differ from Preprocess's by up to {found.largest:.3g} steps "
-            f"of 8 bits, {100 * found.share:.2g} % of them by half a step or more"
+            f"not exported: pixels made inside the graph differ from Preprocess's by up to {check.largest:.3g} steps "
+            f"of 8 bits, {100 * check.share:.2g} % of them by half a step or more"
         )
-    return found
+    return check

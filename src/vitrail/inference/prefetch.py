@@ -12,27 +12,27 @@ from typing import Generic, NamedTuple, TypeVar
 PATIENCE = 5.0  # seconds at the end of a process: a camera that gives nothing more must not hold it up for ever
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class _Failed(NamedTuple):
     error: BaseException
 
 
-class Prefetcher(Generic[Item, Found]):
+class Prefetcher(Generic[Item, Result]):
     """Threads that draw items, one at a time, and read them side by side; at most `most` are drawn and not yet used.
 
     Whatever drawing or reading raises is raised by `take`, when all that came before has been taken. To be left by
     `close`, or as a context: the threads are gone then.
     """
 
-    def __init__(self, items: Iterable[Item], read: Callable[[Item], Found], threads: int, most: int) -> None:
+    def __init__(self, items: Iterable[Item], read: Callable[[Item], Result], threads: int, most: int) -> None:
         self._items = iter(items)
         self._read = read
         self._room = threading.Semaphore(most)
         self._drawing = threading.Lock()
         self._change = threading.Condition()
-        self._found: dict[int, Found | _Failed] = {}  # by number, not yet taken
+        self._results: dict[int, Result | _Failed] = {}  # by number, not yet taken
         self._drawn = 0
         self._taken = 0
         self._over = False  # nothing more will be drawn
@@ -45,28 +45,28 @@ class Prefetcher(Generic[Item, Found]):
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Prefetcher[Item, Found]:
+    def __enter__(self) -> Prefetcher[Item, Result]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def take(self, count: int) -> list[Found]:
+    def take(self, count: int) -> list[Result]:
         """The next `count` in order; fewer before an error or the end, none at the end."""
-        taken: list[Found] = []
+        taken: list[Result] = []
         while len(taken) < count:
             with self._change:
                 self._change.wait_for(self._is_next_known)
-                if self._taken not in self._found:
+                if self._taken not in self._results:
                     return taken  # the end
-                found = self._found[self._taken]
-                if isinstance(found, _Failed):
+                result = self._results[self._taken]
+                if isinstance(result, _Failed):
                     if taken:
                         return taken
-                    raise found.error
-                del self._found[self._taken]
+                    raise result.error
+                del self._results[self._taken]
                 self._taken += 1
-                taken.append(found)
+                taken.append(result)
         return taken
 
     def used(self, count: int) -> None:
@@ -82,7 +82,7 @@ class Prefetcher(Generic[Item, Found]):
         atexit.unregister(self.close)
 
     def _is_next_known(self) -> bool:
-        return self._taken in self._found or (self._over and self._taken >= self._drawn)
+        return self._taken in self._results or (self._over and self._taken >= self._drawn)
 
     def _work(self) -> None:
         while self._room.acquire() and self._one():
@@ -111,9 +111,9 @@ class Prefetcher(Generic[Item, Found]):
             self._keep(number, _Failed(error))
         return True
 
-    def _keep(self, number: int, found: Found | _Failed) -> None:
+    def _keep(self, number: int, result: Result | _Failed) -> None:
         with self._change:
-            self._found[number] = found
+            self._results[number] = result
             self._change.notify_all()
 
     def _finish(self) -> None:

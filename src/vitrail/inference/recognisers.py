@@ -72,7 +72,7 @@ RECOGNISERS: Final = (
         ("override", "leave_out"),
         True,
     ),
-    Recogniser("exported", _is_exported, "vitrail.exporters.exported:open_exported", ("few",)),
+    Recogniser("exported", _is_exported, "vitrail.exporters.exported:open_exported", ("few_images",)),
     Recogniser("another family's", lambda header: True, "vitrail.weights:load", ("override", "leave_out"), True),
 )
 
@@ -83,7 +83,7 @@ def open_model(
     runtime: str = "",
     override: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
-    few: bool = False,
+    few_images: bool = False,
 ) -> Runtime:
     """What a path holds, ready to answer: our checkpoint or a run's folder, "vitrail:fashion", another family's file or
     folder, a packed network, an exported file.
@@ -95,7 +95,7 @@ def open_model(
     kind = next(each for each in RECOGNISERS if each.recognises(header))
     _check_options(header.path, kind, runtime, override, leave_out)
     header_read = header.safetensors if "header" in kind.options else None
-    options = {"header": header_read, "override": override, "leave_out": leave_out, "few": few}
+    options = {"header": header_read, "override": override, "leave_out": leave_out, "few_images": few_images}
     opened: Runtime = _late(kind.opener)(header.path, **{name: options[name] for name in kind.options})
     return _packed(opened, PACKED[runtime]) if runtime in PACKED else opened
 

@@ -17,14 +17,14 @@ SUFFIXES = (
 
 def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Every file named, and every image in every folder named, below it too; hidden ones are left out."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         try:
             path.stat()
-            found += _in_folder(path) if path.is_dir() else [path]
+            files += _in_folder(path) if path.is_dir() else [path]
         except OSError as error:
             raise InputError(f"no file or folder {path}: {error.strerror}") from error
-    return found
+    return files
 
 
 def _in_folder(folder: Path) -> list[Path]:
