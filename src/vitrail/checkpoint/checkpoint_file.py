@@ -36,7 +36,7 @@ from vitrail.checks import check_type, join_limited, short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
-from vitrail.images.model_info import ModelInfo
+from vitrail.images.model_info import EARLIER_TASKS, ModelInfo
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import build_empty, eval_mode
@@ -45,7 +45,6 @@ from vitrail.types import Array
 
 FORMAT: Final = 3
 EARLIER: Final = 2  # the same, but for the word of the task
-EARLIER_TASKS: Final = {"one": "single-label", "several": "multi-label"}
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
 DECODER: Final = "decoder."  # before the names of its tensors in the file
 EXTRAS: Final = "extras."

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from vitrail.checkpoint.checkpoint_file import EARLIER_TASKS
 from vitrail.checks import join_limited
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import InputError
 from vitrail.images import describe
-from vitrail.images.model_info import TASKS
+from vitrail.images.model_info import EARLIER_TASKS, TASKS
 
 FORMAT: Final = 2
 EARLIER: Final = 1  # the same but for the words of the task

@@ -13,6 +13,7 @@ from vitrail.errors import CheckpointError, nearest
 from vitrail.images import Preprocess
 
 TASKS: Final = ("single-label", "multi-label")  # labels an image may have
+EARLIER_TASKS: Final = {"one": "single-label", "several": "multi-label"}  # as files of an earlier release say them
 
 
 @dataclass(frozen=True)

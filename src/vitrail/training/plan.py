@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrail.checkpoint.checkpoint_file import EARLIER_TASKS
 from vitrail.checks import short_repr
 from vitrail.images import Preprocess
+from vitrail.images.model_info import EARLIER_TASKS
 from vitrail.network.config import ViTConfig
 from vitrail.training.recipe import Recipe
 
