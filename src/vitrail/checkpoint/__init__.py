@@ -5,15 +5,13 @@ from __future__ import annotations
 from vitrail.checkpoint.checkpoint_file import (
     KEY,
     Checkpoint,
-    Mapped,
-    Provenance,
-    Setting,
     answers,
     content_hash,
     load,
     save,
     write_proven,
 )
+from vitrail.checkpoint.provenance import Mapped, Provenance, Setting
 from vitrail.checkpoint.safetensors_io import Safetensors, read_safetensors
 
 __all__ = [
