@@ -172,11 +172,3 @@ def _fill(model: ViT, tensors: Mapping[str, Tensor], in_int8: Mapping[str, Int8W
             raise CheckpointError(f"{name}: expected a tensor of shape {tuple(empty.shape)}")
         wanted[name] = tensors[name]
     model.load_state_dict(wanted, assign=True)
-
-
-def measurements_of(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was measured when the file was made."""
-    metadata = read_safetensors(path).metadata
-    if KEY not in metadata:
-        raise CheckpointError(f"{path_text(path)} is not a packed network")
-    return dict(_description(metadata[KEY], path_text(path))["measurements"])

@@ -18,7 +18,23 @@ from vitrail.quantisation.quant_params import Int8Weight, QuantParams, to_uint8
 ROWS = 197  # of ViT at 224: the layout that suits them suits more rows too
 
 
-class PackedLinear(nn.Module):
+class _RowLinear(nn.Module):
+    """Tokens (B, T, in) -> (B, T, out), as rows; with a residual, the sum with it."""
+
+    in_features: int
+    out_features: int
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        refuse_gradients(x)
+        rows = self.of_rows(x.reshape(-1, self.in_features), None if residual is None else side_by_side(residual))
+        return rows.view(*x.shape[:-1], self.out_features)
+
+    def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Rows (rows, in) -> (rows, out)."""
+        raise NotImplementedError
+
+
+class PackedLinear(_RowLinear):
     """A linear layer, fp32 or bf16, with its activation, or with the sum with a residual."""
 
     def __init__(
@@ -35,13 +51,8 @@ class PackedLinear(nn.Module):
         self.packed = kernels.pack_weight(weight.to(dtype), rows)
         self.bias = None if bias is None else bias.detach().to(dtype)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        refuse_gradients(x)
-        rows = self.of_rows(x.reshape(-1, self.in_features), None if residual is None else side_by_side(residual))
-        return rows.view(*x.shape[:-1], self.out_features)
-
     def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Rows (rows, in) -> (rows, out), in its own dtype; added to a residual of another, in that one."""
+        """In its own dtype; added to a residual of another, in that one."""
         x = x.to(self.dtype)
         if residual is None:
             return kernels.linear(x, self.packed, self.bias, self.activation)
@@ -50,7 +61,7 @@ class PackedLinear(nn.Module):
         return kernels.linear_residual(x, self.packed, self.bias, residual)
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(_RowLinear):
     """A linear layer in int8: unsigned activations of one scale, a weight with a scale for each output.
 
     It takes floats, or bytes of its scale; it gives floats, or bytes where `out` says what they are worth.
@@ -71,13 +82,7 @@ class Int8Linear(nn.Module):
         self.out: QuantParams | None = None
         self.packed = PackedInt8.of(weight, params, None if bias is None else bias.detach().float(), rows)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        refuse_gradients(x)
-        rows = self.of_rows(x.reshape(-1, self.in_features), None if residual is None else side_by_side(residual))
-        return rows.view(*x.shape[:-1], self.out_features)
-
     def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Rows (rows, in) -> (rows, out)."""
         params = self.packed.params
         x = x if x.dtype == torch.uint8 else to_uint8(x.float(), params.scale, params.zero_point)
         if residual is None:
