@@ -136,9 +136,9 @@ def candidates(
     for suffix, name in ((".onnx", "ours, ONNX Runtime"), (".xml", "ours, OpenVINO")):
         half = bf16 and suffix == ".xml"
         export(checkpoint, folder / f"ours{suffix}")
-        export(checkpoint, folder / f"ours8{suffix}", int8=ranges, bf16=half)
+        export(checkpoint, folder / f"ours8{suffix}", plan=QuantPlan("bf16" if half else "fp32", ranges))
         if half:
-            export(checkpoint, folder / "ours16.xml", bf16=True)
+            export(checkpoint, folder / "ours16.xml", plan=QuantPlan("bf16"))
         for stem, precision in (("ours", "fp32"), *((("ours16", "bf16"),) if half else ()), ("ours8", "int8")):
             opened = open_exported(folder / f"{stem}{suffix}", threads=THREADS)
             calls[f"{name} {precision}"] = lambda opened=opened: opened.run(array)[0]
@@ -148,7 +148,7 @@ def candidates(
         tokens = Packed(merging, QuantPlan("bf16" if has_bf16_units() else "fp32", ranges))
         calls[f"packed int8, {count} merged"] = lambda runtime=tokens: runtime.run(array)[0]
         try:
-            export(merging, folder / f"merging{count}.xml", int8=ranges, bf16=bf16)
+            export(merging, folder / f"merging{count}.xml", plan=QuantPlan("bf16" if bf16 else "fp32", ranges))
         except VitrailError as error:  # random weights and pixels: which tokens are most alike is a matter of rounding
             print(f"OpenVINO int8, {count} merged: {error}")
             continue

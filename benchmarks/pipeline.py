@@ -153,9 +153,10 @@ def openvino(checkpoint: Any, bf16: bool = False) -> Any:
     """The checkpoint exported to OpenVINO, bytes in."""
     from vitrail.exporters.exported import open_exported
     from vitrail.exporters.exporter import export
+    from vitrail.quantisation.quant_plan import QuantPlan
 
     with tempfile.TemporaryDirectory() as place:
-        export(checkpoint, Path(place) / "net.xml", pixels="bytes", bf16=bf16)
+        export(checkpoint, Path(place) / "net.xml", pixels="bytes", plan=QuantPlan("bf16" if bf16 else "fp32"))
         return open_exported(Path(place) / "net.xml", threads=2)
 
 

@@ -570,8 +570,12 @@ class Stage:
             plan = QuantPlan("bf16") if precision == "bf16" else QuantPlan("fp32", {"head": Range(0.0, 1.0)})
             return SimpleNamespace(checkpoint=loaded, plan=plan)
 
-        def export(loaded: Any, out: Path, *, measure: Any, int8: Any, **options: Any) -> ExportReport:
-            self.seen |= {"made": str(out), "measured": measure is not None, "int8": int8 or None, **options}
+        def export(loaded: Any, out: Path, *, measure: Any, plan: Any, **options: Any) -> ExportReport:
+            self.seen |= {"made": str(out), "measured": measure is not None, **options}
+            self.seen |= {
+                "int8": (plan.int8 or None) if plan else None,
+                "bf16": plan is not None and plan.precision == "bf16",
+            }
             return ExportReport(str(out), "onnx", 1, {}, (), (Check(1, 16, 16, 0.0),), None, 1.0)
 
         def optimize(loaded: Any, data: Any, out: Path, *, log: Any, **options: Any) -> Any:

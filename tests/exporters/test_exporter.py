@@ -28,6 +28,7 @@ from vitrail.exporters.exporter import ExportReport, add_measurements
 from vitrail.exporters.openvino import multiplies_bf16
 from vitrail.images import Preprocess
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary
+from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 
 # Several parts in each, so that all are covered by few exports.
@@ -254,13 +255,13 @@ def test_openvino_computes_in_bf16_where_it_is_asked_to_and_can(
 ) -> None:
     checkpoint = small.checkpoint(depth=2)
     pixels = random_pixels(4)
-    ranges = calibrate(checkpoint.model, [torch.from_numpy(pixels)]) if int8 else None
+    ranges = calibrate(checkpoint.model, [torch.from_numpy(pixels)]) if int8 else {}
     if not multiplies_bf16():
         with pytest.raises(InputError, match="could not be verified"):
-            vitrail.export(checkpoint, tmp_path / "half.xml", bf16=True)
+            vitrail.export(checkpoint, tmp_path / "half.xml", plan=QuantPlan("bf16"))
         monkeypatch.setitem(TARGETS, "openvino", replace(TARGETS["openvino"], check=lambda graph, precision: None))
-    vitrail.export(checkpoint, tmp_path / "full.xml", int8=ranges)
-    report = vitrail.export(checkpoint, tmp_path / "half.xml", int8=ranges, bf16=True)
+    vitrail.export(checkpoint, tmp_path / "full.xml", plan=QuantPlan("fp32", ranges))
+    report = vitrail.export(checkpoint, tmp_path / "half.xml", plan=QuantPlan("bf16", ranges))
     full, half = (open_exported(tmp_path / name) for name in ("full.xml", "half.xml"))
     assert (full.contents.precision, half.contents.precision) == (
         ("int8", "int8+bf16") if int8 else ("float32", "bf16")
@@ -278,7 +279,7 @@ def test_a_precision_that_nobody_wrote_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="precision"):
         replace(open_exported(tmp_path / "a.xml").contents, precision="int4")
     with pytest.raises(InputError, match=r"bf16 goes into NAME\.xml, or a packed .*, not into NAME\.onnx"):
-        vitrail.export(small.checkpoint(depth=1), tmp_path / "a.onnx", bf16=True)
+        vitrail.export(small.checkpoint(depth=1), tmp_path / "a.onnx", plan=QuantPlan("bf16"))
 
 
 def test_torch_export_gives_the_networks_own_numbers(tmp_path: Path) -> None:

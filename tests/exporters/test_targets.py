@@ -20,6 +20,7 @@ from vitrail.exporters import TARGETS, check_precision, file_names, is_exported,
 from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 from vitrail.inference import open_model
+from vitrail.quantisation.quant_plan import QuantPlan, Range
 
 Array = np.ndarray[Any, Any]
 
@@ -88,8 +89,9 @@ def test_a_new_target_stands_in_lists_and_errors(tmp_path: Path) -> None:
     assert is_exported("a.toy")
     with pytest.raises(InputError, match="expected NAME.onnx, NAME.xml, NAME.pt2 or NAME.toy, got 'a.tflite'"):
         vitrail.export(small.checkpoint(), tmp_path / "a.tflite")
+    plan = QuantPlan("fp32", {"encoder.blocks.0.mlp.up": Range(-1, 2)})
     with pytest.raises(InputError, match="int8 goes into NAME.onnx or NAME.xml, or a packed .*, not into NAME.toy"):
-        vitrail.export(small.checkpoint(), tmp_path / "a.toy", int8={"encoder.blocks.0.mlp.up": (-1, 2)})
+        vitrail.export(small.checkpoint(), tmp_path / "a.toy", plan=plan)
     with pytest.raises(InputError, match="`vitrail export vitrail:fashion NAME.toy` makes a file for toy"):
         open_model("vitrail:fashion", runtime="toy")
 

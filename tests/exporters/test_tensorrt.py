@@ -18,6 +18,7 @@ from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exporter import add_measurements, export, prepare, trace
 from vitrail.exporters.qdq import quantised
 from vitrail.exporters.tensorrt import Builder, EngineSpec, command_for, engine_for, engine_name
+from vitrail.quantisation.quant_plan import QuantPlan
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_int8_files_as_export_writes_them_are_recognised(tmp_path: Path) -> None
     ranges = {"encoder.blocks.0.mlp.up": (-1.0, 2.0)}
     for symmetric in (True, False):
         path = tmp_path / f"{symmetric}.onnx"
-        export(small.checkpoint(), path, int8=ranges, symmetric=symmetric)
+        export(small.checkpoint(), path, plan=QuantPlan("fp32", ranges), symmetric=symmetric)
         stand_in = StandIn()
         if symmetric:
             assert engine_for(path, precision="int8", builder=stand_in.builder).path.is_file()

@@ -13,7 +13,8 @@ from shipping import packs
 from shipping.small import checkpoint
 from vitrail.errors import InputError
 from vitrail.shipping import benchmark as benching
-from vitrail.shipping.benchmark import KINDS, Alone, bench
+from vitrail.shipping.benchmark import Alone, bench
+from vitrail.shipping.candidates import bench_kinds
 
 MB = 2**20
 
@@ -90,4 +91,7 @@ def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monk
     assert found.to_dict()["rows"][0]["runtime"] == "eager"
     with pytest.raises(InputError, match="no runtime 'packed fp16'"):
         bench(packs.checkpoint(), runtimes=("packed fp16",))
-    assert "openvino fp32" in KINDS
+    assert bench_kinds() == (
+        *("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "onnx int8"),
+        *("openvino fp32", "openvino bf16", "openvino int8"),
+    )

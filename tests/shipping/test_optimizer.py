@@ -18,10 +18,11 @@ from vitrail.evaluation import Score
 from vitrail.exporters import TARGETS
 from vitrail.inference import open_model
 from vitrail.packed import Packed, open_packed, save_packed
+from vitrail.quantisation import quantiser
 from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.reporting.charts import curves
+from vitrail.shipping import candidates, search_plot
 from vitrail.shipping import optimizer as optimising
-from vitrail.shipping import search_plot
 from vitrail.shipping.optimizer import Way, optimize
 from vitrail.shipping.search_plot import save_plot
 
@@ -249,7 +250,8 @@ def test_mistakes_of_the_search_are_told(tmp_path: Path) -> None:
 def test_the_winner_is_what_was_timed_as_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = checkpoint(depth=1)
     data = labelled(made, 60, train=20, val=40)
-    monkeypatch.setattr(optimising, "has_bf16_units", lambda: True)
+    for module in (candidates, quantiser):
+        monkeypatch.setattr(module, "has_bf16_units", lambda: True)
     monkeypatch.setitem(TARGETS, "openvino", replace(TARGETS["openvino"], check=lambda graph, precision: None))
     for wanted, suffix in (
         ("packed int8", ".safetensors"),

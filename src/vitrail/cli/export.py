@@ -93,9 +93,8 @@ def export_checkpoint(
             dynamic_size=dynamic_size,
             pixels="bytes" if as_bytes or resize_inside else "float",
             resize_inside=resize_inside,
-            int8=None if quantised is None else quantised.plan.int8,
+            plan=None if quantised is None else quantised.plan,
             symmetric=symmetric,
-            bf16=quantised is not None and quantised.plan.precision == "bf16" and "bf16" in target.precisions,
             measure=None if quantised is None else _measuring(quantised, proofs),
         )
     if as_json:

@@ -69,9 +69,8 @@ def export(
     dynamic_size: bool = False,
     pixels: str = "float",
     resize_inside: bool = False,
-    int8: Mapping[str, Range] | None = None,
+    plan: QuantPlan | None = None,
     symmetric: bool = False,
-    bf16: bool = False,
     measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
     """Write a file of one of the `TARGETS`: NAME.onnx, NAME.xml with NAME.bin (OpenVINO), NAME.pt2 (torch.export).
@@ -80,9 +79,9 @@ def export(
     graph takes 8-bit values and normalises them, with `resize_inside` whole images of any size. The file is run in
     its own runtime and compared with the network; one that differs is an error, and nothing is left behind.
 
-    `int8` names layers and the ranges of what they receive, as calibration finds them: they compute in int8, by
-    explicit nodes, `symmetric` ones for TensorRT; the file is then compared with a network that rounds in the same
-    places. With `bf16` all else computes in bf16, by OpenVINO on a processor that can.
+    The layers that a `plan` names compute in int8, by explicit nodes, `symmetric` ones for TensorRT; the file is then
+    compared with a network that rounds in the same places. All else computes in the plan's other precision: bf16 by
+    OpenVINO on a processor that can; beside int8 layers a target without bf16 computes it in fp32.
 
     `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written into the
     file as its measurements; what it raises is raised, and nothing is left behind.
@@ -94,18 +93,19 @@ def export(
     check_choice("pixels", pixels, PIXELS)
     if resize_inside and (pixels != "bytes" or dynamic_size):
         raise InputError("resize_inside makes one size of whole images: it needs pixels='bytes', and no dynamic_size")
-    for precision in (("int8",) if int8 else ()) + (("bf16",) if bf16 else ()):
-        check_precision(target, precision)
+    plan = QuantPlan() if plan is None else plan
+    check_precision(target, plan.name)
+    bf16 = plan.precision == "bf16" and "bf16" in target.precisions
     ready = prepare(checkpoint, target.name, dynamic_size=dynamic_size, pixels=pixels, resize_inside=resize_inside)
     target.check(ready.graph, "bf16" if bf16 else "fp32")
-    if int8:
+    if plan.int8:
         ready = ready._replace(
-            network=_rounding(ready.network, int8, symmetric),
+            network=_rounding(ready.network, plan.int8, symmetric),
             exact=ready.network,
-            int8=Int8(int8, symmetric),
+            int8=Int8(plan.int8, symmetric),
         )
-    if int8 or bf16:
-        precision = "+".join(name for name, wanted in (("int8", int8), ("bf16", bf16)) if wanted)
+    if plan.int8 or bf16:
+        precision = "+".join(name for name, wanted in (("int8", plan.int8), ("bf16", bf16)) if wanted)
         ready = ready._replace(contents=replace(ready.contents, precision=precision))
     checks = _write(path, target, ready, measure)
     return ExportReport(

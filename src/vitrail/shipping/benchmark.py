@@ -17,6 +17,7 @@ import torch
 from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_int, check_type
 from vitrail.errors import InputError, VitrailError, nearest
+from vitrail.exporters import TARGETS
 from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import export
 from vitrail.images import Preprocess
@@ -27,12 +28,9 @@ from vitrail.packed import open_packed, pack_checkpoint, save_packed
 from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
+from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
 
-KINDS: Final = (
-    *("eager", "packed fp32", "packed bf16", "packed int8", "onnx fp32", "onnx int8"),
-    *("openvino fp32", "openvino bf16", "openvino int8"),
-)
 Log = Callable[[str], None]
 
 
@@ -89,9 +87,9 @@ def bench(
     for batch in batches:
         check_int("batch", batch, error=InputError)
     for kind in runtimes:
-        if kind not in KINDS:
-            raise InputError(f"no runtime {kind!r}: {nearest(kind, KINDS)}")
-    wanted = runtimes or [each for each in KINDS if not each.endswith("bf16") or has_bf16_units()]
+        if kind not in bench_kinds():
+            raise InputError(f"no runtime {kind!r}: {nearest(kind, bench_kinds())}")
+    wanted = runtimes or [each for each in bench_kinds() if each == "eager" or each.split()[1] in precisions_here()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
     log("measuring the machine's limit")
     rates = limits()
@@ -145,12 +143,11 @@ def _table(
 def _open_kind(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
     """The runtime, and a file that a new process can open."""
     name, _, precision = kind.partition(" ")
-    if name != "packed":
-        path = folder / f"{precision}{'.onnx' if name == 'onnx' else '.xml'}"
-        int8 = _random_plan(checkpoint).int8 if precision == "int8" else None
-        export(checkpoint, path, int8=int8, bf16=name == "openvino" and precision != "fp32" and has_bf16_units())
-        return open_exported(path), path
     plan = QuantPlan(precision) if precision != "int8" else _random_plan(checkpoint)
+    if name != "packed":
+        path = folder / f"{precision}{TARGETS[name].suffix}"
+        export(checkpoint, path, plan=plan)
+        return open_exported(path), path
     path = folder / f"{precision}.safetensors"
     save_packed(pack_checkpoint(checkpoint, plan), checkpoint, path)
     return open_packed(path), path

@@ -17,6 +17,7 @@ from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_choice, check_int, check_number, check_type, short_repr
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluator import Data
+from vitrail.exporters import TARGETS
 from vitrail.exporters.exported import Exported, open_exported
 from vitrail.exporters.exporter import add_measurements, export
 from vitrail.inference import Runtime
@@ -27,13 +28,12 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.surgery import with_merging
 from vitrail.packed import Packed, check_overwrite, pack_checkpoint, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
-from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, plan_all_int8, search_plan
 from vitrail.quantisation.range_calibration import calibration_pixels
+from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
 
 GOALS: Final = ("throughput", "latency")
-RUNTIMES: Final = ("packed", "onnx", "openvino")
 TIMED: Final = 48  # images that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
 Log = Callable[[str], None]
@@ -60,7 +60,7 @@ class Merging(NamedTuple):
 class Way(NamedTuple):
     """One way to answer: who, how exactly, and which tokens are merged."""
 
-    runtime: str  # eager, packed, onnx or openvino
+    runtime: str  # eager, packed, or the name of a target
     precision: str
     merging: Merging = Merging()
 
@@ -139,14 +139,14 @@ def optimize(
     goal: str = "throughput",
     batches: Sequence[int] = (1, 8, 16),
     merging: bool = True,
-    runtimes: Sequence[str] = RUNTIMES,
+    runtimes: Sequence[str] | None = None,
     seed: int = 0,
     log: Log = lambda text: None,
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
     Speed is from file to answer, decoding and resizing included. `goal` "latency" takes images one by one. The name
-    `out` gets the ending of what won: .safetensors, .onnx or .xml.
+    `out` gets the ending of what won: .safetensors, or that of a target.
     """
     check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
     check_choice("goal", goal, GOALS)
@@ -155,8 +155,10 @@ def optimize(
         raise InputError("batches: expected at least one batch size")
     for batch in batches:
         check_int("batch", batch, error=InputError)
-    if isinstance(runtimes, str) or not set(runtimes) <= set(RUNTIMES):
-        raise InputError(f"runtimes: expected some of {', '.join(RUNTIMES)}, got {short_repr(runtimes)}")
+    known = runtime_names()
+    runtimes = known if runtimes is None else runtimes
+    if isinstance(runtimes, str) or not set(runtimes) <= set(known):
+        raise InputError(f"runtimes: expected some of {', '.join(known)}, got {short_repr(runtimes)}")
     check_overwrite(_name(Path(out), Way("packed", "fp32")))
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head first")
@@ -198,10 +200,11 @@ def _candidates(
         base = merged.of(checkpoint)
         log(f"making runtimes{f', {merged}' if merged.count else ''}")
         quantised = _int8(base, batches, judge, max_drop, log)
-        for runtime, precision in product(runtimes, ("fp32", "bf16", "int8")):
-            made_from, plan = (base, QuantPlan(precision)) if precision != "int8" else quantised or (base, None)
-            if plan is None or (precision == "bf16" and (runtime == "onnx" or not has_bf16_units())):
+        plans = {"fp32": (base, QuantPlan()), "bf16": (base, QuantPlan("bf16")), "int8": quantised}
+        for runtime, precision in product(runtimes, precisions_here()):
+            if (planned := plans[precision]) is None or precision not in precisions_of(runtime):
                 continue
+            made_from, plan = planned
             way = Way(runtime, precision, merged)
             try:
                 opened = _opened(way, made_from, plan, folder)
@@ -228,8 +231,8 @@ def _opened(way: Way, base: Checkpoint, plan: QuantPlan, folder: Path) -> Runtim
     """The runtime of a way."""
     if way.runtime == "packed":
         return pack_checkpoint(base, plan)
-    path = folder / f"{len(list(folder.iterdir()))}{'.onnx' if way.runtime == 'onnx' else '.xml'}"
-    export(base, path, int8=plan.int8 or None, bf16=way.runtime == "openvino" and plan.precision == "bf16")
+    path = folder / f"{len(list(folder.iterdir()))}{TARGETS[way.runtime].suffix}"
+    export(base, path, plan=plan)
     return open_exported(path)
 
 
@@ -309,8 +312,9 @@ def _raced(
 
 
 def _name(out: Path, way: Way) -> Path:
-    suffix = {"onnx": ".onnx", "openvino": ".xml"}.get(way.runtime, ".safetensors")
-    if out.suffix in (".onnx", ".xml", ".safetensors", ".bin"):
+    suffix = TARGETS[way.runtime].suffix if way.runtime in TARGETS else ".safetensors"
+    known = {".safetensors"}.union(*((target.suffix, *target.beside) for target in TARGETS.values()))
+    if out.suffix in known:
         out = out.with_suffix("")
     return out.with_name(out.name + suffix)
 

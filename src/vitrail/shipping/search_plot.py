@@ -13,6 +13,7 @@ from vitrail.reporting.svg import Chart, Colour, Key, Mark, check_chart_path, sa
 from vitrail.shipping.optimizer import Optimised, Way
 
 COLOURS: Final[dict[str, Colour]] = {"eager": "soft", "packed": "blue", "onnx": "amber", "openvino": "green"}
+OTHER: Final[Colour] = "violet"  # of a runtime that has no colour of its own
 MARKS: Final[dict[str, Mark]] = {"fp32": "dot", "bf16": "square", "int8": "triangle"}
 
 
@@ -42,7 +43,7 @@ def search_chart(found: Optimised) -> Chart:
     least_lost = float("inf")
     for way, tried in sorted(fastest.items(), key=lambda pair: -pair[1].rate):
         lost = tried.judged.drop.value
-        point = Point(tried.rate, -lost, COLOURS[way.runtime], MARKS[way.precision], not way.merging.count)
+        point = Point(tried.rate, -lost, COLOURS.get(way.runtime, OTHER), MARKS[way.precision], not way.merging.count)
         if way == found.eager.way:  # its name stands below, apart from the others
             point = point._replace(name=str(way), name_at=(0.0, 20.0), anchor="middle")
         elif lost < least_lost:
@@ -67,7 +68,7 @@ def search_chart(found: Optimised) -> Chart:
 
 def _legend(ways: list[Way]) -> list[Key]:
     """What colours, shapes and fillings mean, of those that are there."""
-    keys = [Key(name, colour, "dot") for name, colour in COLOURS.items() if any(way.runtime == name for way in ways)]
+    keys = [Key(name, COLOURS.get(name, OTHER), "dot") for name in dict.fromkeys(way.runtime for way in ways)]
     keys += [Key(name, "ink", mark) for name, mark in MARKS.items() if any(way.precision == name for way in ways)]
     if any(way.merging.count for way in ways):
         keys.append(Key("tokens merged", "ink", "dot", filled=False))
