@@ -27,10 +27,10 @@ from vitrail.packed import packed_file as artefact
 from vitrail.packed import packed_runtime as packed
 from vitrail.packed.packed_file import open_packed, save_packed
 from vitrail.packed.packed_runtime import Packed
-from vitrail.quantisation.quant_plan import QuantPlan
+from vitrail.quantisation.quant_plan import QuantPlan, Range
 
 Drift = Callable[[int, np.ndarray[Any, Any]], float]  # the output's number, and its values -> how far off it is
-RANGES = {"encoder.blocks.0.attention.qkv": (-3.0, 3.0)}  # rounding there moves answers by less than 0.01
+RANGES = {"encoder.blocks.0.attention.qkv": Range(-3.0, 3.0)}  # rounding there moves answers by less than 0.01
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Drift], None]:
         ("a.onnx", {}, {}, 1e-4),
         ("a.xml", {}, {}, 1e-4),
         ("a.pt2", {}, {}, 1e-4),
-        ("a.onnx", {"int8": RANGES}, {}, 0.05),
-        ("a.xml", {"int8": RANGES}, {}, 0.05),
-        ("a.onnx", {"int8": RANGES, "symmetric": True}, {}, 0.05),
-        ("a.xml", {"bf16": True}, {}, 0.1),
-        ("a.xml", {"int8": RANGES, "bf16": True}, {}, 0.1),
-        ("a.xml", {"bf16": True}, {"merge_per_block": 2}, 0.3),
+        ("a.onnx", {"plan": QuantPlan("fp32", RANGES)}, {}, 0.05),
+        ("a.xml", {"plan": QuantPlan("fp32", RANGES)}, {}, 0.05),
+        ("a.onnx", {"plan": QuantPlan("fp32", RANGES), "symmetric": True}, {}, 0.05),
+        ("a.xml", {"plan": QuantPlan("bf16")}, {}, 0.1),
+        ("a.xml", {"plan": QuantPlan("bf16", RANGES)}, {}, 0.1),
+        ("a.xml", {"plan": QuantPlan("bf16")}, {"merge_per_block": 2}, 0.3),
     ],
 )
 def test_a_file_may_be_so_far_from_the_network_and_no_further(
