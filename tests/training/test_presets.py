@@ -223,12 +223,6 @@ def test_hybrids_have_their_stem() -> None:
     assert not isinstance(config.stem, ConvStem)
 
 
-def test_rows_of_recipes_are_known() -> None:
-    groups = json.loads((ROOT / "docs" / "rows.json").read_text("utf-8"))["groups"]
-    known = {row["id"] for group in groups for row in group["rows"]}
-    assert {row for found in RECIPES.values() for row in found.rows} <= known
-
-
 def test_our_own_stand_first_and_need_no_network() -> None:
     assert list(RECIPES)[:3] == ["scratch", "finetune", "probe"]
     assert all(RECIPES[name].network(10) is None for name in ("scratch", "finetune", "probe"))

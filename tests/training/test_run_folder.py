@@ -12,7 +12,6 @@ import pytest
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.training import record
-from vitrail.training import run_folder as folders
 from vitrail.training.lock import locked
 from vitrail.training.record import Record
 from vitrail.training.run_folder import CONFIG, RESULT, find_run, make_folder, read_json, write_json, write_text
@@ -151,10 +150,10 @@ def test_what_is_written_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(
-        folders, "sync_folder", lambda folder: events.append(("folder", folder.name, len(os.listdir(folder))))
+        "vitrail.files.sync_folder", lambda folder: events.append(("folder", folder.name, len(os.listdir(folder))))
     )
     write_text(tmp_path / "note.txt", "lasting!")
-    assert events == [("fsync", ".note.txt.tmp", 8), ("folder", tmp_path.name, 1)]
+    assert events == [("fsync", f".note.txt.{os.getpid()}.tmp", 8), ("folder", tmp_path.name, 1)]
     log = Record(tmp_path / "metrics.jsonl")
     log.add(event="step")
     events.clear()

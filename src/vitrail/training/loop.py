@@ -86,6 +86,7 @@ class _Loop:
 
     def start(self) -> None:
         """From the newest state, or from the first step; where nothing is to be learned, the start is the result."""
+        clean(self.job.folder)
         clean(self.states)
         state = read_newest(self.states, self.job.callbacks.log)
         if state is not None:

@@ -28,7 +28,6 @@ class Preset:
     limit: int = 0  # of the images of each split, for a quick try; 0: all
     sweep: tuple[float, ...] = ()  # learning rates that were tried, where the best on held-out images was taken
     note: str = ""  # what it is from, and what it reached there
-    rows: tuple[str, ...] = ()
 
     @property
     def objective(self) -> str:
@@ -83,10 +82,9 @@ FINETUNE: Settings = {
     "augment": INCEPTION,
     "head_start": "zeros",
     "size": 384,
-    "rows": ("001.10", "001.11", "001.12"),
     "note": "{}",
 }
-AVERAGED = FINETUNE | {"steps": 20_000, "sweep": IMAGENET_RATES, "ema": 0.9999, "rows": ("P.11",)}
+AVERAGED = FINETUNE | {"steps": 20_000, "sweep": IMAGENET_RATES, "ema": 0.9999}
 GOOGLE = FINETUNE | {"pieces": 8, "note": "google-research/vision_transformer{}"}
 QUCY: Settings = {
     "epochs": 50,
@@ -100,7 +98,6 @@ QUCY: Settings = {
     "warmup": 0,
     "dropout": 0.1,
     "size": 32,
-    "rows": ("002.08",),
     "model": "vit-b16",
     "changes": {"patch_size": (4, 4), "depth": 6},
     "note": "Qucy/ViT-VisionTransformer, from scratch: 98.5 % of the training images, 30.7 % of the others. It stops "
@@ -121,7 +118,6 @@ EVA6: Settings = {
     "size": 224,
     "model": "vit-b32",
     "changes": {"width": 128, "depth": 12, "heads": 8, "mlp_width": 512},
-    "rows": ("EVA.1",),
     "note": "vivek-a81/EVA6, from scratch on 20,000 images: 71.63 % of them, 71.00 % of the others. {} Its Linformer "
     "attends to more places than there are tokens: plain here.",
 }
@@ -211,7 +207,6 @@ TABLE: Final[dict[str, tuple[Settings, str, Settings]]] = {
             "weight_decay": 0.0,
             "schedule": "cosine",
             "dropout": None,
-            "rows": ("P.6",),
         },
     ),
     "paper-finetune-imagenet": (
@@ -270,7 +265,6 @@ TABLE: Final[dict[str, tuple[Settings, str, Settings]]] = {
             "steps": 10_000,
             "dropout": 0.1,
             "augment": Augment(crop=(0.05, 1.0)),
-            "rows": ("001.10", "001.11", "001.12", "001.13"),
         },
     ),
     "qucy-cifar100": (QUCY, "", {}),
@@ -286,7 +280,6 @@ TABLE: Final[dict[str, tuple[Settings, str, Settings]]] = {
             "model": "vit-b16",
             "changes": {"qkv_bias": "none"},
             "size": 224,
-            "rows": ("003.16",),
         },
     ),
     "eva6-cats-dogs": (

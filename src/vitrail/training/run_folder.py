@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vitrail.errors import InputError
-from vitrail.files import reason, sync_folder
+from vitrail.files import atomic_write, reason
 from vitrail.training.lock import locked
 
 CONFIG: Final = "config.json"
@@ -92,16 +92,10 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all; names that are not text go in as they are."""
     raw = text.encode("utf-8", "surrogateescape")
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(raw)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(f"could not write {path} ({len(raw):,} bytes needed): {reason(error)}") from error
 
 
