@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from vitrail.network.attention import Attention, fused_kernel
 
-FEW = {torch.float32: 128, torch.bfloat16: 256}  # tokens; above it the fused kernel wins
+MOST_TOKENS = {torch.float32: 128, torch.bfloat16: 256}  # tokens; above it the fused kernel wins
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def is_faster(q: Tensor, k: Tensor) -> bool:
         q.device.type == "cpu"
         and q.requires_grad
         and torch.is_grad_enabled()
-        and max(q.shape[-2], k.shape[-2]) <= FEW.get(q.dtype, 0)
+        and max(q.shape[-2], k.shape[-2]) <= MOST_TOKENS.get(q.dtype, 0)
         and not torch.compiler.is_exporting()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     )
