@@ -15,7 +15,14 @@ from vitrail.exporters.openvino import OPENVINO
 from vitrail.exporters.target import Target
 from vitrail.exporters.torch_program import TORCH
 
-TARGETS: Final[dict[str, Target]] = {target.name: target for target in (ONNX, OPENVINO, TORCH)}
+TARGETS: Final[dict[str, Target]] = {
+    target.name: target
+    for target in (
+        ONNX,
+        OPENVINO,
+        TORCH,
+    )
+}
 
 
 def target_of(path: str | os.PathLike[str]) -> Target | None:
