@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text("utf-8")
 FILE = re.compile(r"^File `([\w/.]+)`:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"^In `([\w/.]+)`, after `([^`]+)`:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CHANGE = re.compile(r"^In `([\w/.]+)`, `([^`]+)` becomes `([^`]+)`\.$", re.MULTILINE)
 THEN = re.compile(r"^Then:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -24,14 +25,21 @@ class Section(NamedTuple):
 
     title: str
     files: list[tuple[str, str]]
-    lines: list[tuple[str, str, str]]
+    lines: list[tuple[str, str, str]]  # where, after which line, what
+    changes: list[tuple[str, str, str]]  # where, what, into what
     then: str
 
 
 def sections(page: str) -> list[Section]:
     parts = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     return [
-        Section(part.partition("\n")[0], FILE.findall(part), LINE.findall(part), "".join(THEN.findall(part)))
+        Section(
+            part.partition("\n")[0],
+            FILE.findall(part),
+            LINE.findall(part),
+            CHANGE.findall(part),
+            "".join(THEN.findall(part)),
+        )
         for part in parts
     ]
 
@@ -63,6 +71,10 @@ def extended(section: Section, folder: Path) -> Path:
         before = (package / name).read_text("utf-8")
         assert before.count(f"{after}\n") == 1, f"{name} holds {after!r} {before.count(after)} times"
         (package / name).write_text(before.replace(f"{after}\n", f"{after}\n{text}"), "utf-8")
+    for name, old, new in section.changes:
+        before = (package / name).read_text("utf-8")
+        assert before.count(old) == 1, f"{name} holds {old!r} {before.count(old)} times"
+        (package / name).write_text(before.replace(old, new), "utf-8")
     return folder
 
 

@@ -6,13 +6,13 @@ Tables are added to tokens; relative keys add to the attention logits; rotary po
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.network.config import Resample, Rotary, ViTConfig
+from vitrail.network.config import SINCOS_KINDS, Resample, Rotary, ViTConfig
 
 Grid = tuple[int, int]
 
@@ -114,14 +114,15 @@ class PositionTable2d(nn.Module):
         return torch.cat((self.slots, torch.cat(both, dim=-1).flatten(0, 1)))
 
 
+# The kinds that are a table: made from a config, and asked for a grid.
+TABLES: Final = dict.fromkeys(("learned", *SINCOS_KINDS), PositionTable) | {"learned-2d": PositionTable2d}
+
+
 def build_tables(config: ViTConfig) -> nn.ModuleList:
     """No table, one table, or one for every block."""
-    kind = config.positions.kind
-    if kind in ("none", "relative"):
-        return nn.ModuleList()
+    table = TABLES.get(config.positions.kind)
     count = config.depth if config.positions.at == "every" else 1
-    table = PositionTable2d if kind == "learned-2d" else PositionTable
-    return nn.ModuleList(table(config) for _ in range(count))
+    return nn.ModuleList(table(config) for _ in range(count) if table is not None)
 
 
 # ---- relative keys, added to the attention logits --------------------------------------------------------------
