@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from evaluation.clusters import clusters, marked, standard
 from network import renames
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.cache import Views
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ConfigError, ImageError, InputError
-from vitrail.evaluation import logistic, probes
+from vitrail.evaluation import probes
 from vitrail.evaluation.folds import stratified
 from vitrail.evaluation.probes import (
     choose_l2,
@@ -32,89 +32,7 @@ from vitrail.images import Preprocess
 from vitrail.inference import embed
 from vitrail.network import ViT, ViTConfig
 
-Array = np.ndarray[Any, Any]
-
-
-def clusters(count: int, width: int, classes: int, apart: float = 1.0, seed: int = 0) -> tuple[Array, Array]:
-    """Features around a centre a class, of uneven scales and leaning on each other, far from zero."""
-    dice = np.random.default_rng(seed)
-    targets = dice.integers(0, classes, count)
-    mixing = dice.normal(0, 1, (width, width)) * (np.arange(1, width + 1) ** -0.8)[:, None]
-    values = (dice.normal(0, 1, (count, width)) + apart * dice.normal(0, 1, (classes, width))[targets]) @ mixing
-    return (values + dice.normal(0, 5, width)).astype(np.float32), targets
-
-
-def marked(count: int, width: int, classes: int, seed: int = 0) -> tuple[Array, Array]:
-    dice = np.random.default_rng(seed)
-    values = dice.normal(0, 1, (count, width)).astype(np.float32)
-    return values, (values @ dice.normal(0, 1, (width, classes)) + dice.normal(0, 1, (count, classes)) > 0.7).astype(
-        int
-    )
-
-
-def standard(values: Array) -> Array:
-    raw = values.astype(np.float64)
-    return (raw - raw.mean(axis=0)) / raw.std(axis=0)
-
-
 # ---- linear ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.row("4.DINO")
-@pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
-@pytest.mark.parametrize("count, width, classes", [(40, 5, 3), (200, 30, 6), (60, 80, 4)])
-def test_a_linear_probe_is_logistic_regression(l2: float, count: int, width: int, classes: int) -> None:
-    """Weights, bias and probabilities as scikit-learn's, with C = 1 / (n * l2)."""
-    linear = pytest.importorskip("sklearn.linear_model", reason="the oracle scikit-learn is not installed")
-    values, targets = clusters(count, width, classes, 0.5)
-    found = linear_probe(values, targets, classes, l2=l2)
-    theirs = linear.LogisticRegression(C=1 / (count * l2), tol=1e-10, max_iter=20_000)
-    theirs.fit(standard(values), targets)
-    expected = theirs.predict_proba(standard(values))
-    assert np.abs(found.probabilities(values) - expected).max() < 1e-5
-    assert np.abs(found.weight - theirs.coef_).max() < 1e-4 * np.abs(theirs.coef_).max()
-
-
-def test_two_classes_as_a_softmax() -> None:
-    """Two rows of opposite sign have half the penalty of the one row that scikit-learn fits: C = 2 / (n * l2)."""
-    linear = pytest.importorskip("sklearn.linear_model", reason="the oracle scikit-learn is not installed")
-    values, targets = clusters(90, 4, 2, 0.5)
-    found = linear_probe(values, targets, 2, l2=0.02)
-    theirs = linear.LogisticRegression(C=2 / (90 * 0.02), tol=1e-10, max_iter=20_000).fit(standard(values), targets)
-    assert np.abs(found.probabilities(values) - theirs.predict_proba(standard(values))).max() < 1e-5
-
-
-def test_several_labels_each_by_itself() -> None:
-    linear = pytest.importorskip("sklearn.linear_model", reason="the oracle scikit-learn is not installed")
-    values, targets = marked(150, 12, 4)
-    found = linear_probe(values, targets, 4, l2=1e-2)
-    assert found.task == "multi-label"
-    for label in range(4):
-        theirs = linear.LogisticRegression(C=1 / 1.5, tol=1e-10, max_iter=20_000)
-        theirs.fit(standard(values), targets[:, label])
-        expected = theirs.predict_proba(standard(values))[:, 1]
-        assert np.abs(found.probabilities(values)[:, label] - expected).max() < 1e-5
-        assert np.abs(found.weight[label] - theirs.coef_[0]).max() < 1e-4
-        assert found.bias[label] == pytest.approx(theirs.intercept_[0], abs=1e-4)
-
-
-def test_many_features_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too large for float64 has the same answer to 1e-3."""
-    values, targets = clusters(400, 24, 5, 0.4)
-    exact = linear_probe(values, targets, 5, l2=1e-3)
-    monkeypatch.setattr(logistic, "EXACT", 100)
-    assert logistic.basis_of(values).features.dtype == torch.float32
-    rough = linear_probe(values, targets, 5, l2=1e-3)
-    assert np.abs(rough.probabilities(values) - exact.probabilities(values)).max() < 1e-3
-    assert not np.array_equal(rough.weight, exact.weight)
-
-
-def test_the_same_bits_every_time() -> None:
-    values, targets = clusters(100, 10, 3)
-    first, second = (fit_probe(values, targets, 3, seed=4) for _ in range(2))
-    assert first.l2 == second.l2
-    assert np.array_equal(first.weight, second.weight)
-    assert np.array_equal(first.bias, second.bias)
 
 
 def test_features_that_may_not_be_written_to() -> None:
@@ -127,34 +45,6 @@ def test_features_that_may_not_be_written_to() -> None:
     assert np.array_equal(knn(values, targets, values), near)
     assert np.array_equal(values, kept)
     assert np.array_equal(linear_probe(values.astype(np.float64), targets, 3).weight, expected.weight)
-
-
-def test_classes_that_no_image_shows_are_never_the_answer() -> None:
-    values, targets = clusters(60, 6, 2)
-    found = linear_probe(values, 2 * targets + 1, 5)
-    assert set(found.logits(values).argmax(axis=1)) <= {1, 3}
-    assert found.probabilities(values)[:, [0, 2, 4]].max() <= 1.001e-6
-    assert np.isfinite(found.weight).all()
-    expected = linear_probe(values, targets, 2)
-    assert found.probabilities(values)[:, [1, 3]] == pytest.approx(expected.probabilities(values), abs=1e-5)
-
-
-def test_labels_that_all_images_have_or_none() -> None:
-    values, targets = marked(60, 6, 3)
-    targets[:, 0], targets[:, 2] = 0, 1
-    found = linear_probe(values, targets, 3).probabilities(values)
-    assert found[:, 0].max() == pytest.approx(1e-6, rel=1e-3)
-    assert found[:, 2].min() == pytest.approx(1 - 1e-6, rel=1e-9)
-    alone = linear_probe(values, targets[:, 1:2], 1).probabilities(values)
-    assert found[:, 1] == pytest.approx(alone[:, 0], abs=1e-9)
-
-
-def test_one_class_and_features_that_never_change() -> None:
-    values = np.full((8, 3), 7.0, np.float32)
-    assert np.array_equal(linear_probe(values, np.zeros(8, int), 1).probabilities(values), np.ones((8, 1)))
-    found = linear_probe(values, np.array([0, 0, 0, 0, 0, 0, 1, 1]), 2)
-    assert found.probabilities(values) == pytest.approx(np.tile([0.75, 0.25], (8, 1)), abs=1e-6)
-    assert np.array_equal(found.std, np.ones(3))
 
 
 # ---- the strength of the penalty ---------------------------------------------------------------------------------

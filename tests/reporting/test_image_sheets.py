@@ -14,11 +14,13 @@ from vitrail.reporting.image_sheets import (
     enlarged,
     fitted,
     font,
+    heat_over,
     marked,
     normalised,
     overlay,
     panes,
     sheet,
+    smoothed,
 )
 
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])  # of Rec. 709, on linear light
@@ -154,3 +156,46 @@ def test_fitted_images_keep_their_shape_and_tiny_ones_their_pixels() -> None:
     assert fitted(plain((1, 2, 3), (400, 200)), 100).size == (100, 50)
     grey = Image.fromarray(np.array([[0, 255]], np.uint8))
     assert np.asarray(fitted(grey, 8)).tolist() == [[[0] * 3] * 4 + [[255] * 3] * 4] * 4
+
+
+def test_a_patch_without_a_say_looks_like_those_around_it() -> None:
+    values = np.array([[9.0, 1.0, 1.0], [2.0, 3.0, 1.0]])
+    without = np.zeros((2, 3), bool)
+    without[0, 0] = True
+    found = smoothed(values, without)
+    assert found[0, 0] == pytest.approx(2.0)
+    assert (found[~without] == values[~without]).all()
+    assert smoothed(values, np.ones((2, 3), bool)).max() == 0
+
+
+@pytest.mark.row("VE.3")
+def test_heat_lies_inside_the_box() -> None:
+    image = Image.new("RGB", (100, 50), (90, 90, 90))
+    drawn = np.asarray(heat_over(image, np.array([[0.0, 1.0], [0.0, 0.0]]), (25, 0, 75, 50))).astype(int)
+    assert drawn[12, 62].sum() > drawn[38, 37].sum() + 200  # the hot quarter
+    assert drawn[25, 5].sum() < drawn[38, 37].sum()  # not seen: darker still
+    padded = np.asarray(heat_over(image, np.eye(2), (0, -25, 100, 75)))
+    assert padded.shape == (50, 100, 3)
+
+
+def test_a_map_of_a_frame_is_cut_to_the_image() -> None:
+    """Bars above and below: what is hot in the middle of the frame is hot in the middle of the image."""
+    image = Image.new("RGB", (100, 50), (90, 90, 90))
+    values = np.zeros((4, 4))
+    values[2, 3] = 1.0
+    drawn = np.asarray(heat_over(image, values, (0, -25, 100, 75))).astype(int).sum(axis=-1)
+    assert np.unravel_index(drawn.argmax(), drawn.shape)[0] in range(30, 46)
+    assert drawn[37, 87] > drawn[12, 87] + 200
+    assert drawn[37, 87] > drawn[37, 12] + 200
+
+
+def test_a_crossed_out_patch_does_not_outshine_the_others() -> None:
+    """A value a hundred times the others, of a patch without a say: what it hid is seen, and a cross is on it."""
+    image = Image.new("RGB", (80, 80), (90, 90, 90))
+    values = np.array([[100.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2 + [[0.0, 0.0, 0.0, 1.0]])
+    without = values == 100
+    plain = np.asarray(heat_over(image, values, (0, 0, 80, 80))).astype(int).sum(axis=-1)
+    calm = np.asarray(heat_over(image, values, (0, 0, 80, 80), without)).astype(int).sum(axis=-1)
+    assert calm[70, 70] > plain[70, 70] + 150
+    assert plain[18, 3] > calm[18, 3] + 50  # beside the cross, which is light itself
+    assert calm[10, 10] == 3 * 252 - 5  # the cross, of paper
