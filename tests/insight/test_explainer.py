@@ -342,7 +342,7 @@ def test_more_mistakes_are_named(image: Image.Image, pixels: Tensor) -> None:
     with pytest.raises(InputError, match="has no gradient"):
         explain_pixels(build(), pixels, "relevance", lambda z, _: (z.argmax(1) == 3).float())
     with pytest.raises(InputError, match="expected a checkpoint"):
-        explain("vitrail:fashion", image)  # type: ignore[arg-type]
+        explain(3, image)  # type: ignore[arg-type]
     loaded = checkpoint(build())
     like = Likeness(vitrail.embed(loaded, [image])[0])
     found = explain(loaded, image, "occlusion", like, check=False)

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 import vitrail
 from insight.small import build
-from vitrail.data import Dataset
 from vitrail.errors import InputError
-from vitrail.insight import importance, prune, prune_channels, prune_heads, trace
+from vitrail.insight import importance, prune_channels, prune_heads, trace
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_cut_equals_masked_on_every_block(batches: list[tuple[Tensor, Tensor]]) 
     torch.testing.assert_close(cut.logits, masked.logits, atol=1e-6, rtol=1e-6)
 
 
-def test_more_mistakes_of_importance_and_pruning(batches: list[tuple[Tensor, Tensor]], few: Dataset) -> None:
+def test_more_mistakes_of_importance_and_channels(batches: list[tuple[Tensor, Tensor]]) -> None:
     model = build()
     with pytest.raises(InputError, match="classes from 0 to 4"):
         importance(model, [(batches[0][0], torch.full((4,), 7))])
@@ -157,9 +156,6 @@ def test_more_mistakes_of_importance_and_pruning(batches: list[tuple[Tensor, Ten
     for cut in ({"a": [1]}, {0.5: [1]}, {0: 3}):
         with pytest.raises(InputError):
             prune_channels(model, cut)  # type: ignore[arg-type]
-    for wrong in ({"seed": -1}, {"batch": 0}):
-        with pytest.raises(InputError):
-            prune(vitrail.load("vitrail:fashion"), few, keep=0.5, **wrong)  # type: ignore[arg-type]
 
 
 def test_an_mlp_in_pieces_gives_the_same_importance(batches: list[tuple[Tensor, Tensor]]) -> None:

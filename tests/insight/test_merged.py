@@ -11,8 +11,8 @@ from torch import Tensor
 
 import vitrail
 from insight.small import BOTH, build
+from insight.test_attention_methods import maps
 from insight.test_flow import by_linear_programme
-from insight.test_rollout import maps
 from vitrail.insight import Attention, Explanation, Flow, GradCam, GradientRollout, Rollout, explain_pixels, trace
 from vitrail.insight.cards import film, heads_sheet
 from vitrail.insight.flow import merged_rows

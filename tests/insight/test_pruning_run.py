@@ -278,3 +278,9 @@ def test_several_labels_are_pruned_by_mean_average_precision(few: Dataset) -> No
     found = prune(loaded, replace(few, task="multi-label"), max_drop=1.0)
     assert 0.5 < found.before.accuracy.value <= 1
     assert "test_mean_ap" in found.checkpoint.provenance.metrics or not found.heads
+
+
+def test_more_mistakes_of_pruning_are_named(few: Dataset) -> None:
+    for wrong in ({"seed": -1}, {"batch": 0}):
+        with pytest.raises(InputError):
+            prune(vitrail.load("vitrail:fashion"), few, keep=0.5, **wrong)  # type: ignore[arg-type]
