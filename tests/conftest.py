@@ -22,7 +22,15 @@ NO_FIXTURES = "no fixtures in"  # how the reason of a test that is left out for 
 # Files that take long, start many processes or import other libraries, the longest first: `make test-quick` leaves them
 # out, and `make test` begins with them, so that no core waits for one of them at the end.
 SLOW = (
-    *("tests/shipping/", "tests/training/test_kills.py", "tests/test_cli", "tests/training/test_runs.py"),
+    *(
+        "tests/shipping/",
+        "tests/packed/",
+        "tests/quantisation/",
+        "tests/exporters/",
+        "tests/training/test_kills.py",
+        "tests/test_cli",
+        "tests/training/test_runs.py",
+    ),
     *("tests/insight/test_head_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),
     *("tests/training/test_loop.py", "tests/training/test_every_setting.py", "tests/test_recipes.py"),
     *("tests/test_docs.py", "tests/insight/test_explainer.py", "tests/training/test_starting.py"),

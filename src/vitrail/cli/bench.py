@@ -10,6 +10,7 @@ from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, parse_numbers
 from vitrail.cli.terminal import complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
+from vitrail.shipping.candidates import bench_kinds
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
@@ -21,7 +22,7 @@ def bench_runtimes(
     batch: Annotated[str, typer.Option(help="Batch sizes to time.")] = "1,16",
     runtimes: Annotated[
         str,
-        typer.Option(help="all, or some of: eager; packed or openvino fp32, bf16, int8; onnx fp32, int8."),
+        typer.Option(help=f"all, or some of: {', '.join(bench_kinds())}."),
     ] = "all",
     rounds: Annotated[int, typer.Option(min=1, help="How often all take their turn.")] = 7,
     size: Annotated[str, typer.Option(metavar="PX,...", help="Sides of square images; usual: the network's own.")] = "",

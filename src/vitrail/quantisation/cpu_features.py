@@ -1,8 +1,6 @@
-"""What this processor multiplies by itself, as torch tells it."""
+"""What this processor multiplies by itself, as torch tells it; torch is imported when someone asks."""
 
 from __future__ import annotations
-
-import torch
 
 
 def has_bf16_units() -> bool:
@@ -16,5 +14,7 @@ def has_tiles() -> bool:
 
 
 def _has(name: str) -> bool:
+    import torch
+
     ask = getattr(torch.cpu, name, None)  # private to torch: it may go
     return ask is not None and bool(ask())

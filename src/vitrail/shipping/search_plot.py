@@ -32,19 +32,19 @@ def save_plot(found: Optimised, path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot write {file}: {error.strerror}") from error
 
 
-def search_chart(found: Optimised) -> Chart:
+def search_chart(result: Optimised) -> Chart:
     """Points lost against images a second, the fastest setting of each way; the budget's best is ringed.
 
     Named are those alone that nothing beats in both; colour, shape and filling say what the others are.
     """
-    fastest = {each.way: each for each in sorted(found.tried, key=lambda each: each.rate)}
+    fastest = {each.way: each for each in sorted(result.tried, key=lambda each: each.rate)}
     widest = max(each.rate for each in fastest.values())
     points = []
     least_lost = float("inf")
     for way, tried in sorted(fastest.items(), key=lambda pair: -pair[1].rate):
         lost = tried.judged.drop.value
         point = Point(tried.rate, -lost, COLOURS.get(way.runtime, OTHER), MARKS[way.precision], not way.merging.count)
-        if way == found.eager.way:  # its name stands below, apart from the others
+        if way == result.eager.way:  # its name stands below, apart from the others
             point = point._replace(name=str(way), name_at=(0.0, 20.0), anchor="middle")
         elif lost < least_lost:
             right = tried.rate > widest / 2  # names stay inside
@@ -53,13 +53,13 @@ def search_chart(found: Optimised) -> Chart:
             )
         least_lost = min(lost, least_lost)
         points.append(point)
-    ring = Point(found.best.rate, -found.best.judged.drop.value, "ruby", filled=False, radius=9.0)
+    ring = Point(result.best.rate, -result.best.judged.drop.value, "ruby", filled=False, radius=9.0)
     lowest = min(each.y for each in points)
     return curves(
         [],
         Axis("images a second, from file to answer", from_zero=True, high=1.08 * widest),
         Axis("accuracy against the checkpoint, points", low=lowest - 0.5, high=0.5),
-        f"{found.best.way}: {found.speed:.2f} times the checkpoint as it is",
+        f"{result.best.way}: {result.speed:.2f} times the checkpoint as it is",
         [*points, ring],
         legend=_legend(list(fastest)),
         size=(640.0, 360.0),
