@@ -40,6 +40,7 @@ def test_values_stand_where_the_codecs_say() -> None:
     assert torch.equal(weight.reshape(3, 2, 4), pixels[0].permute(2, 0, 1))
     both = name_tables.then(name_tables.ROW, name_tables.TRANSPOSED)
     assert both.decode([torch.arange(3.0)], CONFIG)[0].tolist() == [[0.0], [1.0], [2.0]]
+    assert both.encode([torch.tensor([[0.0], [1.0], [2.0]])], CONFIG)[0].tolist() == [0.0, 1.0, 2.0]
     assert both.name == "as one row, then transposed"
 
 

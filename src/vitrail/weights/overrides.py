@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -90,20 +90,28 @@ def list_settings(
 
 def setting_text(value: Any) -> str:
     """A setting in few words."""
-    if isinstance(value, Resample):
-        marks = [name for name in ("antialias", "align_corners") if getattr(value, name)]
-        return ", ".join([value.mode, *marks, *([f"offset {value.offset}"] if value.offset else [])])
-    if isinstance(value, Rotary):
-        return f"{value.kind}, theta {value.theta:g}"
-    if isinstance(value, Preprocess):
-        mean, std = (_one(numbers) for numbers in (value.mean, value.std))
-        smooth = "" if value.antialias else " without antialias"
-        frame = f"{value.size[0]}x{value.size[1]}, {value.resize} {value.crop:g}, {value.interpolation}{smooth}"
-        rest = ", BGR" * (value.order == "BGR") + ", scaled decoding" * value.scaled_decoding
-        return f"{frame}, mean {mean}, std {std}{rest}"
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return str(value)
+    return SETTING_TEXTS.get(type(value), str)(value)
+
+
+def _resample_text(value: Resample) -> str:
+    marks = [name for name in ("antialias", "align_corners") if getattr(value, name)]
+    return ", ".join([value.mode, *marks, *([f"offset {value.offset}"] if value.offset else [])])
+
+
+def _preprocess_text(value: Preprocess) -> str:
+    mean, std = (_one(numbers) for numbers in (value.mean, value.std))
+    smooth = "" if value.antialias else " without antialias"
+    frame = f"{value.size[0]}x{value.size[1]}, {value.resize} {value.crop:g}, {value.interpolation}{smooth}"
+    rest = ", BGR" * (value.order == "BGR") + ", scaled decoding" * value.scaled_decoding
+    return f"{frame}, mean {mean}, std {std}{rest}"
+
+
+SETTING_TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {
+    Resample: _resample_text,
+    Preprocess: _preprocess_text,
+    Rotary: lambda value: f"{value.kind}, theta {value.theta:g}",
+    tuple: lambda value: "x".join(map(str, value)),
+}
 
 
 def _one(numbers: Sequence[float]) -> str:
