@@ -64,32 +64,6 @@ def test_the_target_is_the_answer_unless_named(image: Image.Image, temperature: 
     assert by_name.target == by_number.target == "dog"
 
 
-def test_the_difference_of_two_classes(pixels: Tensor) -> None:
-    model = build()
-    for method in ("grad-cam", "integrated-gradients", "occlusion", "relevance"):
-        found = explain_pixels(model, pixels, method, Versus(0, 4), check=False)
-        same = explain_pixels(model, pixels, method, lambda z, _: z[:, 0] - z[:, 4], check=False)
-        for one, other in zip(found, same, strict=True):
-            np.testing.assert_allclose(one.map, other.map, atol=1e-6)
-    assert found[0].target == "class 0 rather than class 4"
-    logits = model(pixels).detach()
-    assert found[0].value == pytest.approx(float(torch.sigmoid(logits[0, 0] - logits[0, 4])), abs=1e-6)
-
-
-def test_likeness_to_another_image(pixels: Tensor) -> None:
-    model = build(classes=0)
-    with torch.no_grad():
-        other = model(pixels[1:])[0]
-    [found, same] = explain_pixels(model, pixels, "integrated-gradients", Likeness(other), check=False)
-    with torch.no_grad():
-        empty = F.cosine_similarity(model(torch.zeros_like(pixels[:1])), other[None])
-        full = F.cosine_similarity(model(pixels[:1]), other[None])
-    assert float(found.map.sum()) == pytest.approx(float(full - empty), rel=0.01)
-    assert found.value == pytest.approx(float(full), abs=1e-6)
-    assert same.value == pytest.approx(1, abs=1e-5)
-    assert explain_pixels(model, pixels, "relevance", Likeness(other))[0].scores is not None
-
-
 @pytest.mark.parametrize(
     "target, said",
     [
