@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from vitrail.errors import InputError
-from vitrail.inference import find_images
+from vitrail.errors import ImageError, InputError
+from vitrail.inference import Named, find_images, stream_images
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -71,3 +72,27 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="File name too long"):
         find_images([tmp_path / ("x" * 300)])
     assert find_images([]) == []
+
+
+def test_a_stream_of_images_and_frames(tmp_path: Path) -> None:
+    shots = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    shots[0].save(tmp_path / "a.gif", save_all=True, append_images=shots[1:])
+    shots[0].save(tmp_path / "b.png")
+    (tmp_path / "c.mp4").write_bytes(b"no video")
+    stills = stream_images([tmp_path])
+    assert (stills.count, stills.is_short) == (2, True)
+    assert list(stills) == [tmp_path / "a.gif", tmp_path / "b.png"]
+    every = stream_images([tmp_path / "a.gif", tmp_path / "b.png"], every=2)
+    assert (every.count, every.is_short) == (None, False)
+    first, second, still = every
+    assert isinstance(first, Named)
+    assert isinstance(second, Named)
+    assert (first.name, second.name, still) == (
+        f"{tmp_path / 'a.gif'}#0",
+        f"{tmp_path / 'a.gif'}#2",
+        tmp_path / "b.png",
+    )
+    [broken] = stream_images([tmp_path / "c.mp4"])
+    assert isinstance(broken, Named)
+    assert isinstance(broken.image, ImageError)
+    assert not stream_images([tmp_path / "b.png"] * 3).is_short

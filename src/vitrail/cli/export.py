@@ -132,9 +132,7 @@ def _measuring(quantised: Quantised, proofs: list[RuntimeProof]) -> Callable[[Ex
     """Judges a file by itself, on the same images and under the same budget; what it is worth goes into the file."""
 
     def measure(opened: Exported) -> Mapping[str, Any]:
-        target = opened.contents.target
-        files = [opened.path, *([opened.path.with_suffix(".bin")] if target == "openvino" else [])]
-        proofs.append(quantised.judge_runtime(opened, target, sum(each.stat().st_size for each in files)))
+        proofs.append(quantised.judge_runtime(opened, opened.contents.target, opened.weight_bytes))
         return proofs[-1].to_dict()
 
     return measure

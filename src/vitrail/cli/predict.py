@@ -25,11 +25,10 @@ from vitrail.cli.options import (
 )
 from vitrail.cli.terminal import Skipped, print_json, progress, say, writing
 from vitrail.cli.weights import load_runtime
-from vitrail.errors import ImageError, InputError
+from vitrail.errors import InputError
 
 if TYPE_CHECKING:
-    from vitrail.images import Source
-    from vitrail.inference import Named, Prediction
+    from vitrail.inference import Prediction
 
 
 @app.command("predict")
@@ -51,25 +50,21 @@ def predict_images(
     as_json: AsJson = False,
 ) -> None:
     """Say what is on images: labels with probabilities. Of videos, on each frame."""
-    from vitrail.inference import find_images, predictions
-    from vitrail.inference.video import is_video
+    from vitrail.inference import predictions, stream_images
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    few_images = len(images) <= 2 and all(each.is_file() and not is_video(each, animations=True) for each in images)
-    loaded = load_runtime(checkpoint, override, leave_out, runtime, few_images, scaled_decoding)
+    stream = stream_images(images, every)
+    loaded = load_runtime(checkpoint, override, leave_out, runtime, stream.is_short, scaled_decoding)
     skipped = Skipped()
-    paths = find_images(images)
-    moving = {path for path in paths if is_video(path, animations=every is not None)}
-    total = None if moving else len(paths)
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
     lines = to is None and not as_json
     rows: list[dict[str, Any]] = []
     count = 0
     with (
         writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
-        progress(total, beside_lines=lines) as done,
-        closing(predictions(loaded, _images(paths, moving, every or 1), top, batch, skipped, done, threads)) as answers,
+        progress(stream.count, beside_lines=lines) as done,
+        closing(predictions(loaded, stream, top, batch, skipped, done, threads)) as answers,
     ):
         writer = csv.writer(table) if table is not None else None
         if writer is not None:
@@ -94,21 +89,6 @@ def predict_images(
     if loaded.temperature is not None and not as_json:
         say("the probabilities are calibrated")
     skipped.finish()
-
-
-def _images(paths: list[Path], moving: set[Path], every: int) -> Iterator[Source | Named]:
-    """Every image, and every frame of what moves, called clip.mp4#120; what cannot be read stands as its error."""
-    from vitrail.inference import Named, frames
-
-    for path in paths:
-        if path not in moving:
-            yield path
-            continue
-        try:
-            for number, frame in enumerate(frames(path, every)):
-                yield Named(f"{path}#{number * every}", frame)
-        except ImageError as error:
-            yield Named(str(path), error)
 
 
 def _row(answer: Prediction, threshold: float) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Exported(RuntimeBase):
         return f"Exported({self.path.name!r}, {self.contents.precision}, {self.contents.pixels} of {size})"
 
     @property
+    def weight_bytes(self) -> int:
+        """Of all its files; in them weights are nearly all."""
+        return sum(each.stat().st_size for each in _target(self.path).files(self.path))
+
+    @property
     def takes_uint8(self) -> bool:
         return self.contents.pixels == "bytes"
 

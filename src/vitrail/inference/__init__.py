@@ -4,10 +4,11 @@ from vitrail.inference.image_reader import Named
 from vitrail.inference.prediction import Prediction, embed, predict, predictions, probabilities
 from vitrail.inference.recognisers import open_checkpoint, open_model
 from vitrail.inference.runtime import Runtime, RuntimeBase, Takes
-from vitrail.inference.sources import find_images
+from vitrail.inference.sources import ImageStream, find_images, stream_images
 from vitrail.inference.video import frames
 
 __all__ = [
+    "ImageStream",
     "Named",
     "Prediction",
     "Runtime",
@@ -21,4 +22,5 @@ __all__ = [
     "predict",
     "predictions",
     "probabilities",
+    "stream_images",
 ]
