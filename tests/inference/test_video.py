@@ -209,6 +209,21 @@ def test_damage_within_a_frame_names_the_frame() -> None:
         next(found)
 
 
+def test_a_frame_whose_middle_is_gone_is_not_made_up() -> None:
+    """FFmpeg, left alone, would fill in what it cannot read."""
+    noise = np.random.default_rng(0).integers(0, 256, (2, 240, 400, 3), np.uint8)
+    shots = []
+    for values in noise:
+        file = io.BytesIO()
+        Image.fromarray(values).save(file, "JPEG", quality=90)
+        shots.append(file.getvalue())
+    broken = shots[1][:5000] + bytes(3000) + shots[1][8000:]
+    found = frames(shots[0] + broken)
+    next(found)
+    with pytest.raises(ImageError, match="damaged after frame 0"):
+        next(found)
+
+
 def test_nothing_and_nowhere(tmp_path: Path) -> None:
     (tmp_path / "empty.mjpeg").touch()
     for source, message in (
