@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,8 @@ def test_every_way_of_the_packed_runtime_is_raced(monkeypatch: pytest.MonkeyPatc
     threads = torch.get_num_threads()
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(sys, "argv", ["packed_ways.py", "--quick", "--json", str(tmp_path / "rows.json")])
+    timing = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "network.py")))
+    monkeypatch.setitem(sys.modules, "network", timing)  # which other tests know as a folder of tests
     try:
         runpy.run_path(str(BENCHMARKS / "packed_ways.py"), run_name="__main__")
     finally:
@@ -66,4 +69,4 @@ def test_every_way_of_the_packed_runtime_is_raced(monkeypatch: pytest.MonkeyPatc
         for way in ("modules", "program", "kernels", "both")
     ]
     assert {each["ratio"] for each in rows if each["way"] == "modules"} == {1.0}
-    assert all(each["ratio"] > 0 for each in rows)
+    assert {each["rounds"] for each in rows} == {1}
