@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import vitrail
 from cli.command_line import Line, run_of
-from vitrail.cli import load_verbs, training_progress
+from vitrail.cli import load_verbs
 from vitrail.training import Options
 
 
@@ -158,15 +158,3 @@ def test_seeds_say_their_mean_and_sample_deviation(vit: Line, monkeypatch: pytes
     assert found["spread"] == pytest.approx(np.std([0.5, 0.6, 0.9], ddof=1))
     said = vit("train", "photos", "--seed", "3", "--seeds", "3").out
     assert said.endswith("top1: 66.67 % on average over 3 seeds, standard deviation 20.82\n")
-
-
-@pytest.mark.parametrize("epoch, waited, told", [(1, 0.31, True), (1, 0.29, False), (3, 0.31, True), (4, 0.31, False)])
-def test_an_epoch_that_waits_for_images_says_what_to_do(
-    epoch: int, waited: float, told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {"epoch": epoch, "loss": 1.0, "val_score": 0.5, "seconds": {"compute": 1 - waited, "data": waited}}
-    with training_progress.training_bar() as callbacks:
-        callbacks.epoch(row)
-    said = capsys.readouterr().err
-    assert f"epoch {epoch}: loss 1.000, validation 50.0 %; {1 - waited:.1f} s computing" in said
-    assert ("31 % of the time goes into waiting for images: try --cache FOLDER" in said) == told

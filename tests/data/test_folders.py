@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data.empty_files import touch
 from vitrail.data import Dataset, read_data, read_unlabelled
 from vitrail.errors import InputError
-
-
-def touch(root: Path, *names: str) -> Path:
-    """Reading opens no image, so empty files do."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    return root
 
 
 def shown(dataset: Dataset) -> dict[str, tuple[str, str]]:
@@ -117,15 +107,6 @@ def test_split_folders_without_classes_are_refused(tmp_path: Path) -> None:
 # A checkpoint's classes
 
 
-def test_given_classes_are_matched_by_name(tmp_path: Path) -> None:
-    data = read_data(touch(tmp_path, "a/1.jpg", "b/1.jpg", "caf\N{LATIN SMALL LETTER E WITH ACUTE}/1.jpg"))
-    assert data.targets().tolist() == [0, 1, 2]
-    other = ["b", "cafe\N{COMBINING ACUTE ACCENT}", "a"]
-    given = read_data(tmp_path, classes=other)
-    assert given.classes == tuple(other)
-    assert given.targets().tolist() == [2, 0, 1]
-
-
 def test_targets_follow_the_classes_asked_for(tmp_path: Path) -> None:
     data = read_data(touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/2.jpg"))
     assert data.targets(["b", "z", "a"]).tolist() == [2, 0, 0]
@@ -135,153 +116,7 @@ def test_targets_follow_the_classes_asked_for(tmp_path: Path) -> None:
     assert marks.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
 
 
-def test_other_classes_than_given_are_an_error_with_a_diff(tmp_path: Path) -> None:
-    touch(tmp_path, "roses/1.jpg", "daisy/1.jpg")
-    with pytest.raises(
-        InputError,
-        match=r"are not those that were expected: missing: 'rose', 'tulip'; unknown: 'roses' \(did you mean 'rose'\?\)",
-    ):
-        read_data(tmp_path, classes=["tulip", "rose", "daisy"])
-    with pytest.raises(InputError, match="classes: expected every name once"):
-        read_data(tmp_path, classes=["daisy", "roses", "roses"])
-    with pytest.raises(InputError, match="classes: expected a list of names, got 'daisy'"):
-        read_data(tmp_path, classes="daisy")
-
-
-def test_long_diffs_are_cut(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"c{number}/1.jpg" for number in range(30)))
-    with pytest.raises(InputError, match=r"missing: 'x'; unknown: 'c0', .*'c7' and 22 more$"):
-        read_data(tmp_path, classes=["x"])
-
-
 # Odd folders
-
-
-@pytest.mark.fault("T22")
-def test_a_class_folder_without_images(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "b/2.jpg", "tulip/notes.txt", "tulip/.hidden.jpg")
-    with pytest.raises(InputError, match=r"has no images of 'tulip': .*\(left out: 1 (not|hid).*, 1 (not|hid).*\)$"):
-        read_data(tmp_path)
-    assert read_data(tmp_path, classes=["tulip", "b", "a"]).targets().tolist() == [2, 1]
-
-
-@pytest.mark.fault("T22")
-def test_one_image_of_a_class_is_enough_and_one_class_is_not(tmp_path: Path) -> None:
-    assert len(read_data(touch(tmp_path / "two", "a/1.jpg", "b/1.jpg"))) == 2
-    with pytest.raises(InputError, match="has one class only, 'a': expected two or more; if the labels stand in the n"):
-        read_data(touch(tmp_path / "one", "a/1.jpg", "a/2.jpg"))
-
-
-@pytest.mark.fault("T22")
-def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "b/1.jpg", "a/.1.jpg", "b/.DS_Store", ".cache/x/1.jpg", "__MACOSX/a/1.jpg", "stray.png")
-    touch(tmp_path, "a/notes.TXT", "a/more.txt", "b/Thumbs.db", "b/LICENSE", "a/.ipynb_checkpoints/1.jpg")
-    touch(tmp_path, "a/@eaDir/1.jpg", "@eaDir/1.jpg")
-    data = read_data(tmp_path)
-    assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
-    assert data.left_out == {
-        "hidden files": 2,
-        "hidden folders": 5,
-        "not images (.txt)": 2,
-        "not images (.db)": 1,
-        "not images (no suffix)": 1,
-        "images outside class folders": 1,
-    }
-
-
-def test_kinds_of_files_left_out_do_not_grow_without_end(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "b/1.jpg", *(f"a/x.kind{number}" for number in range(60)))
-    left_out = read_data(tmp_path).left_out
-    assert len(left_out) == 21
-    assert left_out["not images (others)"] == 40
-
-
-@pytest.mark.fault("T22", "I11")
-def test_file_names_may_be_anything(tmp_path: Path) -> None:
-    names = ["a b.jpg", "new\nline.jpg", "\N{SNOWMAN}.jpg", "<script>alert(1).jpg", os.fsdecode(b"latin\xe9.jpg")]
-    data = read_data(touch(tmp_path, "\N{TULIP} & co/1.jpg", *(f"plain class/{name}" for name in names)))
-    assert data.classes == ("plain class", "\N{TULIP} & co")
-    assert {each.name for each in data.samples if each.labels == ("plain class",)} == {
-        f"plain class/{n}" for n in names
-    }
-    assert all(path.is_file() for path in data.images)
-
-
-@pytest.mark.fault("T22")
-@pytest.mark.parametrize(
-    "name, wrong", [(b"new\nline", "holds control characters: rename it"), (b"caf\xe9", "is not UTF-8: rename it")]
-)
-def test_class_names_that_no_checkpoint_could_keep_are_refused(tmp_path: Path, name: bytes, wrong: str) -> None:
-    touch(tmp_path, "a/1.jpg", f"{os.fsdecode(name)}/1.jpg")
-    with pytest.raises(InputError, match=wrong):
-        read_data(tmp_path)
-
-
-def test_one_name_in_two_spellings_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "caf\N{LATIN SMALL LETTER E WITH ACUTE}/1.jpg", "cafe\N{COMBINING ACUTE ACCENT}/1.jpg")
-    with pytest.raises(InputError, match="has two folders called 'café', spelled differently"):
-        read_data(tmp_path)
-
-
-@pytest.mark.fault("I11")
-def test_pipes_sockets_and_links_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = touch(tmp_path / "data", "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/deep/2.jpg")
-    outside = touch(tmp_path, "secret.jpg", "elsewhere/3.jpg")
-    os.mkfifo(root / "a/pipe.jpg")
-    monkeypatch.chdir(root / "a")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("socket.jpg")
-        (root / "a/inside.jpg").symlink_to(root / "b/1.jpg")
-        (root / "a/secret.jpg").symlink_to(outside / "secret.jpg")
-        (root / "a/zero.jpg").symlink_to("/dev/zero")
-        (root / "a/self.jpg").symlink_to(root / "a/self.jpg")
-        (root / "a/gone.jpg").symlink_to(root / "a/never.jpg")
-        (root / "b/up").symlink_to(root)
-        (root / "b/elsewhere").symlink_to(outside / "elsewhere")
-        data = read_data(root)
-    assert [each.name for each in data.samples] == ["a/1.jpg", "a/2.jpg", "a/inside.jpg", "b/1.jpg", "b/deep/2.jpg"]
-    assert data.left_out == {
-        "pipes, sockets and devices": 2,
-        "links that lead out of the folder": 2,
-        "broken links": 2,
-        "links to folders": 2,
-    }
-
-
-@pytest.mark.fault("I11")
-def test_a_root_that_is_a_link_is_followed_and_a_neighbour_with_its_name_is_outside(tmp_path: Path) -> None:
-    touch(tmp_path, "data/a/1.jpg", "data/b/1.jpg", "data-secret/2.jpg")
-    (tmp_path / "data/a/2.jpg").symlink_to(tmp_path / "data-secret/2.jpg")
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    data = read_data(tmp_path / "link")
-    assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
-    assert data.left_out == {"links that lead out of the folder": 1}
-
-
-@pytest.mark.fault("I11")
-@pytest.mark.parametrize("name", ["c", "train/c"])
-def test_a_class_folder_that_is_a_link_is_an_error(tmp_path: Path, name: str) -> None:
-    """Passing over it would lose a whole class."""
-    folder = "train/" if "/" in name else ""
-    touch(tmp_path, f"root/{folder}a/1.jpg", f"root/{folder}b/1.jpg", "c/1.jpg")
-    (tmp_path / "root" / name).symlink_to(tmp_path / "c")
-    with pytest.raises(InputError, match=r"/c is a link to a folder, which is not followed: copy"):
-        read_data(tmp_path / "root")
-
-
-@pytest.mark.fault("I11")
-def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/closed/2.jpg")
-    real = os.scandir
-
-    def scandir(path: Path) -> Iterator[os.DirEntry[str]]:
-        if Path(path).name == "closed":
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr("vitrail.data.folder_walk.os.scandir", scandir)
-    with pytest.raises(InputError, match="the folder .*closed cannot be read: Permission denied"):
-        read_data(tmp_path)
 
 
 @pytest.mark.parametrize(

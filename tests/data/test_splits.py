@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
+from data.named_samples import counts, dataset, of_sizes
 from vitrail.data import Dataset, Sample, split
-from vitrail.data.samples import SPLITS
-from vitrail.data.stratification import by_class, by_unit
 from vitrail.errors import ConfigError, InputError
-
-
-def dataset(samples: Sequence[Sample], task: str = "single-label") -> Dataset:
-    names = sorted({label for each in samples for label in each.labels})
-    return Dataset("photos", tuple(samples), np.zeros((len(samples), 1, 1), np.uint8), tuple(names), task)
-
-
-def of_sizes(**sizes: int) -> Dataset:
-    return dataset([Sample(f"{name}/{number}.jpg", (name,)) for name, size in sizes.items() for number in range(size)])
-
-
-def counts(data: Dataset) -> dict[str, list[int]]:
-    """Class -> images in train, val and test."""
-    table = Counter((label, each.split) for each in data.samples for label in each.labels)
-    return {name: [table[name, place] for place in SPLITS] for name in data.classes}
 
 
 def where(data: Dataset) -> dict[str, str]:
@@ -44,31 +26,6 @@ def test_every_class_has_its_share() -> None:
         "val: 31 of 157 images, cut from those without a split (seed 0)",
         "test: 16 of 157 images, cut from those without a split (seed 0)",
     )
-
-
-@pytest.mark.parametrize("val, test", [(0.2, 0.0), (0.1, 0.2), (0.5, 0.45), (0.0, 0.3), (0.01, 0.01)])
-def test_shares_hold_within_one_for_every_size(val: float, test: float) -> None:
-    sizes = {f"c{size:02}": size for size in range(1, 41)}
-    found = split(of_sizes(**sizes), val=val, test=test).dataset
-    for name, (train, held, tested) in counts(found).items():
-        size = sizes[name]
-        assert train + held + tested == size
-        assert train >= 1
-        assert abs(held - val * size) <= 1
-        assert abs(tested - test * size) <= 1
-        wanted = [share > 0 for share in (val, test)]
-        assert (held > 0) == (wanted[0] and size >= 2)
-        assert (tested > 0) == (wanted[1] and size >= 2 + wanted[0])
-
-
-def test_shares_are_rounded_to_the_nearest() -> None:
-    found = counts(split(of_sizes(a=13, b=18, c=15), val=0.2, test=0.1).dataset)
-    assert found == {"a": [9, 3, 1], "b": [12, 4, 2], "c": [10, 3, 2]}  # 2.6 and 1.3, 3.6 and 1.8, 3 and 1.5: halves up
-
-
-def test_large_shares_leave_one_image_in_train() -> None:
-    found = counts(split(of_sizes(a=3, b=4, c=40), val=0.9, test=0.05).dataset)
-    assert found == {"a": [1, 1, 1], "b": [1, 2, 1], "c": [2, 36, 2]}
 
 
 @pytest.mark.fault("T22")
@@ -265,26 +222,9 @@ def test_every_label_near_its_share(seed: int) -> None:
     assert where(split(dataset(shuffled, "multi-label"), val=0.2, test=0.1, seed=seed).dataset) == where(found)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_rarest_label_chooses_first(seed: int) -> None:
-    samples = [Sample(str(n), ("all", "rare") if n % 100 == 7 else ("all",)) for n in range(400)]
-    found = split(dataset(samples, "multi-label"), val=0.2, test=0.1, seed=seed).dataset
-    assert counts(found) == {"all": [280, 80, 40], "rare": [2, 1, 1]}
-
-
 def test_no_labels_at_all_are_split_by_name() -> None:
     found = split(dataset([Sample(str(n), ()) for n in range(50)], "multi-label"), val=0.1)
     assert Counter(each.split for each in found.dataset.samples) == {"train": 45, "val": 5}
 
 
 # Two ways, one answer
-
-
-@pytest.mark.parametrize("shares", [(0.2, 0.0), (0.15, 0.1), (0.0, 0.3), (0.5, 0.4)])
-def test_the_fast_way_is_the_greedy_way(shares: tuple[float, float]) -> None:
-    for seed in range(20):
-        dice = np.random.default_rng(seed)
-        classes = dice.integers(0, 9, dice.integers(1, 120)) ** 2 // 8  # uneven, some empty
-        places = dice.random(len(classes))
-        greedy = by_unit([((int(each), 1),) for each in classes], places, shares)
-        assert np.array_equal(by_class(classes, places, shares), greedy), seed

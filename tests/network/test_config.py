@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.checks import check_pair, short_repr
-from vitrail.errors import ConfigError, VitrailError
+from network.refusals import HUGE, NAN, refusal, tiny
+from vitrail.checks import check_pair
+from vitrail.errors import ConfigError
 from vitrail.network import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
 from vitrail.network.config import (
     ACTIVATIONS,
@@ -23,21 +24,6 @@ from vitrail.network.config import (
     QKV_BIASES,
     ROTARY_KINDS,
 )
-
-NAN, INFINITY, HUGE = float("nan"), float("inf"), 10**400
-
-
-def tiny(**changes: Any) -> ViTConfig:
-    sizes = {"image_size": (8, 12), "patch_size": 4, "width": 16, "depth": 2, "heads": 4, "mlp_width": 24}
-    return ViTConfig(**{**sizes, "classes": 5, **changes})
-
-
-def refusal(build: Any, **settings: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        build(**settings)
-    assert isinstance(caught.value, ValueError)
-    assert isinstance(caught.value, VitrailError)
-    return str(caught.value)
 
 
 @pytest.mark.row("000.01")
@@ -97,97 +83,6 @@ def test_a_width_that_heads_do_not_divide_is_refused() -> None:
     assert "width 770 does not divide into 12 heads" in message
     assert "set head_width" in message
     assert ViTConfig(width=770, heads=12, head_width=64).head_width == 64
-
-
-WHOLE = [
-    *[(name, value) for name in ("width", "heads", "depth", "mlp_width", "channels") for value in (0, -1)],
-    *[(name, -1) for name in ("head_width", "classes", "registers", "representation_width", "merge_per_block")],
-    *[("width", value) for value in (16.0, "16", None, True, NAN, INFINITY, HUGE, [16], (1 << 20) + 1)],
-    ("depth", 1025),
-    ("classes", 1.5),
-    ("registers", True),
-    ("merge_per_block", HUGE),
-]
-
-
-@pytest.mark.parametrize("name, value", WHOLE)
-def test_whole_numbers(name: str, value: Any) -> None:
-    message = refusal(tiny, **{name: value})
-    assert message.startswith(f"{name}: expected a whole number from ")
-    assert message.endswith(f"got {short_repr(value)}")
-
-
-SHARES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-NUMBERS = [
-    *[(name, value) for name in SHARES for value in (-0.1, 1.0, 1, NAN, "0.1", None, True)],
-    *[(name, value) for name in ("norm_eps", "layer_scale") for value in (-1e-9, NAN, INFINITY, "1e-6", True)],
-    ("norm_eps", None),
-    ("norm_eps", 1.5),
-    ("layer_scale", 1e7),
-    ("head_bias_init", -1e7),
-    ("head_bias_init", -INFINITY),
-    ("dropout", HUGE),
-    ("head_bias_init", -HUGE),
-]
-
-
-@pytest.mark.parametrize("name, value", NUMBERS)
-def test_numbers(name: str, value: Any) -> None:
-    message = refusal(tiny, **{name: value})
-    assert message.startswith(f"{name}: expected a number from ")
-    assert message.endswith(f"got {short_repr(value)}")
-
-
-CHOICES = [
-    ("activation", "gleu", "gelu"),
-    ("mlp", "swigl", "swiglu"),
-    ("qkv_bias", "no_key", "no-key"),
-    ("norm", "layr", "layer"),
-    ("final_norm", "token", "tokens"),
-    ("pool", "clss", "cls"),
-    ("initialisation", "papr", "paper"),
-    ("merge_by", "token", "tokens"),
-]
-
-
-@pytest.mark.parametrize("name, value, known", CHOICES)
-def test_choices_name_the_nearest(name: str, value: str, known: str) -> None:
-    message = refusal(tiny, **{name: value})
-    assert f"{name} {value!r} is unknown" in message
-    assert repr(known) in message
-
-
-@pytest.mark.parametrize("name", [each[0] for each in CHOICES])
-@pytest.mark.parametrize("value", [None, 3, ["gelu"], {}, NAN])
-def test_choices_of_another_kind(name: str, value: Any) -> None:
-    message = refusal(tiny, **{name: value})
-    assert f"{name} {value!r} is unknown: " in message
-    assert "expected one of: " in message or "did you mean" in message
-
-
-FLAGS = ("patch_bias", "patch_norms", "cls_token", "distillation_token", "qk_norm", "parallel", "axial")
-
-
-@pytest.mark.parametrize("name", [*FLAGS, "embedding_norm", "head_bias", "fixed_size"])
-@pytest.mark.parametrize("value", [1, "yes", None])
-def test_flags(name: str, value: Any) -> None:
-    assert refusal(tiny, **{name: value}) == f"{name}: expected True or False, got {value!r}"
-
-
-@pytest.mark.parametrize("name", ["image_size", "patch_size"])
-@pytest.mark.parametrize("value", [None, "16", 4.0, True, (4,), (4, 4, 4), (4, 4.0), (0, 4), (-4, 4), HUGE])
-def test_sizes(name: str, value: Any) -> None:
-    message = refusal(tiny, **{name: value})
-    assert message.startswith(f"{name}: expected ")
-    assert "got " in message
-
-
-@pytest.mark.parametrize("name", ["positions", "rotary", "stem"])
-@pytest.mark.parametrize("value", ["learned", 3, {}])
-def test_parts_of_another_kind(name: str, value: Any) -> None:
-    message = refusal(tiny, **{name: value})
-    assert message.startswith(f"{name}: expected ")
-    assert message.endswith(f"got {value!r}")
 
 
 def test_an_image_that_does_not_divide() -> None:
@@ -443,10 +338,6 @@ def test_numbers_of_numpy_are_stored_as_plain_ones() -> None:
         json.dumps(tiny(width=32, heads=4, dropout=0.5, norm_eps=1e-5).to_dict())
     )
     assert (type(config.width), type(config.dropout)) == (int, float)
-
-
-def test_a_number_too_long_to_print_is_refused_all_the_same() -> None:
-    assert refusal(tiny, width=10**5000).endswith("got a huge int")
 
 
 def test_replacing_the_width_or_the_heads_moves_the_head_width() -> None:

@@ -20,44 +20,26 @@ from PIL import Image
 
 import vitrail
 from training import tiny
+from training.quick import NETWORK, QUICK, draw
 from vitrail.data import read_data
 from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
-from vitrail.evaluation.calibration import fit_temperature
 from vitrail.evaluation.seen_images import data_for, data_for_both
-from vitrail.inference import probabilities
-from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.config import Positions
 from vitrail.network.vit import ViT
 from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_evaluation, planning, rerun, reruns, train
 from vitrail.training import state as saving
-from vitrail.training.autotune import LossAtRate, Speed, measure_speed, overfits, steps_for, suggested
+from vitrail.training.autotune import Speed
 from vitrail.training.dry_run import run_dry
 from vitrail.training.lock import locked
-from vitrail.training.loop import fit
-from vitrail.training.model_choice import ModelRequest, bands_of, build_model, small_network
+from vitrail.training.model_choice import bands_of
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
 from vitrail.training.probing import features_of
 from vitrail.training.published import Preset
 from vitrail.training.reruns import RerunResult
 from vitrail.training.runs import prepare_model
-from vitrail.training.validation import logits_of
-
-QUICK = Recipe(epochs=4, batch=8, lr=3e-3)
-NETWORK = ViTConfig(image_size=16, patch_size=4, width=24, depth=2, heads=1, mlp_width=48, pool="mean", cls_token=False)
-
-
-def draw(folder: Path, count: int = 20, side: int = 16) -> Path:
-    """Three class folders, by the colour of the images."""
-    dice = np.random.default_rng(3)
-    for number, name in enumerate(("2 red", "10 green", "blue")):
-        (folder / name).mkdir(parents=True)
-        for row in range(count):
-            pixels = dice.integers(0, 90, (side, side, 3), dtype=np.uint8)
-            pixels[:, :, number] += 120
-            Image.fromarray(pixels).save(folder / name / f"{row}.png")
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -457,15 +439,6 @@ def test_the_mean_and_deviation_are_those_of_the_training_images(finished: Run, 
     assert finished.plan.preprocess.std == pytest.approx(pixels.std((0, 1, 2)).tolist(), abs=1e-4)
 
 
-def test_another_seed_starts_from_other_weights(photos: Path) -> None:
-    prepared = prepare(photos, Options())
-    request = ModelRequest.of(Preset(recipe=QUICK), Options(model=NETWORK))
-    found = [build_model(request, prepared, QUICK, seed).model for seed in (0, 0, 1)]
-    weights = [model.encoder.blocks[0].mlp.up.weight for model in found]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 def test_a_recipe_and_a_plan_come_back_from_json(finished: Run) -> None:
     augment = Augment(crop=(0.25, 0.75), shift=2, flip=True, rand_ops=1, erase=0.125, mixup=0.5)
     recipe = replace(QUICK, augment=augment, dropout=0.25, optimiser="sgd", schedule="linear")
@@ -483,30 +456,6 @@ def test_where_two_plans_differ_is_named_in_full() -> None:
         "old: 1 before, None now",
         "new: None before, 2 now",
     ]
-
-
-def test_the_best_is_judged_not_the_last(tmp_path: Path) -> None:
-    job = tiny.job(tmp_path, 12)
-    progress = fit(job)
-    kept = vitrail.load(tmp_path / "best.safetensors")
-    assert job.val is not None
-    expected = logits_of(kept.model, job.val, job.plan)
-    torch.nn.init.normal_(kept.model.head.classify.weight)
-    vitrail.save(kept, tmp_path / "last.safetensors")  # of another mind
-    found = final_evaluation.evaluate_best(job, progress, tiny.make_images(), None)
-    assert progress.best is not None
-    assert found.evaluation.split == "val"
-    assert found.evaluation.scores["top1"].value == progress.best[0]
-    assert np.allclose(found.evaluation.logits, expected)
-    best = vitrail.load(tmp_path / "best.safetensors")
-    assert np.array_equal(logits_of(best.model, job.val, job.plan), expected)
-    assert best.temperature is not None
-    assert best.temperature == pytest.approx(
-        fit_temperature(found.evaluation.logits, job.val.targets, "single-label"), rel=1e-4
-    )
-    known = probabilities(found.evaluation.logits, "single-label", best.temperature)
-    assert np.allclose(found.evaluation.probabilities, known)
-    assert not np.allclose(known, probabilities(found.evaluation.logits, "single-label", None))
 
 
 # ---- starting from a checkpoint ----------------------------------------------------------------------------------
@@ -623,60 +572,6 @@ def test_trials_go_through_the_network_as_the_run_would(
     assert set(seen) == {(2, True)}
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_trials_recompute_blocks_as_the_run_would(tmp_path: Path, wanted: bool) -> None:
-    job = tiny.job(tmp_path, 1, replace(QUICK, checkpointing=wanted))
-    assert autotune._copy(job).encoder.checkpointing is wanted
-    assert not job.model.encoder.checkpointing  # a trial leaves the network itself alone
-
-
-def test_steps_that_fit_count_the_validation() -> None:
-    assert steps_for(1.0, Speed(step=0.5, validation=0.0), 10) == 120
-    assert steps_for(1.0, Speed(step=0.5, validation=5.0), 10) == 60  # half a second a step more
-    with pytest.raises(InputError, match="not enough for one step of 90.0 s"):
-        steps_for(1.0, Speed(step=90.0, validation=0.0), 10)
-
-
-def test_a_step_is_timed_by_the_median_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of its own: each step takes as long as it is told, and the run's network stays as it was."""
-    now, took = [0.0], iter([50.0, 1.0, 2.0, 9.0, 2.0])
-    learn = autotune._learn
-
-    def slow(*arguments: Any) -> float:
-        now[0] += next(took)
-        return learn(*arguments)
-
-    monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(autotune, "_learn", slow)
-    monkeypatch.setattr(autotune, "TRIAL_SECONDS", 63.5)
-    job = tiny.job(tmp_path, 1)
-    before = {name: value.clone() for name, value in job.model.state_dict().items()}
-    assert measure_speed(job) == Speed(step=2.0, validation=0.0)
-    assert next(took, None) is None  # five steps: until the time is over
-    assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())
-
-
-@pytest.mark.parametrize("lr, learns", [(3e-3, True), (1e-9, False)])
-def test_one_batch_is_learned_by_heart_or_not(tmp_path: Path, lr: float, learns: bool) -> None:
-    config = replace(tiny.CONFIG, dropout=0.0, drop_path=0.0)
-    torch.manual_seed(2)
-    job = tiny.job(tmp_path, 1, Recipe(batch=16, lr=lr, smoothing=0.3, augment=Augment(mixup=1.0)), model=ViT(config))
-    assert overfits(job) is learns
-
-
-def test_the_rate_suggested_is_where_the_loss_falls_fastest() -> None:
-    losses = [3.0, 3.0, 2.9, 2.8, 2.0, 1.2, 1.1, 1.0, 1.4, 2.5]
-    tried = [LossAtRate(10.0 ** (place - 6), loss) for place, loss in enumerate(losses)]
-    assert suggested(tried) == 1e-2  # in the middle of 2.8, 2.0, 1.2
-    with pytest.raises(InputError, match="not a number from the first steps on"):
-        suggested(tried[:2])
-
-
-def test_no_rate_suits_a_network_of_nothing() -> None:
-    with pytest.raises(InputError, match="not a number from the first step on"):
-        suggested([])
-
-
 def test_a_damaged_run_is_in_nobodys_way(photos: Path, tmp_path: Path) -> None:
     interrupted(photos, tmp_path, 2)
     (tmp_path / "photos-1" / "config.json").write_text("{")
@@ -708,11 +603,6 @@ def test_trying_rates_leaves_no_run(photos: Path, tmp_path: Path) -> None:
     lrs = [each.lr for each in found.tried]
     assert lrs == sorted(lrs)
     assert json.dumps(found.to_dict())
-
-
-def test_the_network_for_small_sets_has_about_sixteen_tokens() -> None:
-    grids = {size: small_network(size, 3, 10).grid for size in ((32, 32), (64, 64), (96, 96), (224, 224), (64, 96))}
-    assert grids == {(32, 32): (4, 4), (64, 64): (4, 4), (96, 96): (6, 6), (224, 224): (7, 7), (64, 96): (4, 6)}
 
 
 def test_tiny_job_is_what_the_campaigns_train(tmp_path: Path) -> None:

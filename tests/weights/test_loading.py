@@ -14,22 +14,10 @@ from network import renames
 from vitrail.checkpoint import Checkpoint, Mapped
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
-from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig
+from vitrail.network import Positions, Rotary, ViT, ViTConfig
 from vitrail.weights import FAMILIES, convert, load
-from vitrail.weights.family import class_names
-from vitrail.weights.overrides import setting_text
 from vitrail.weights.resize import with_size
-
-SMALL: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 128, "depth": 2, "heads": 2, "mlp_width": 256}
-
-
-@pytest.fixture
-def bare(tmp_path: Path) -> Path:
-    """A small network in timm's names, one file."""
-    model = ViT(ViTConfig(**SMALL, classes=10)).eval()
-    renames.randomise(model)
-    convert(Checkpoint(model, Preprocess(32)), tmp_path / "bare.safetensors", to="timm")
-    return tmp_path / "bare.safetensors"
+from weights.timm_files import SMALL
 
 
 def test_every_tensor_is_in_the_report(bare: Path) -> None:
@@ -81,67 +69,6 @@ def test_every_tensor_has_memory_of_its_own_and_no_more(bare: Path, tmp_path: Pa
         assert len({value.untyped_storage().data_ptr() for value in state.values()}) == len(state)
 
 
-def test_settings_can_be_overridden_by_name(bare: Path) -> None:
-    override = {"activation": "relu", "norm_eps": 1e-5, "heads": 4, "resample": Resample(antialias=False), "crop": 1.0}
-    ckpt = load(bare, override={**override, "mean": 0.25, "classes": [f"c{i}" for i in range(10)]})
-    config = ckpt.model.config
-    assert (config.activation, config.norm_eps, config.heads) == ("relu", 1e-5, 4)
-    assert config.positions.resample == Resample(antialias=False)
-    assert (ckpt.preprocess.crop, ckpt.preprocess.mean) == (1.0, (0.25,) * 3)
-    assert ckpt.classes[3] == "c3"
-    given = {each.name for each in ckpt.provenance.settings if each.why == "given"}
-    assert given == {"activation", "norm_eps", "heads", "resample", "preprocess", "classes"}
-
-
-@pytest.mark.parametrize(
-    "override, message",
-    [
-        ({"activaton": "relu"}, "did you mean 'activation'"),
-        ({"activation": "tanh"}, "activation"),
-        ({"heads": 7}, "heads"),
-        ({"heads": "many"}, "heads"),
-        ({"width": 64}, "expected"),
-        ({"classes": ["a", "b"]}, "expected 10 class names"),
-        ({"classes": 5}, "with_classes"),
-        ({"classes": "no such file"}, "no such file"),
-        ({"resample": {"mood": 1}}, "mood"),
-        ({"family": "tim"}, "did you mean 'timm'"),
-        ({"family": "google"}, "embedding"),
-        ({"channels": 1}, "expected"),
-        ({"mean": 300}, "mean"),
-    ],
-)
-def test_an_override_that_makes_no_sense_is_refused(bare: Path, override: dict[str, Any], message: str) -> None:
-    with pytest.raises(vitrail.VitrailError, match=message):
-        load(bare, override=override)
-
-
-def test_a_part_can_be_left_out_by_name(bare: Path) -> None:
-    """The head by its part; the report keeps what was left; a name that fits nothing is a mistake."""
-    ckpt = load(bare, leave_out=("head",))
-    assert ckpt.model.config.classes == 0
-    left = [row.theirs[0] for row in ckpt.provenance.mapping if row.how == "left out"]
-    assert sorted(left) == ["head.bias", "head.weight"]
-    with pytest.raises(InputError, match="leave_out 'haed'"):
-        load(bare, leave_out=("haed",))
-    with pytest.raises(InputError, match="list"):
-        load(bare, leave_out="head")
-
-
-@pytest.mark.fault("W17")
-def test_class_names_from_a_file(bare: Path, tmp_path: Path) -> None:
-    """As many as the network has outputs; a page of HTML in their place, or too few, is refused."""
-    labels = tmp_path / "labels.txt"
-    labels.write_text("\n".join(f"bird {number}" for number in range(10)))
-    assert load(bare, override={"classes": labels}).classes[9] == "bird 9"
-    labels.write_text("\n".join(f"bird {number}" for number in range(9)))
-    with pytest.raises(CheckpointError, match="expected 10 class names, as the head has, got 9"):
-        load(bare, override={"classes": str(labels)})
-    labels.write_text("<!DOCTYPE html><html><body>404</body></html>")
-    with pytest.raises(vitrail.VitrailError, match="web page"):
-        load(bare, override={"classes": labels})
-
-
 @pytest.mark.row("001.08")
 def test_another_image_size_resamples_the_table_once(bare: Path) -> None:
     """224 to 384, in small: the table is resampled by the family's policy, and answers are those of before."""
@@ -163,77 +90,6 @@ def test_another_size_keeps_the_mode_and_refuses_what_has_no_table() -> None:
     relative = Checkpoint(ViT(ViTConfig(**SMALL, positions=Positions("relative"))), Preprocess(32))
     with pytest.raises(CheckpointError, match="positions 'relative' cannot be made for another size: keep"):
         with_size(relative, 48)
-
-
-def test_settings_are_told_in_words() -> None:
-    colour = Preprocess(32, crop=0.875, antialias=False, mean=(0.1, 0.2, 0.3), order="BGR")
-    words = "32x32, crop 0.875, bicubic without antialias, mean 0.1/0.2/0.3, std 0.5, BGR"
-    assert setting_text(colour) == words
-    plain = Preprocess((32, 48), "squash", 1.0, "bilinear")
-    assert setting_text(plain) == "32x48, squash 1, bilinear, mean 0.5, std 0.5"
-    assert setting_text(Resample(antialias=False, offset=0.1)) == "bicubic, offset 0.1"
-    assert setting_text(Resample("bilinear", align_corners=True, antialias=False)) == "bilinear, align_corners"
-
-
-@pytest.mark.parametrize("name", ["cls_token", "pos_embed"])
-def test_a_batch_axis_of_two_does_not_fit(bare: Path, name: str) -> None:
-    """Of two cls tokens, or two tables, none is taken in silence."""
-    tensors = load_file(bare)
-    save_file(tensors | {name: torch.cat((tensors[name], tensors[name]))}, bare)
-    with pytest.raises(CheckpointError, match=rf"expected \[(1|17), 128\], got {name} \[2, (1|17), 128\]"):
-        load(bare)
-
-
-def test_a_gap_between_blocks_is_named(bare: Path) -> None:
-    """Block 1 is called 2: not one block too few, but a file that is not whole."""
-    renamed = {name.replace("blocks.1.", "blocks.2."): value for name, value in load_file(bare).items()}
-    save_file(renamed, bare)
-    with pytest.raises(CheckpointError, match=r"expected blocks numbered from 0 without a gap, got \[0, 2\]"):
-        load(bare)
-
-
-def test_names_in_a_mapping_go_by_their_numbers() -> None:
-    """Whatever their order in the file, and whether JSON made text of the numbers."""
-    assert class_names(3, {"2": "egg", "0": "cat", "1": "dog"}) == ("cat", "dog", "egg")
-    assert class_names(3, {1: "dog", 2: "egg", 0: "cat"}) == ("cat", "dog", "egg")
-    assert class_names(3, ["cat", "dog", "cat"]) == ("cat (0)", "dog", "cat (2)")
-    with pytest.raises(CheckpointError, match="expected names for 3 outputs"):
-        class_names(3, {"0": "cat", "1": "dog", "3": "egg"})
-
-
-@pytest.mark.fault("W9")
-def test_a_wrong_model_is_one_message_and_no_half_load(bare: Path) -> None:
-    """Missing, unexpected, mis-shaped and of another kind: all in one message."""
-    tensors = load_file(bare)
-    del tensors["norm.bias"]
-    tensors["blocks.0.mlp.fc2.bias"] = torch.ones(7)
-    tensors["blocks.0.norm1.weight"] = torch.ones(128, dtype=torch.int64)
-    tensors["extra.weight"] = torch.ones(2, 2)
-    save_file(tensors, bare)
-    with pytest.raises(CheckpointError) as caught:
-        load(bare)
-    for part in ("missing norm.bias", "fc2.bias [7]", "torch.int64", "not used extra.weight [2, 2]", "of 32 tensors"):
-        assert part in str(caught.value)
-
-
-@pytest.mark.fault("W8")
-def test_nan_is_refused(bare: Path) -> None:
-    tensors = load_file(bare)
-    tensors["norm.bias"][3] = float("nan")
-    save_file(tensors, bare)
-    with pytest.raises(CheckpointError, match="norm.bias hold NaN"):
-        load(bare)
-
-
-def test_half_precision_stays_and_mixed_is_widened(bare: Path) -> None:
-    tensors = load_file(bare)
-    save_file({name: value.bfloat16() for name, value in tensors.items()}, bare)
-    assert {value.dtype for value in load(bare).model.state_dict().values()} == {torch.bfloat16}
-    mixed = {name: value.half() if "mlp" in name else value for name, value in tensors.items()}
-    save_file(mixed, bare)
-    model = load(bare).model
-    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
-    assert torch.equal(model.state_dict()["encoder.blocks.0.mlp.up.weight"], mixed["blocks.0.mlp.fc1.weight"].float())
 
 
 def test_heads_are_told_and_never_guessed_where_64_does_not_divide(tmp_path: Path) -> None:
@@ -284,16 +140,6 @@ def test_what_is_no_path_or_name_is_refused(bare: Path, tmp_path: Path, wrong: A
     if not isinstance(wrong, list):
         with pytest.raises(vitrail.VitrailError):
             load(bare, leave_out=wrong)
-
-
-def test_numbers_that_no_network_computes_in_are_refused(bare: Path) -> None:
-    tensors = load_file(bare)
-    save_file(tensors | {"norm.weight": tensors["norm.weight"].to(torch.int8)}, bare)
-    with pytest.raises(CheckpointError, match="expected a float of 16, 32 or 64 bits, got torch.int8"):
-        load(bare)
-    torch.save({name: value.to(torch.float8_e4m3fn) for name, value in tensors.items()}, bare)
-    with pytest.raises(CheckpointError, match="float8"):
-        load(bare)
 
 
 def test_every_family_stands_in_the_docs() -> None:

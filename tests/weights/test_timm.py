@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -22,17 +21,7 @@ from vitrail.weights import FAMILIES, convert, load
 from vitrail.weights.family import Description
 from vitrail.weights.name_tables import to_theirs
 from weights.parity import assert_equal, assert_same_bits
-
-THEIRS: dict[str, Any] = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 128,
-    "depth": 2,
-    "num_heads": 2,
-    "mlp_ratio": 2.0,
-    "num_classes": 10,
-    "dynamic_img_size": True,
-}
+from weights.timm_files import THEIRS, saved
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -49,28 +38,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def vit(timm: ModuleType) -> Any:
-    """timm's VisionTransformer, small."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    return lambda **changes: VisionTransformer(**{**THEIRS, **changes}).eval()
-
-
-def saved(model: nn.Module, path: Path) -> Path:
-    """Their random weights in a bare file, as timm's train script or torch users write it."""
-    renames.randomise(model)
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, path)
-    return path
-
-
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_bare_file(vit: Any, timm: ModuleType, tmp_path: Path, name: str) -> None:
+def test_a_bare_file(timm_vit: Any, timm: ModuleType, tmp_path: Path, name: str) -> None:
     """Equal logits at three sizes; written back, the same bits, and timm loads what we wrote strictly.
 
     timm also makes the network from the folder alone: config.json says it all.
     """
-    theirs = vit(**VARIANTS[name])
+    theirs = timm_vit(**VARIANTS[name])
     path = saved(theirs, tmp_path / "theirs.safetensors")
     override = {"image_size": (32, 48)} if name == "uneven" else {}
     ours = load(path, override=override)
@@ -83,7 +57,7 @@ def test_a_bare_file(vit: Any, timm: ModuleType, tmp_path: Path, name: str) -> N
     assert report.preprocess_carried
     assert report.classes_carried
     assert_same_bits(load_file(out / "model.safetensors"), load_file(path))
-    fresh = vit(**VARIANTS[name])
+    fresh = timm_vit(**VARIANTS[name])
     fresh.load_state_dict(load_file(out / "model.safetensors"), strict=True)
     assert_equal(ours.model, fresh, sizes, channels)
     made = timm.create_model(f"local-dir:{out}", pretrained=True).eval()
@@ -104,11 +78,11 @@ def test_distilled_deit(timm: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("registers", [0, 4])
-def test_dinov2_with_swiglu(vit: Any, timm: ModuleType, tmp_path: Path, registers: int) -> None:
+def test_dinov2_with_swiglu(timm_vit: Any, timm: ModuleType, tmp_path: Path, registers: int) -> None:
     from timm.layers import SwiGLUPacked
 
     changes = {"reg_tokens": registers, "no_embed_class": bool(registers), "num_classes": 0, "mlp_ratio": 4.0}
-    theirs = vit(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1.0, **changes)
+    theirs = timm_vit(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1.0, **changes)
     path = saved(theirs, tmp_path / "theirs.safetensors")
     ours = load(path)
     assert_equal(ours.model, theirs)
@@ -117,18 +91,20 @@ def test_dinov2_with_swiglu(vit: Any, timm: ModuleType, tmp_path: Path, register
     assert_equal(ours.model, timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval(), ((32, 32),))
 
 
-def test_registers_with_places_of_their_own(vit: Any, tmp_path: Path) -> None:
+def test_registers_with_places_of_their_own(timm_vit: Any, tmp_path: Path) -> None:
     """timm can give registers positions; they are added to the registers, and the numbers are the same."""
-    theirs = vit(reg_tokens=4)
+    theirs = timm_vit(reg_tokens=4)
     ours = load(saved(theirs, tmp_path / "theirs.safetensors"))
     assert_equal(ours.model, theirs)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
-def test_a_clip_tower_must_be_told_its_activation(vit: Any, timm: ModuleType, tmp_path: Path, activation: str) -> None:
+def test_a_clip_tower_must_be_told_its_activation(
+    timm_vit: Any, timm: ModuleType, tmp_path: Path, activation: str
+) -> None:
     """Cause one of "same weights, other result": no tensor says it, so it is asked for, and kept by config.json."""
     norm = partial(nn.LayerNorm, eps=1e-5)
-    theirs = vit(pre_norm=True, norm_layer=norm, act_layer=activation)
+    theirs = timm_vit(pre_norm=True, norm_layer=norm, act_layer=activation)
     path = saved(theirs, tmp_path / "theirs.safetensors")
     with pytest.raises(CheckpointError, match="quick_gelu"):
         load(path)
@@ -202,46 +178,6 @@ def test_networks_that_only_look_alike_are_refused(timm: ModuleType, tmp_path: P
         load(saved(model, tmp_path / "theirs.safetensors"))
 
 
-def folder(model: nn.Module, path: Path, **said: Any) -> Path:
-    """A folder as timm's hub has them: weights, and a config.json that says so much."""
-    path.mkdir()
-    saved(model, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps({"architecture": "vit_base_patch16_224", **said}))
-    return path
-
-
-SIZES = {"embed_dim": 128, "num_heads": 2}
-
-
-@pytest.mark.parametrize(
-    "said, reason",
-    [
-        ({"model_args": {**SIZES, "pool_include_prefix": True}}, "not known here: pool_include_prefix=True"),
-        ({"model_args": {**SIZES, "norm_layer": "rmsnorm"}}, "not known here: norm_layer='rmsnorm'"),
-        ({"model_args": {**SIZES, "act_layer": "mish"}}, "act_layer 'mish' is none of"),
-        ({"model_args": {**SIZES, "act_layer": ["gelu"]}}, "is none of"),
-        ({"model_args": {**SIZES, "global_pool": "max"}}, "global_pool 'max' is none of"),
-        ({"model_args": {**SIZES, "pos_embed": "rope"}}, "not known here: pos_embed='rope'"),
-        ({"model_args": {"embed_dim": 128}}, "does not say num_heads"),
-        ({"model_args": SIZES, "global_pool": "avg"}, "config.json says global_pool 'avg', and timm would load"),
-        ({"model_args": SIZES, "architecture": "vit_base_patch16_rpn_224"}, "norms behind the branches"),
-        ({"model_args": SIZES, "label_names": ["a", "b"]}, "expected names for 10 outputs"),
-    ],
-)
-def test_a_config_that_says_more_than_is_known_here_is_refused(
-    vit: Any, tmp_path: Path, said: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(CheckpointError, match=reason):
-        load(folder(vit(), tmp_path / "folder", **said))
-
-
-def test_what_config_json_says_of_heads_activation_pool_and_size(vit: Any, tmp_path: Path) -> None:
-    theirs = vit(num_heads=4, act_layer="relu", global_pool="avg", fc_norm=False, img_size=(16, 64))
-    said = {"num_heads": 4, "act_layer": "relu", "global_pool": "avg", "img_size": [16, 64], "drop_rate": 0.1}
-    ours = load(folder(theirs, tmp_path / "folder", model_args={"embed_dim": 128, **said}))
-    assert_equal(ours.model, theirs, ((16, 64), (32, 32)))
-
-
 def test_heads_wider_than_their_share_are_read_from_the_queries(tmp_path: Path) -> None:
     """Two heads of 96 in a network 128 wide, which timm's own classes cannot be: the shapes say it all the same."""
     config = ViTConfig(
@@ -260,20 +196,8 @@ def test_heads_wider_than_their_share_are_read_from_the_queries(tmp_path: Path) 
         convert(ours, tmp_path / "out", to="timm")
 
 
-def test_a_grey_network_whose_folder_speaks_of_colours(vit: Any, tmp_path: Path) -> None:
-    """timm keeps three means beside one channel: they are averaged, which is said, unless others are given."""
-    said = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2], "input_size": [3, 32, 32], "crop_pct": 1.0}
-    path = folder(vit(in_chans=1), tmp_path / "folder", model_args=SIZES, pretrained_cfg=said)
-    ours = load(path)
-    assert ours.preprocess.channels == 1
-    assert ours.preprocess.mean + ours.preprocess.std == pytest.approx((0.5, 0.2))
-    why = next(each.why for each in ours.provenance.settings if each.name == "preprocess")
-    assert why == "assumed: the folder's config.json; mean and std averaged over its colours"
-    assert load(path, override={"mean": 0.1307}).preprocess.mean == (0.1307,)
-
-
-def test_places_of_registers_without_a_cls_token(vit: Any, tmp_path: Path) -> None:
-    theirs = vit(reg_tokens=2, class_token=False, global_pool="avg")
+def test_places_of_registers_without_a_cls_token(timm_vit: Any, tmp_path: Path) -> None:
+    theirs = timm_vit(reg_tokens=2, class_token=False, global_pool="avg")
     assert_equal(load(saved(theirs, tmp_path / "theirs.safetensors")).model, theirs)
 
 
@@ -297,9 +221,9 @@ def test_what_timms_classes_could_not_be_is_refused(tmp_path: Path, changes: dic
         convert(ckpt, tmp_path / "out", to="timm")
 
 
-def test_a_part_that_is_missing_or_too_much_is_listed(vit: Any, tmp_path: Path) -> None:
+def test_a_part_that_is_missing_or_too_much_is_listed(timm_vit: Any, tmp_path: Path) -> None:
     """Cause three: LayerScale half there. Both sides are listed, nothing is loaded."""
-    path = saved(vit(init_values=1e-5), tmp_path / "theirs.safetensors")
+    path = saved(timm_vit(init_values=1e-5), tmp_path / "theirs.safetensors")
     tensors = load_file(path)
     del tensors["blocks.1.ls2.gamma"]
     save_file(tensors | {"odd": torch.ones(3)}, path)
@@ -308,25 +232,6 @@ def test_a_part_that_is_missing_or_too_much_is_listed(vit: Any, tmp_path: Path) 
     assert "not used odd" in str(caught.value)
     with pytest.raises(CheckpointError, match="missing encoder.blocks.1.scale2.gamma"):
         load(path, leave_out=("odd",))
-
-
-@pytest.mark.parametrize("pool", ["map", "avg"])
-def test_naflex(timm: ModuleType, tmp_path: Path, pool: str) -> None:
-    """Linear patch weights in the order of pixels, the table as a grid that need not be square."""
-    from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
-
-    sizes = {name: THEIRS[name] for name in ("patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio")}
-    norms = {"final_norm": pool == "map", "fc_norm": pool == "avg"}
-    cfg = NaFlexVitCfg(**sizes, **norms, reg_tokens=2, global_pool=pool, pos_embed_grid_size=(4, 3), init_values=1e-5)
-    theirs = NaFlexVit(cfg, num_classes=10, img_size=(32, 24)).eval()
-    path = saved(theirs, tmp_path / "theirs.safetensors")
-    ours = load(path)
-    assert ours.provenance.family == "timm-naflex"
-    assert_equal(ours.model, theirs, ((32, 24), (48, 48), (40, 24)))
-    convert(path, tmp_path / "out", to="timm-naflex")
-    assert_same_bits(load_file(tmp_path / "out" / "model.safetensors"), load_file(path))
-    made = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
-    assert_equal(ours.model, made, ((32, 24), (48, 48)))
 
 
 def test_the_real_network(fixtures: Path, tmp_path: Path) -> None:

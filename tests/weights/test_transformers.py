@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,119 +24,20 @@ from vitrail.network import Positions, Resample, Rotary, ViT, ViTConfig, patchif
 from vitrail.network.masked import MaskedDecoder
 from vitrail.weights import convert, load
 from weights.parity import SIZES, assert_equal, assert_same_bits
-
-SMALL: dict[str, Any] = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-}
-FLAT: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "image_size"} | {"num_patches": 16}
-DECODER: dict[str, Any] = {
-    "decoder_hidden_size": 32,
-    "decoder_num_hidden_layers": 1,
-    "decoder_num_attention_heads": 2,
-    "decoder_intermediate_size": 64,
-}
-TEXT: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "vocab_size": 50,
-    "max_position_embeddings": 8,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-BOTH: dict[str, Any] = {"vision_config": SMALL, "text_config": TEXT}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A class of transformers, and which of its outputs our network gives."""
-
-    model: str
-    config: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    output: str = "last_hidden_state"
-    leave_out: tuple[str, ...] = ()
-    back: str = ""  # the class that loads what we write; "": the same
-    same: bool = True  # whether the tensors come back with the same bits
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the class, beside its config
-
-
-LOGITS, POOLED, EMBEDDED = "logits", "pooler_output", "image_embeds"
-CASES: dict[str, Case] = {
-    "ViT": Case("ViTModel", "ViTConfig", SMALL, POOLED),
-    "ViT, narrow pooler": Case("ViTModel", "ViTConfig", {**SMALL, "pooler_output_size": 24}, POOLED),
-    "ViT without pooler": Case("ViTModel", "ViTConfig", SMALL, arguments={"add_pooling_layer": False}),
-    "ViT, classes": Case("ViTForImageClassification", "ViTConfig", {**SMALL, "num_labels": 5}, LOGITS),
-    "ViT, no qkv bias": Case("ViTForImageClassification", "ViTConfig", {**SMALL, "qkv_bias": False}, LOGITS),
-    "ViT, wide heads": Case("ViTForImageClassification", "ViTConfig", {**SMALL, "head_dim": 64}, LOGITS),
-    "DeiT": Case("DeiTModel", "DeiTConfig", SMALL, POOLED, same=False),
-    "DeiT without pooler": Case("DeiTModel", "DeiTConfig", SMALL, arguments={"add_pooling_layer": False}),
-    "DeiT, classes": Case("DeiTForImageClassification", "DeiTConfig", {**SMALL, "num_labels": 5}, LOGITS, same=False),
-    "DeiT, both heads": Case("DeiTForImageClassificationWithTeacher", "DeiTConfig", {**SMALL, "num_labels": 5}, LOGITS),
-    "MSN": Case("ViTMSNModel", "ViTMSNConfig", SMALL, back="ViTModel"),
-    "MSN, classes": Case(
-        "ViTMSNForImageClassification", "ViTMSNConfig", SMALL, LOGITS, back="ViTForImageClassification"
-    ),
-    "MAE's encoder": Case("ViTMAEModel", "ViTMAEConfig", {**SMALL, "mask_ratio": 0.0}, back="ViTModel"),
-    "I-JEPA": Case("IJepaModel", "IJepaConfig", SMALL),
-    "I-JEPA, classes": Case("IJepaForImageClassification", "IJepaConfig", {**SMALL, "num_labels": 5}, LOGITS),
-    "DINOv2": Case("Dinov2Model", "Dinov2Config", SMALL),
-    "DINOv2, gated": Case("Dinov2Model", "Dinov2Config", {**SMALL, "use_swiglu_ffn": True}, POOLED),
-    "DINOv2, no mask token": Case("Dinov2Model", "Dinov2Config", {**SMALL, "use_mask_token": False}),
-    "DINOv2, classes": Case("Dinov2ForImageClassification", "Dinov2Config", {**SMALL, "num_labels": 5}, LOGITS),
-    "DINOv2, registers": Case("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", SMALL),
-    "DINOv2, registers, classes": Case(
-        "Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", {**SMALL, "num_labels": 5}, LOGITS
-    ),
-    "DINOv3": Case("DINOv3ViTModel", "DINOv3ViTConfig", {**SMALL, "num_register_tokens": 4}),
-    "DINOv3, no registers": Case("DINOv3ViTModel", "DINOv3ViTConfig", {**SMALL, "rope_theta": 50.0}),
-    "DINOv3, gated": Case("DINOv3ViTModel", "DINOv3ViTConfig", {**SMALL, "use_gated_mlp": True, "hidden_act": "silu"}),
-    "DINOv3, all biases": Case("DINOv3ViTModel", "DINOv3ViTConfig", {**SMALL, "key_bias": True}, POOLED),
-    "DINOv3, no biases": Case("DINOv3ViTModel", "DINOv3ViTConfig", {**SMALL, "query_bias": False, "value_bias": False}),
-    "CLIP": Case("CLIPVisionModel", "CLIPVisionConfig", SMALL, POOLED),
-    "CLIP, gelu": Case("CLIPVisionModel", "CLIPVisionConfig", {**SMALL, "hidden_act": "gelu"}, POOLED),
-    "CLIP, projected": Case(
-        "CLIPVisionModelWithProjection", "CLIPVisionConfig", {**SMALL, "projection_dim": 16}, EMBEDDED
-    ),
-    "SigLIP": Case("SiglipVisionModel", "SiglipVisionConfig", SMALL, POOLED),
-    "SigLIP without its pool": Case("SiglipVisionModel", "SiglipVisionConfig", {**SMALL, "vision_use_head": False}),
-    "SigLIP, classes": Case(
-        "SiglipForImageClassification",
-        "SiglipConfig",
-        {**BOTH, "num_labels": 5},
-        LOGITS,
-        leave_out=("pool",),
-        back="IJepaForImageClassification",
-        same=False,
-    ),
-    "SigLIP 2": Case("Siglip2VisionModel", "Siglip2VisionConfig", FLAT, POOLED),
-    "SigLIP 2 without its pool": Case("Siglip2VisionModel", "Siglip2VisionConfig", {**FLAT, "vision_use_head": False}),
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet(transformers: ModuleType) -> None:
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-
-
-def build(transformers: ModuleType, case: Case) -> Any:
-    """A small model with random weights everywhere."""
-    config = getattr(transformers, case.config)(**case.settings)
-    model = getattr(transformers, case.model)(config, **case.arguments).eval()
-    renames.randomise(model)
-    return model
-
-
-def saved(model: Any, folder: Path) -> Path:
-    model.save_pretrained(folder)
-    return folder
+from weights.transformers_cases import (
+    BOTH,
+    CASES,
+    DECODER,
+    EMBEDDED,
+    FLAT,
+    LOGITS,
+    POOLED,
+    SMALL,
+    TEXT,
+    Case,
+    build,
+    saved,
+)
 
 
 def run(model: Any, pixels: Tensor, output: str) -> Tensor:
@@ -207,33 +107,6 @@ def test_a_folder(transformers: ModuleType, tmp_path: Path, name: str) -> None:
     )
     if not pooler and not ours.model.config.classes:
         assert type(transformers.AutoModel.from_pretrained(out)) is type(again)
-
-
-IN_MEMORY = (
-    *("ViT", "ViT without pooler", "ViT, classes", "DeiT, both heads", "MSN, classes", "I-JEPA", "DINOv2"),
-    *("DINOv2, gated", "DINOv2, registers, classes", "DINOv3, gated", "CLIP", "SigLIP", "SigLIP 2"),
-)
-
-
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_names_as_version_5_has_them_in_memory(transformers: ModuleType, tmp_path: Path, name: str) -> None:
-    """A state dict saved by hand, beside its config.json or alone in a pickle, is the same network."""
-    case = CASES[name]
-    model = build(transformers, case)
-    folder = saved(model, tmp_path / "folder")
-    expected = load(folder)
-    state = {key: value.contiguous() for key, value in model.state_dict().items()}
-    save_file(state, folder / "model.safetensors")
-    by_hand = load(folder)
-    assert by_hand.model.config == expected.model.config
-    assert_same_bits(by_hand.model.state_dict(), expected.model.state_dict())
-    torch.save(state, tmp_path / "alone.bin")
-    config = expected.model.config
-    override = {"heads": 4} | {name: getattr(config, name) for name in ("activation", "norm_eps", "rotary")}
-    alone = load(tmp_path / "alone.bin", override=override)
-    assert_same_bits(alone.model.state_dict(), expected.model.state_dict())
-    assert alone.model.config.pool == config.pool
-    assert alone.model.config.positions.resample == config.positions.resample
 
 
 def test_mae_with_its_decoder(transformers: ModuleType, tmp_path: Path) -> None:
@@ -414,235 +287,18 @@ def test_a_native_size_that_is_not_square(transformers: ModuleType, tmp_path: Pa
     assert_equal(ours.model, lambda pixels: again(pixels).logits, ((32, 48),))
 
 
-def test_another_prefix_and_the_numbers_of_positions(transformers: ModuleType, tmp_path: Path) -> None:
-    """Older files keep position_ids, which say nothing new: right ones are passed over, wrong ones refused."""
-    folder = saved(build(transformers, CASES["CLIP"]), tmp_path / "theirs")
-    stored = load_file(folder / "model.safetensors")
-    expected = load(folder).model.state_dict()
-    older = {f"vision_model.{name}": value for name, value in stored.items()}
-    save_file(older | {"vision_model.embeddings.position_ids": torch.arange(17)[None]}, folder / "model.safetensors")
-    assert_same_bits(load(folder).model.state_dict(), expected)
-    convert(folder, tmp_path / "ours", to="transformers")
-    assert_same_bits(load_file(tmp_path / "ours" / "model.safetensors"), older)
-    wrong = torch.arange(17).flip(0)[None]
-    save_file(older | {"vision_model.embeddings.position_ids": wrong}, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="position_ids"):
-        load(folder)
-
-
-def test_a_mask_token_is_kept(transformers: ModuleType, tmp_path: Path) -> None:
-    folder = saved(build(transformers, CASES["DINOv3"]), tmp_path / "theirs")
-    stored = load_file(folder / "model.safetensors")["embeddings.mask_token"]
-    assert torch.equal(load(folder).extras["mask_token"], stored[0])
-    model = build(transformers, Case("ViTForMaskedImageModeling", "ViTConfig", {**SMALL, "encoder_stride": 8}))
-    folder = saved(model, tmp_path / "masked")
-    ours = load(folder, leave_out=("decoder",))
-    assert torch.equal(ours.extras["mask_token"], model.vit.embeddings.mask_token[0].detach())
-    report = convert(folder, tmp_path / "ours", to="transformers", leave_out=("decoder",))
-    assert report.not_carried[0] == "extras.mask_token"
-
-
 # ---- what config.json decides ------------------------------------------------------------------------------------
 
 
-def edited(folder: Path, out: Path, **changes: Any) -> Path:
-    """The same folder with another config.json; None takes an entry out."""
-    shutil.copytree(folder, out)
-    plain = json.loads((folder / "config.json").read_text()) | changes
-    plain = {name: value for name, value in plain.items() if value is not None}
-    (out / "config.json").write_text(json.dumps(plain))
-    return out
-
-
-@pytest.fixture(scope="module")
-def vit(transformers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ViT with five classes."""
-    torch.manual_seed(0)
-    return saved(build(transformers, CASES["ViT, classes"]), tmp_path_factory.mktemp("vit") / "vit")
-
-
-@pytest.mark.parametrize(
-    ("said", "ours"),
-    [
-        ("gelu", "gelu"),
-        ("gelu_new", "gelu_tanh"),
-        ("gelu_pytorch_tanh", "gelu_tanh"),
-        ("quick_gelu", "quick_gelu"),
-        ("relu", "relu"),
-        ("silu", "silu"),
-    ],
-)
-def test_the_activation_is_the_one_config_says(
-    transformers: ModuleType, vit: Path, tmp_path: Path, said: str, ours: str
-) -> None:
-    folder = edited(vit, tmp_path / "edited", hidden_act=said, layer_norm_eps=1e-3)
-    loaded = load(folder)
-    assert (loaded.model.config.activation, loaded.model.config.norm_eps) == (ours, 1e-3)
-    theirs = transformers.ViTForImageClassification.from_pretrained(folder).eval()
-    assert_equal(loaded.model, lambda pixels: theirs(pixels).logits, ((32, 32),))
-    why = {setting.name: setting.why for setting in loaded.provenance.settings}
-    assert why["activation"] == why["norm_eps"] == why["heads"] == "the folder's config.json"
-
-
-def test_what_config_leaves_out_its_class_decides(transformers: ModuleType, vit: Path, tmp_path: Path) -> None:
-    """The class's eps is 1e-12, not the 1e-6 of most families."""
-    folder = edited(vit, tmp_path / "edited", hidden_act=None, layer_norm_eps=None, image_size=None, patch_size=None)
-    config = load(folder).model.config
-    defaults = transformers.ViTConfig()
-    assert config.norm_eps == defaults.layer_norm_eps == 1e-12
-    assert (config.activation, config.image_size) == (defaults.hidden_act, (32, 32))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("ViT", "DeiT", "MSN", "MAE's encoder", "I-JEPA", "DINOv2", "DINOv2, registers", "DINOv3"),
-        *("CLIP", "SigLIP", "SigLIP 2"),
-    ],
-)
-def test_defaults_are_those_of_the_classes(transformers: ModuleType, name: str) -> None:
-    from vitrail.weights.families.transformers_configs import ACTIVATIONS, MODEL_TYPES
-
-    config = getattr(transformers, CASES[name].config)()
-    kind = MODEL_TYPES[config.model_type]
-    assert kind.norm_eps == config.layer_norm_eps
-    assert kind.heads == config.num_attention_heads
-    assert kind.activation == ACTIVATIONS[config.hidden_act]
-
-
-def test_a_bare_file_says_what_was_taken_for_granted(vit: Path, tmp_path: Path) -> None:
-    shutil.copy(vit / "model.safetensors", tmp_path / "bare.safetensors")
-    ours = load(tmp_path / "bare.safetensors", override={"heads": 4})
-    why = {setting.name: (setting.value, setting.why) for setting in ours.provenance.settings}
-    assert why["norm_eps"] == ("1e-12", "what its model type takes for granted")
-    assert why["heads"] == ("4", "given")
-    assert_same_bits(ours.model.state_dict(), load(vit).model.state_dict())
-
-
-def test_a_bare_clip_tower_must_be_told_its_activation(transformers: ModuleType, tmp_path: Path) -> None:
-    folder = saved(build(transformers, CASES["CLIP"]), tmp_path / "theirs")
-    bare = shutil.copy(folder / "model.safetensors", tmp_path / "bare.safetensors")
-    with pytest.raises(CheckpointError, match="quick_gelu .*override"):
-        load(bare, override={"heads": 4})
-    told = load(bare, override={"heads": 4, "activation": "quick_gelu"})
-    assert told.model.config == load(folder).model.config
-
-
-def test_another_size_when_loading(transformers: ModuleType, vit: Path) -> None:
+def test_another_size_when_loading(transformers: ModuleType, vit_folder: Path) -> None:
     """The table is resampled once, as transformers does it on every call."""
-    theirs = transformers.ViTForImageClassification.from_pretrained(vit).eval()
-    ours = load(vit, override={"image_size": 48})
+    theirs = transformers.ViTForImageClassification.from_pretrained(vit_folder).eval()
+    ours = load(vit_folder, override={"image_size": 48})
     assert ours.model.config.image_size == (48, 48)
     assert_equal(ours.model, lambda pixels: run(theirs, pixels, LOGITS), ((48, 48),))
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------
-
-NAN = float("nan")
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a billion blocks": ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
-    "one block too many": ({"num_hidden_layers": 3}, "num_hidden_layers=3, the tensors say 2"),
-    "no blocks": ({"num_hidden_layers": 0}, "num_hidden_layers"),
-    "less than no blocks": ({"num_hidden_layers": -1}, "num_hidden_layers"),
-    "blocks in words": ({"num_hidden_layers": "2"}, "num_hidden_layers"),
-    "blocks in a list": ({"num_hidden_layers": [2]}, "num_hidden_layers"),
-    "true blocks": ({"num_hidden_layers": True}, "num_hidden_layers"),
-    "a huge width": ({"hidden_size": 10**12}, "hidden_size"),
-    "another width": ({"hidden_size": 128}, "hidden_size=128"),
-    "another MLP": ({"intermediate_size": 256}, "intermediate_size=256"),
-    "a huge MLP": ({"intermediate_size": 10**18}, "intermediate_size"),
-    "a billion heads": ({"num_attention_heads": 10**9}, "num_attention_heads"),
-    "no heads": ({"num_attention_heads": 0}, "num_attention_heads"),
-    "heads that do not divide": ({"num_attention_heads": 5}, "5 heads"),
-    "half a head": ({"num_attention_heads": 0.5}, "num_attention_heads"),
-    "other heads": ({"head_dim": 32}, "head_dim=32"),
-    "a huge image": ({"image_size": 10**9}, "image_size"),
-    "another image": ({"image_size": 64}, "image_size"),
-    "an image of three sides": ({"image_size": [32, 32, 3]}, "image_size"),
-    "an image in words": ({"image_size": "32"}, "image_size"),
-    "another patch": ({"patch_size": 16}, "patch_size"),
-    "other channels": ({"num_channels": 1}, "num_channels"),
-    "an unknown activation": ({"hidden_act": "mish"}, "hidden_act 'mish' is unknown"),
-    "several activations": ({"hidden_act": ["gelu"]}, "hidden_act"),
-    "an eps of NaN": ({"layer_norm_eps": NAN}, "NaN"),
-    "an eps in words": ({"layer_norm_eps": "1e-6"}, "layer_norm_eps"),
-    "an eps below nothing": ({"layer_norm_eps": -1.0}, "layer_norm_eps"),
-    "a bias in words": ({"qkv_bias": "yes"}, "qkv_bias"),
-    "no bias": ({"qkv_bias": False}, "qkv_bias=False"),
-    "a dropout of two": ({"hidden_dropout_prob": 2}, "dropout"),
-    "an unknown type": ({"model_type": "swin"}, "model_type 'swin'"),
-    "a type in a list": ({"model_type": ["vit"]}, "model_type"),
-    "a type of other names": ({"model_type": "dinov3_vit"}, "config.json says dinov3_vit"),
-    "a type of other blocks": ({"model_type": "dinov2"}, "transformers' dinov2, and no blocks"),
-    "too few names": ({"id2label": {"0": "ant"}}, "1 classes in id2label, and the head has 5"),
-    "remote code": ({"auto_map": {"AutoModel": "theirs.Model"}}, "auto_map"),
-}
-
-
-@pytest.mark.fault("W11")
-@pytest.mark.parametrize("name", WRONG)
-def test_a_config_that_does_not_fit(vit: Path, tmp_path: Path, name: str) -> None:
-    """Refused by name, before anything is built."""
-    changes, message = WRONG[name]
-    with pytest.raises(CheckpointError, match=message):
-        load(edited(vit, tmp_path / "edited", **changes))
-
-
-OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "another ratio": ("DINOv2", {"mlp_ratio": 3}, "mlp_ratio=3"),
-    "a ratio of NaN": ("DINOv2", {"mlp_ratio": [4]}, "mlp_ratio"),
-    "a scale in words": ("DINOv2", {"layerscale_value": "1"}, "layer_scale"),
-    "gated in words": ("DINOv2", {"use_swiglu_ffn": True}, "use_swiglu_ffn=True"),
-    "other registers": ("DINOv2, registers", {"num_register_tokens": 3}, "num_register_tokens=3"),
-    "no theta": ("DINOv3", {"rope_theta": 0}, "theta"),
-    "theta in words": ("DINOv3", {"rope_theta": "100"}, "theta"),
-    "a key bias": ("DINOv3", {"key_bias": True}, "key_bias=True"),
-    "no bias behind attention": ("DINOv3", {"proj_bias": False}, "proj_bias=False"),
-    "a huge rotary image": ("DINOv3", {"image_size": 10**7}, "image_size"),
-    "gates of another kind": ("DINOv3, gated", {"hidden_act": "gelu"}, "swiglu"),
-    "another pooler": ("ViT", {"pooler_act": "relu"}, "pooler_act 'relu'"),
-    "another width of pooler": ("ViT", {"pooler_output_size": 32}, "pooler_output_size=32"),
-    "other flat patches": ("SigLIP 2", {"num_patches": 64}, "num_patches=64"),
-    "other flat channels": ("SigLIP 2", {"num_channels": 5}, "5 channels"),
-    "no attention pool": ("SigLIP without its pool", {"vision_use_head": None}, "vision_use_head=True"),
-    "an unasked attention pool": ("SigLIP", {"vision_use_head": False}, r"leave_out=\('pool',\)"),
-    "vision in a list": ("SigLIP, classes", {"vision_config": []}, "vision_config"),
-}
-
-
-@pytest.mark.fault("W11")
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_config_that_does_not_fit_its_type(transformers: ModuleType, tmp_path: Path, name: str) -> None:
-    case, changes, message = OTHERS[name]
-    folder = saved(build(transformers, CASES[case]), tmp_path / "theirs")
-    with pytest.raises(CheckpointError, match=message):
-        load(edited(folder, tmp_path / "edited", **changes), leave_out=CASES[case].leave_out)
-
-
-@pytest.mark.fault("W9")
-def test_tensors_that_are_missing_or_too_many(transformers: ModuleType, vit: Path, tmp_path: Path) -> None:
-    """LayerScale that is gone; a pooler that no classifier asks; patches of nothing; two biases of three."""
-    folder = saved(build(transformers, CASES["DINOv2"]), tmp_path / "dinov2")
-    stored = load_file(folder / "model.safetensors")
-    gone = {name: value for name, value in stored.items() if "layer_scale2" not in name}
-    save_file(gone, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"missing encoder.blocks.0.scale2.gamma"):
-        load(folder)
-    folder = edited(vit, tmp_path / "pooler")
-    stored = load_file(folder / "model.safetensors")
-    more = {"vit.pooler.dense.weight": torch.randn(64, 64), "vit.pooler.dense.bias": torch.randn(64)}
-    save_file(stored | more, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"leave_out=\('pooler',\)"):
-        load(folder)
-    assert load(folder, leave_out=("pooler",)).model.config.representation_width == 0
-    name = "vit.embeddings.patch_embeddings.projection.weight"
-    save_file(stored | {name: torch.zeros(64, 3, 0, 0)}, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="patch_size"):
-        load(folder)
-    key = "vit.encoder.layer.0.attention.attention.key.bias"
-    save_file({name: value for name, value in stored.items() if name != key}, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=key):
-        load(folder)
 
 
 # ---- networks of ours, carried -----------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def train_model(
     ] = None,
     exclude: Annotated[Path | None, typer.Option(help="A CSV of images to leave out, as audit writes it.")] = None,
     unreadable: Annotated[str, typer.Option(help="Images that cannot be read: skip or stop.")] = "skip",
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read images; 0: threads.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Threads that read images, two at least; processes where --cache is made.")
+    ] = 0,
     cache: Annotated[Path | None, typer.Option(help="A folder for resized images that memory cannot hold.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, and nothing else yet.")] = "cpu",
     to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
