@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +78,9 @@ CALLS_NOT_IN_NETWORK = {
 
 FORWARD_PATH = ("patches", "stem", "positions", "tokens", "attention", "encoder", "heads", "merging", "vit")
 RUNTIME = re.compile("packed|onnx|openvino|torchscript", re.IGNORECASE)
+
+UNTESTED = 80  # lines up to which a module needs no tests of its name
+REASONS: dict[str, str] = {}  # of larger modules, by "room/name": why their tests stand in a file of another name
 
 
 class Import(NamedTuple):
@@ -251,6 +254,24 @@ def few_comments(package: Path) -> list[str]:
     return [] if enough else [f"network/: {counts['comments']} comments in {counts['lines']} lines"]
 
 
+def without_tests(package: Path, tests: Path, reasons: Mapping[str, str]) -> list[str]:
+    """Tests mirror the rooms: room/name.py of more than a few lines has a test_name.py in the tests of its room."""
+    complaints, excused = [], set()
+    for module in modules(package):
+        *rooms, file = module.path.relative_to(package).parts
+        name = "/".join([*rooms[:1], module.path.stem])
+        if file.startswith("__") or _lines(module.path) <= UNTESTED:
+            continue
+        folder, test = tests.joinpath(*rooms[:1]), f"test_{file}"
+        if any(folder.rglob(test)) if rooms else (tests / test).is_file():
+            continue
+        if name in reasons:
+            excused.add(name)
+        else:
+            complaints.append(f"{name}: {_lines(module.path)} lines and no {test}")
+    return complaints + [f"{name}: a reason that nothing needs" for name in reasons.keys() - excused]
+
+
 def comments_of(source: str) -> list[str]:
     """Lines that are comments, and comments at the end of lines."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -319,6 +340,11 @@ def test_no_forward_of_the_network_takes_more_than_six() -> None:
 
 def test_the_network_has_no_word_of_any_runtime() -> None:
     assert words_of_runtimes(PACKAGE) == []
+
+
+def test_every_module_of_some_size_has_tests_of_its_name() -> None:
+    assert without_tests(PACKAGE, ROOT / "tests", REASONS) == []
+    assert len(REASONS) <= 10
 
 
 def test_import_is_silent_and_cheap() -> None:
@@ -467,6 +493,25 @@ def test_too_few_comments_are_found(tmp_path: Path) -> None:
     assert few_comments(tree(tmp_path / "c", {"network/vit.py": bare + bare + said})) != []
     assert few_comments(tree(tmp_path / "d", {"network/vit.py": bare + "x = 1  # noqa: B010\n"})) != []
     assert few_comments(tree(tmp_path / "e", {"network/vit.py": bare + 'x = "# text"\n'})) != []
+
+
+def test_a_module_without_tests_is_found(tmp_path: Path) -> None:
+    long, short = "x = 1\n" * 81, "x = 1\n" * 80
+    sources = {"network/vit.py": long, "weights/families/clip.py": long, "files.py": long, "network/__init__.py": long}
+    package = tree(tmp_path, {**sources, "network/stem.py": short})
+    tests = tmp_path / "tests"
+    for name in ("network/test_vit.py", "weights/deep/test_clip.py", "test_files.py"):
+        (tests / name).parent.mkdir(parents=True, exist_ok=True)
+        (tests / name).touch()
+    assert without_tests(package, tests, {}) == []
+    assert without_tests(package, tests, {"files": "none"}) == ["files: a reason that nothing needs"]
+    (tests / "test_files.py").rename(tests / "network" / "test_files.py")
+    (tests / "network" / "test_vit.py").rename(tests / "test_vit.py")
+    assert without_tests(package, tests, {}) == [
+        "files: 81 lines and no test_files.py",
+        "network/vit: 81 lines and no test_vit.py",
+    ]
+    assert without_tests(package, tests, {"files": "why", "network/vit": "why"}) == []
 
 
 # Names, verbs, warnings

@@ -100,7 +100,7 @@ def test_a_new_target_stands_in_the_help() -> None:
     """In a fresh process, since the help is made when the verb is imported."""
     script = """
 import sys
-from exporters.test_targets import TOY
+from exporters.test_target import TOY
 from vitrail.exporters import TARGETS
 TARGETS["toy"] = TOY
 sys.argv = ["vitrail", "export", "--help"]
