@@ -28,7 +28,7 @@ SLOW = (
         "tests/quantisation/",
         "tests/exporters/",
         "tests/training/test_kills.py",
-        "tests/test_cli",
+        "tests/cli/",
         "tests/training/test_runs.py",
     ),
     *("tests/insight/test_head_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from network.refusals import HUGE, INFINITY, NAN, refusal, tiny
-from vitrail.checks import short_repr
+from vitrail.checks import (
+    check_choice,
+    check_fields,
+    check_int,
+    check_ints,
+    check_number,
+    check_type,
+    join_limited,
+    short_repr,
+)
+from vitrail.errors import ConfigError, InputError
+from vitrail.network import Rotary
 
 WHOLE = [
     *[(name, value) for name in ("width", "heads", "depth", "mlp_width", "channels") for value in (0, -1)],
@@ -102,3 +115,55 @@ def test_parts_of_another_kind(name: str, value: Any) -> None:
 
 def test_a_number_too_long_to_print_is_refused_all_the_same() -> None:
     assert refusal(tiny, width=10**5000).endswith("got a huge int")
+
+
+def test_values_in_messages_are_short_and_on_one_line() -> None:
+    assert (short_repr("a"), short_repr(np.zeros((2, 2)))) == ("'a'", "a ndarray")
+    long = short_repr("x" * 100)
+    assert (len(long), long[:4], long[-4:]) == (80, "'xxx", "x...")
+    assert short_repr("x" * 78) == repr("x" * 78)
+
+
+def test_many_parts_are_cut_and_counted() -> None:
+    names = [str(number) for number in range(10)]
+    assert join_limited(names) == "0; 1; 2; 3; 4; 5; 6; 7 and 2 more"
+    assert join_limited(names[:8], ", ") == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert join_limited(names, ",", most=1) == "0 and 9 more"
+
+
+def test_numbers_come_back_as_plain_ones_from_both_ends_of_their_range() -> None:
+    whole, number = check_int("n", np.int64(3), 3, 5), check_number("x", np.float32(0.5), 0.5, 1)
+    assert (whole, type(whole), number, type(number)) == (3, int, 0.5, float)
+    assert (check_int("n", 5, 3, 5), check_number("x", 1, 0.5, 1)) == (5, 1.0)
+    with pytest.raises(ConfigError, match="x: expected a number from 0.5 to under 1, got 1"):
+        check_number("x", 1, 0.5, 1, below=True)
+    assert check_ints("n", [np.int64(1), 2]) == (1, 2)
+    with pytest.raises(ConfigError, match="n: expected whole numbers, got '12'"):
+        check_ints("n", "12")
+    with pytest.raises(InputError, match="n: expected a whole number from 1 to 9, got 10"):
+        check_int("n", 10, 1, 9, InputError)
+
+
+def test_a_part_may_be_what_was_meant() -> None:
+    assert check_type("model", 3, int, str) == 3
+    holder = SimpleNamespace(model=4)
+    with pytest.raises(ConfigError, match=r"model: expected int or str, got .*: pass its \.model$"):
+        check_type("model", holder, int, str)
+    with pytest.raises(ConfigError, match=r"model: expected int, got 'x'$"):
+        check_type("model", "x", int)
+
+
+def test_only_settings_that_there_are_come_through() -> None:
+    plain = {"kind": "axial", "theta": 3.0}
+    assert check_fields(Rotary, plain) == plain
+    assert check_fields(Rotary, plain) is not plain
+    with pytest.raises(ConfigError, match="Rotary has no setting 'tetha': .*theta"):
+        check_fields(Rotary, {"tetha": 3.0})
+    with pytest.raises(ConfigError, match="Rotary: expected a mapping of settings, got 3"):
+        check_fields(Rotary, 3)
+
+
+def test_one_is_not_true() -> None:
+    assert check_choice("c", True, [True, "all"]) is True
+    with pytest.raises(ConfigError, match="c 1 is unknown"):
+        check_choice("c", 1, [True, "all"])

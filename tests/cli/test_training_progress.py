@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from vitrail.cli import training_progress
+from vitrail.evaluation.results import Score
 
 
 @pytest.mark.parametrize("epoch, waited, told", [(1, 0.31, True), (1, 0.29, False), (3, 0.31, True), (4, 0.31, False)])
@@ -17,3 +23,52 @@ def test_an_epoch_that_waits_for_images_says_what_to_do(
     said = capsys.readouterr().err
     assert f"epoch {epoch}: loss 1.000, validation 50.0 %; {1 - waited:.1f} s computing" in said
     assert ("31 % of the time goes into waiting for images: try --cache FOLDER" in said) == told
+
+
+def run(resumed: bool = False) -> Any:
+    """What is shown of a training, and no more of it."""
+    scores = {"top1": Score(0.875, 0.8, 0.95), "loss": Score(0.3456, 0.3, 0.4)}
+    return SimpleNamespace(
+        evaluation=SimpleNamespace(split="test", scores=scores),
+        stages=(SimpleNamespace(name="probe", score=Score(0.5, 0.4, 0.6)),),
+        steps=12,
+        seconds=3.4,
+        resumed=resumed,
+        best=Path("my runs/a/best.safetensors"),
+        folder=Path("my runs/a"),
+        to_dict=lambda: {"run": "a", "steps": 12},
+    )
+
+
+def test_scores_are_shown_in_per_cent_and_the_loss_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    training_progress.report_run(run(), as_json=False)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    text = "\n".join(lines)
+    for row in (
+        "test 95 % interval",
+        "probe 50.0 % 40.0 to 60.0",
+        "top1 87.5 % 80.0 to 95.0",
+        "loss 0.346 0.300 to 0.400",
+    ):
+        assert row in text
+    assert "12 steps; 3 s" in lines
+    assert "try it vitrail predict 'my runs/a/best.safetensors' IMAGE" in lines
+    training_progress.report_run(run(resumed=True), as_json=False)
+    assert "12 steps; 3 s since it went on" in capsys.readouterr().out
+
+
+def test_machines_get_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    training_progress.report_run(run(), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"run": "a", "steps": 12}
+
+
+def test_the_score_of_the_last_validation_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"epoch": 5, "loss": 1.0, "seconds": {"compute": 1.0, "data": 0.0}}
+    with training_progress.training_bar() as callbacks:
+        callbacks.epoch(row)
+        callbacks.epoch(row | {"epoch": 6, "val_score": 0.25})
+        callbacks.epoch(row | {"epoch": 7})
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "vitrail: epoch 5: loss 1.000; 1.0 s computing, 0.0 s waiting for images"
+    assert "validation 25.0 %" in second
+    assert "epoch 7: loss 1.000, validation 25.0 %" in third
