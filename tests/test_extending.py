@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text("utf-8")
 FILE = re.compile(r"^File `([\w/.]+)`:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINE = re.compile(r"^In `([\w/.]+)`, after `([^`]+)`:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"^In `([\w/.]+)`, after `([^`]+)`:\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHANGE = re.compile(r"^In `([\w/.]+)`, `([^`]+)` becomes `([^`]+)`\.$", re.MULTILINE)
 THEN = re.compile(r"^Then:\n\n```python no-run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -58,6 +58,7 @@ def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:
     assert "no preset 'vit-b61': did you mean 'vit-b16'" in vit.mistake("inspect", "vit-b61")
     assert "no weights in this folder" in vit.mistake("inspect", tmp_path)
     assert "did you mean 'vitrail:glass'" in vit.mistake("inspect", "vitrail:glas")
+    (tmp_path / "a.png").touch()
     assert "no checkpoint" in vit.mistake("predict", tmp_path / "none.safetensors", tmp_path)
 
 
