@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from image_campaign import mutated  # beside this file
 from safetensors.torch import save as to_safetensors
 
-from images import mutated  # beside this file
 from vitrail.errors import VitrailError
 from vitrail.weights.reading.weight_files import open_contents
 

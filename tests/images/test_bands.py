@@ -409,7 +409,7 @@ def test_i2_bands_count_in_the_limits() -> None:
 
 @pytest.mark.fault("I1")
 def test_i1_mutants_end_in_an_image_error_or_in_an_image() -> None:
-    spec = importlib.util.spec_from_file_location("stress_images", ROOT / "stress" / "images.py")
+    spec = importlib.util.spec_from_file_location("stress_images", ROOT / "stress" / "image_campaign.py")
     assert spec is not None
     assert spec.loader is not None
     stress: ModuleType = importlib.util.module_from_spec(spec)

@@ -25,7 +25,7 @@ from effort import at_most
 from vitrail.errors import ImageError, InputError
 from vitrail.images import DEFAULT_LIMITS, FORMATS, Limits, decode
 
-STRESS = Path(__file__).resolve().parents[2] / "stress" / "images.py"
+STRESS = Path(__file__).resolve().parents[2] / "stress" / "image_campaign.py"
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -459,7 +459,7 @@ def campaign() -> ModuleType:
 
 @pytest.mark.fault("I1")
 def test_i1_two_thousand_mutants() -> None:
-    """The first 2,000 images of the campaign in stress/images.py, of at least 12 kinds."""
+    """The first 2,000 images of the campaign in stress/image_campaign.py, of at least 12 kinds."""
     stress = campaign()
     images = stress.seed_images()
     assert len(images) >= 12

@@ -412,7 +412,7 @@ def stress() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["stress_weights"] = module
-    sys.path.insert(0, str(STRESS.parent))  # it shares its injuries with stress/images.py
+    sys.path.insert(0, str(STRESS.parent))  # it shares its injuries with stress/image_campaign.py
     try:
         spec.loader.exec_module(module)
     finally:

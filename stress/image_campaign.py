@@ -1,6 +1,6 @@
 """Damaged images by the thousand: decode may answer with an image or an ImageError, with nothing else.
 
-python stress/images.py --count 100000 --seed 0
+python stress/image_campaign.py --count 100000 --seed 0
 """
 
 from __future__ import annotations
