@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shipping.packs import VARIANTS, attending, checkpoint
 from vitrail.packed import packed_attention
-from vitrail.packed.packed_attention import PackedAttention, attention_by_products, prefers_products
+from vitrail.packed.packed_attention import attention_by_products, packed_kernel, prefers_products
 from vitrail.packed.packed_runtime import Packed
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
@@ -45,9 +45,7 @@ def test_pieces_give_what_the_formula_gives(
     for bias in (torch.randn(4, 1, 1, 29), torch.randn(4, 3, 29, 29)) if biased else (None,):
         seen.clear()
         bias = None if bias is None else bias.to(kind)
-        torch.testing.assert_close(
-            PackedAttention()(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within
-        )
+        torch.testing.assert_close(packed_kernel(q, k, v, bias).double(), formula(q, k, v, bias), rtol=0, atol=within)
         assert max(each[0] for each in seen) == heads
         assert max(each[1] for each in seen) == queries
         assert all(np.prod(each[:2]) * 29 <= most for each in seen)  # no more scores than that, ever
@@ -69,7 +67,7 @@ def test_scaled_queries_with_a_bias_are_scaled_once() -> None:
 
 def test_one_query_gathers_from_all() -> None:
     q, k, v = torch.randn(3, 2, 3, 40, 16).bfloat16().unbind(0)
-    found = PackedAttention()(q[:, :, :1], k, v)
+    found = packed_kernel(q[:, :, :1], k, v)
     torch.testing.assert_close(found.double(), formula(q, k, v, None)[:, :, :1], rtol=0, atol=0.02)
 
 
@@ -90,11 +88,11 @@ def test_networks_of_every_kind_answer_the_same_by_it(name: str, int8: bool, mon
     ranges.pop("encoder.blocks.1.mlp.down", None)
     ranges.pop("encoder.blocks.2.attention.out", None)
     answers = {}
-    for way in ("torch", "products", "kernels"):
+    for way in ("torch", "products"):
         attending(monkeypatch, way)
         runtime = Packed(made, QuantPlan("bf16", ranges))
         answers[way] = runtime.run(pixels)[0]
-    assert answers["kernels"].dtype == np.float32
+    assert answers["products"].dtype == np.float32
     for found in answers.values():  # as far as bf16 may be from eager
         assert np.abs(found - answers["torch"]).max() < 0.1 * np.abs(answers["torch"]).max()
     assert next(runtime.model.parameters()).dtype == (torch.float32 if int8 else torch.bfloat16)

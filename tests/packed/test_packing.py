@@ -12,7 +12,7 @@ from torch import nn
 import vitrail
 from shipping.packs import checkpoint, network
 from vitrail.packed.packed_runtime import Packed
-from vitrail.packed.packing import Dtypes, Ways, pack
+from vitrail.packed.packing import Dtypes, pack
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.folding import fold
 from vitrail.quantisation.quant_plan import QuantPlan, Range
@@ -74,20 +74,13 @@ def test_a_half_precision_checkpoint_packs_in_fp32() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("program", [False, True])
-@pytest.mark.parametrize("graph_kernels", [False, True])
-def test_each_way_can_be_left_out_and_changes_no_answer(precision: str, program: bool, graph_kernels: bool) -> None:
+def test_the_program_can_be_left_out_and_changes_no_answer(precision: str, program: bool) -> None:
     model = network()
     pixels = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     ranges = calibrate(model, [pixels]) if precision == "int8" else {}
     plan = QuantPlan("bf16" if precision == "bf16" else "fp32", ranges)
-    packed = pack(model, plan, ways=Ways(program, graph_kernels))
+    packed = pack(model, plan, program=program)
     given = pixels.to(Dtypes.of(plan).tokens)
     assert (packed.compiled is not None) == program
     with torch.inference_mode():
-        expected = pack(model, plan)(given)
-        packed(given)  # makes kernels
-        with torch.autograd.profiler.profile() as heard:
-            found = packed(given)
-    assert any(each.name.startswith("LlgaPartition") for each in heard.function_events) == graph_kernels
-    within = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.1}[precision]
-    torch.testing.assert_close(found, expected, rtol=0, atol=within * float(expected.abs().max()))
+        assert torch.equal(packed(given), pack(model, plan)(given))

@@ -11,7 +11,7 @@ import torch
 from vitrail import Checkpoint, Preprocess, ViT, ViTConfig
 from vitrail.data.samples import Dataset, Sample
 from vitrail.network import Positions, Rotary
-from vitrail.packed import onednn_graph, packed_attention, packed_vit
+from vitrail.packed import packed_attention, packed_vit
 
 SMALL: dict[str, Any] = {
     "image_size": 32,
@@ -87,8 +87,6 @@ def labelled(runtime: Checkpoint, count: int = 96, seed: int = 0, **splits: int)
 
 
 def attending(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """Attention of packed networks by "kernels" of oneDNN's compiler, by "products" in bf16, or by "torch" alone."""
+    """Attention of packed networks by "products" in bf16, or by "torch" alone."""
     for module in (packed_vit, packed_attention):
-        found = onednn_graph.graph_kernel if way == "kernels" else lambda *_: None
-        monkeypatch.setattr(module, "graph_kernel", found)
         monkeypatch.setattr(module, "prefers_products", lambda dtype: way == "products" and dtype == torch.bfloat16)

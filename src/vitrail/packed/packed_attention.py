@@ -1,20 +1,15 @@
 """Attention of packed networks: q, k, v (B, A, T, d) -> gathered (B, A, T, d).
 
-By one kernel of oneDNN's graph compiler (`onednn_graph`), where there is one for the shape. Otherwise fp32 goes by
-torch's fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no tiles (AMX):
-there oneDNN's batched products serve. All hold few scores at a time, so memory grows with the tokens only.
+fp32 goes by torch's fused kernel, which takes bf16 no faster than fp32 on a processor that multiplies bf16 but has no
+tiles (AMX): there oneDNN's batched products serve. Both hold few scores at a time: memory grows with the tokens only.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.packed.onednn_graph import MOST_SCORES, count_scores, graph_kernel
 from vitrail.quantisation.cpu_features import has_bf16_units, has_tiles
 
 SCORES = 1 << 20  # held at once: 2 MB, which stay in the cache
@@ -26,31 +21,12 @@ def prefers_products(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and has_bf16_units() and not has_tiles()
 
 
-@dataclass(frozen=True)
-class PackedAttention:
+def packed_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """The kernel of packed networks: softmax(q k' / sqrt(d) + bias) v. They learn nothing, so there is no dropout."""
-
-    graph_kernels: bool = True  # those of oneDNN's graph compiler
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-        at_once = max(1, MOST_SCORES * len(q) // max(1, count_scores(q)))  # images, for which there may be a kernel
-        if len(q) <= at_once or q.shape != k.shape:
-            return self._piece(q, k, v, bias)
-        biases = [
-            bias if bias is None or len(bias) == 1 else bias[start : start + at_once]
-            for start in range(0, len(q), at_once)
-        ]
-        pieces = zip(q.split(at_once), k.split(at_once), v.split(at_once), biases, strict=True)
-        return torch.cat([self._piece(*each) for each in pieces])
-
-    def _piece(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        kernel = graph_kernel(q, k, v, bias, q.shape[-1] ** -0.5) if self.graph_kernels else None
-        if kernel is not None:
-            return cast(Tensor, kernel.forward(q, k, v, q if bias is None else bias))
-        if not prefers_products(q.dtype):
-            return F.scaled_dot_product_attention(q, k, v, bias)
-        flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
-        return attention_by_products(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
+    if not prefers_products(q.dtype):
+        return F.scaled_dot_product_attention(q, k, v, bias)
+    flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
+    return attention_by_products(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
 
 
 def attention_by_products(

@@ -16,16 +16,13 @@ from vitrail.network.merging import KeepKeys, MergingBlock, merge
 from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
-from vitrail.packed.onednn_graph import Kernel as GraphKernel
-from vitrail.packed.onednn_graph import graph_kernel
 from vitrail.packed.onednn_kernels import FUSED
-from vitrail.packed.packed_attention import PackedAttention, prefers_products
+from vitrail.packed.packed_attention import packed_kernel, prefers_products
 from vitrail.packed.packed_layers import MIDDLE, Int8Linear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
-from vitrail.packed.torchscript_program import BlockStep, Norm, Product, Program, Run, compile_program, shape_key
+from vitrail.packed.torchscript_program import BlockStep, Norm, Product, Program, Run, compile_program
 from vitrail.quantisation.pooled_block import FirstQueries
 
 MOST_GRIDS = 16  # whose positions are kept
-MOST_SIZES = 256  # of batches and images whose kernels are
 
 
 class PackedBlock(nn.Module):
@@ -86,9 +83,9 @@ class PackedViT(ViT):
     encoder: PackedEncoder
     patches: PackedPatches  # type: ignore[assignment]
 
-    def __init__(self, model: ViT, kernel: PackedAttention) -> None:
+    def __init__(self, model: ViT) -> None:
         nn.Module.__init__(self)  # its parts are there already
-        self.config, self.kernel = model.config, kernel
+        self.config = model.config
         for name, part in model.named_children():
             setattr(self, name, part)
         for name in ("stem", "embedding_norm", "norm"):
@@ -101,7 +98,7 @@ class PackedViT(ViT):
         """As the network's own; the last block computes the tokens that the pool reads, and no others."""
         pooled = self.config.pooled_tokens
         last = self.config.depth - 1
-        kernel = FirstQueries(self.kernel, pooled)
+        kernel = FirstQueries(packed_kernel, pooled)
 
         def observer(block: int, x: Tensor, layout: TokenLayout) -> Kernel | None:
             return kernel if block == last else None
@@ -131,12 +128,10 @@ class CompiledForward:
 
     def __init__(self, model: PackedViT, program: Program, run: Run) -> None:
         self.program, self.run = program, run
-        self._dtype, self._graph_kernels = model.encoder.dtype, model.kernel.graph_kernels
-        self._from_pixels = _plain_ends(model)
+        self._dtype, self._from_pixels = model.encoder.dtype, _plain_ends(model)
         parts = [inner for part in model.children() for inner in part.modules()]
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
-        self._kernels: dict[tuple[int, ...], dict[int, GraphKernel]] = {}
 
     def __call__(self, model: PackedViT, pixels: Tensor, grid: Grid, pooled: int) -> BlockOutput | None:
         listened = any(self._hooks) or module._global_forward_hooks or module._global_forward_pre_hooks
@@ -145,33 +140,11 @@ class CompiledForward:
         refuse_gradients(pixels)
         layout = TokenLayout(grid, model.config.prefix)
         empty = self._tokens_of_nothing(model, grid)
-        kernels = self._kernels_for(len(pixels), len(empty), empty.shape[1], layout.prefix, pooled)
         given = pixels if self._from_pixels else model.tokenise(pixels, grid).tokens
-        output = self.run(given, empty, layout.prefix, pooled, kernels)
+        output = self.run(given, empty, layout.prefix, pooled)
         if len(output.counts):
             layout = layout._replace(counts=output.counts, patch_to_token=output.patch_to_token)
         return BlockOutput(output.tokens, layout)
-
-    def _kernels_for(self, *size: int) -> dict[int, GraphKernel]:
-        """Kernels of attention for a size of batch, with so many threads; made when it first comes."""
-        key = (*size, torch.get_num_threads())
-        if key not in self._kernels:
-            if len(self._kernels) >= MOST_SIZES:
-                self._kernels.clear()
-            self._kernels[key] = self._make_kernels(*size)
-        return self._kernels[key]
-
-    def _make_kernels(self, *size: int) -> dict[int, GraphKernel]:
-        d, kernels = self.program.head_width, {}
-        for images, tokens, heads, biased, scaled, dtype in (
-            self.program.attentions(*size) if self._graph_kernels else ()
-        ):
-            q, k, v = torch.empty(images, tokens, 3, heads, d, dtype=dtype).permute(2, 0, 3, 1, 4).unbind(0)
-            bias = torch.empty(images, 1, 1, tokens, dtype=dtype) if biased else None
-            kernel = graph_kernel(q, k, v, bias, 1.0 if scaled else d**-0.5)
-            if kernel is not None:
-                kernels[shape_key(images, tokens, heads, biased, scaled)] = kernel
-        return kernels
 
     def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""

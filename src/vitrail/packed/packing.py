@@ -15,7 +15,7 @@ from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
 from vitrail.packed.onednn_kernels import FUSED
-from vitrail.packed.packed_attention import PackedAttention
+from vitrail.packed.packed_attention import packed_kernel
 from vitrail.packed.packed_layers import MIDDLE, Int8Linear, PackedLinear, PackedMlp, PackedPatches
 from vitrail.packed.packed_vit import PackedBlock, PackedEncoder, PackedViT, compile_forward
 from vitrail.quantisation.folding import fold
@@ -23,16 +23,6 @@ from vitrail.quantisation.quant_params import Int8Weight, QuantParams
 from vitrail.quantisation.quant_plan import PARTS, QuantPlan, quantisable
 
 ENDS = ("norm", "pool", "head")  # always fp32: logits in bf16 would be steps apart, and two classes alike
-
-
-class Ways(NamedTuple):
-    """What is done beside swapping modules: for measurements and tests, not for users."""
-
-    program: bool = True  # plain networks as one TorchScript program
-    graph_kernels: bool = True  # attention by kernels of oneDNN's graph compiler
-
-
-ALL_WAYS = Ways()
 
 
 class Dtypes(NamedTuple):
@@ -61,20 +51,21 @@ def pack(
     plan: QuantPlan,
     preprocess: Preprocess | None = None,
     weights: Mapping[str, Int8Weight] | None = None,
-    ways: Ways = ALL_WAYS,
+    program: bool = True,
 ) -> PackedViT:
     """The packed network; the one given stays as it is. With `preprocess` it takes 8-bit pixels too.
 
-    Weights that are bytes already, of int8 layers, may come beside the network.
+    Weights that are bytes already, of int8 layers, may come beside the network. Without `program` its modules are
+    called from Python, which measurements compare with.
     """
     unknown = set(plan.int8).difference(quantisable(model))
     if unknown:
         raise InputError(f"int8: no such layers: {join_limited(sorted(unknown), ', ')}")
     dtypes = Dtypes.of(plan)
     with torch.no_grad():
-        packed = PackedViT(fold(model), PackedAttention(ways.graph_kernels))
+        packed = PackedViT(fold(model))
         rows = packed.config.prefix + int(np.prod(packed.config.grid))
-        packing = _Packing(plan, dtypes, rows, weights or {}, packed.kernel)
+        packing = _Packing(plan, dtypes, rows, weights or {})
         blocks = nn.ModuleList(
             packing.block(cast(Block, block), f"encoder.blocks.{index}")
             for index, block in enumerate(packed.encoder.blocks)
@@ -84,7 +75,7 @@ def pack(
     for name, part in packed.named_children():
         part.to(torch.float32 if name in ENDS else dtypes.tokens)
     packed.eval().requires_grad_(False)
-    if ways.program:
+    if program:
         compile_forward(packed)
     return packed
 
@@ -96,7 +87,6 @@ class _Packing(NamedTuple):
     dtypes: Dtypes
     rows: int
     weights: Mapping[str, Int8Weight]
-    kernel: PackedAttention
 
     def block(self, block: Block, name: str) -> PackedBlock:
         attention, mlp = block.attention, block.mlp
@@ -108,7 +98,7 @@ class _Packing(NamedTuple):
         setattr(attention, "qkv", self.layer(f"{name}.attention.qkv", attention.qkv, self.dtypes.layers))  # noqa: B010
         setattr(attention, "out", self.layer(f"{name}.attention.out", attention.out, self.dtypes.tokens))  # noqa: B010
         if not attention.axis:  # along lines the fused kernel has less to do
-            attention.kernel = self.kernel
+            attention.kernel = packed_kernel
         return PackedBlock(block, PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))
 
     def layer(self, name: str, linear: nn.Linear, gives: torch.dtype, activation: str = "") -> nn.Module:

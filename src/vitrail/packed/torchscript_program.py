@@ -5,7 +5,6 @@ torch's own interpreter (TorchScript) does. Here is the plain network again in t
 other networks, maps, masks and hooks go by the network's own forward; so does everything where there is no interpreter.
 """
 
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -15,14 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
-from vitrail.packed.onednn_graph import Kernel
 from vitrail.packed.packed_attention import attention_by_products
 from vitrail.quantisation.quant_params import to_uint8
 
 # Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
 AT_ONCE: Final = 8 * 197 * 768
-
-_naming = threading.Lock()
 
 # No postponed annotations in this file: the interpreter reads the types of what the program holds.
 
@@ -68,24 +64,6 @@ class BlockStep(NamedTuple):
     by_cls: bool  # and by how much the first token attends to each
 
 
-class AttentionKernel:
-    """The kernel of attention for one shape (`onednn_graph`), and all that the interpreter knows of it."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:  # type: ignore[empty-body]
-        pass
-
-
-class AttentionShape(NamedTuple):
-    """Of attention in a block: how many images, tokens and heads, and what its kernel has to know beside."""
-
-    images: int
-    tokens: int
-    heads: int
-    biased: bool
-    scaled: bool
-    dtype: torch.dtype
-
-
 class ProgramOutput(NamedTuple):
     """Tokens (B, T, D) in fp32; of merged ones counts (B, T) and patch_to_token (B, N), empty where none are."""
 
@@ -94,12 +72,7 @@ class ProgramOutput(NamedTuple):
     patch_to_token: Tensor
 
 
-Run = Callable[[Tensor, Tensor, int, int, dict[int, Kernel]], ProgramOutput]
-
-
-def shape_key(images: int, tokens: int, heads: int, biased: bool, scaled: bool) -> int:
-    """A shape of attention as one number, with whether scores get a bias, and whether queries come scaled."""
-    return (((images * (1 << 20) + tokens) * (1 << 12) + heads) * 2 + int(biased)) * 2 + int(scaled)
+Run = Callable[[Tensor, Tensor, int, int], ProgramOutput]
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
@@ -189,27 +162,13 @@ class Program(nn.Module):
         super().__init__()
         self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
-        self.products = products  # without a kernel for the shape: attention by products, or by torch's fused kernel
+        self.products = products  # attention by products, or else by torch's fused kernel
 
-    def attentions(self, images: int, tokens: int, width: int, prefix: int, pooled: int) -> list[AttentionShape]:
-        """Every shape of attention on the way of so many images, but for one of the pooled tokens alone."""
-        at_once = _at_once(images, tokens * width, self.at_once)
-        shapes: dict[AttentionShape, None] = {}
-        for some in {min(at_once, images), images % at_once} - {0}:
-            left = tokens
-            for step in self.steps[: len(self.steps) - (pooled > 0)]:
-                shapes[AttentionShape(some, left, step.heads, left < tokens, step.scaled, step.qkv.dtype)] = None
-                left -= most_joined(left - prefix, step.merged)
-        return list(shapes)
-
-    def forward(
-        self, pixels: Tensor, empty: Tensor, prefix: int, pooled: int, kernels: dict[int, AttentionKernel]
-    ) -> ProgramOutput:
+    def forward(self, pixels: Tensor, empty: Tensor, prefix: int, pooled: int) -> ProgramOutput:
         """Pixels, or bytes, (B, C, H, W); `empty` (T, D) are the tokens of nothing: prefix and positions.
 
         Or tokens (B, T, D), where a network makes them in its own way. Of the last block come the `pooled`, or all.
         A block takes a large batch in pieces: what it makes on the way stays in the cache then, and so do its weights.
-        `kernels` are those of attention, by the names of their shapes.
         """
         pieces: list[ProgramOutput] = []
         for some in pixels.split(_at_once(pixels.size(0), empty.size(0) * empty.size(1), self.at_once)):
@@ -218,12 +177,10 @@ class Program(nn.Module):
         for number, step in enumerate(self.steps):
             last = number == len(self.steps) - 1
             for index in range(len(pieces)):
-                pieces[index] = self._block(pieces[index], step, prefix, pooled if last else 0, kernels)
+                pieces[index] = self._block(pieces[index], step, prefix, pooled if last else 0)
         return _joined(pieces)
 
-    def _block(
-        self, known: ProgramOutput, step: BlockStep, prefix: int, pooled: int, kernels: dict[int, AttentionKernel]
-    ) -> ProgramOutput:
+    def _block(self, known: ProgramOutput, step: BlockStep, prefix: int, pooled: int) -> ProgramOutput:
         """What a block makes of some images' tokens (B, T, D); of the first `pooled` alone, or of all."""
         x = known.tokens
         b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
@@ -243,10 +200,7 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.by_cls:
             weights = cls_attention(q, k, bias, scale)
-        shape = shape_key(b, t, heads, bias is not None, step.scaled)
-        if queries == t and shape in kernels:
-            gathered = kernels[shape].forward(q, k, v, q if bias is None else bias)
-        elif self.products:
+        if self.products:
             if bias is not None:
                 bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
             flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
@@ -290,9 +244,6 @@ def compile_program(program: Program) -> CompiledProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that it may go one day
-            with _naming:
-                if not hasattr(AttentionKernel, "__torch_script_interface__"):
-                    torch.jit.interface(AttentionKernel)
             script: object = torch.jit.script(program.eval())
     except (RuntimeError, AttributeError, OSError) as error:  # OSError: an installation without source files
         return CompiledProgram(None, (str(error).strip() or type(error).__name__).splitlines()[0][:200])
