@@ -22,6 +22,11 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return text
 
 
+def best_of_run(path: str) -> str:
+    """The best checkpoint of a run, where the folder of one is given; else the path as it is."""
+    return os.path.join(path, "best.safetensors") if os.path.isfile(os.path.join(path, "data.json")) else path
+
+
 class ReadOnlyFile:
     """An open file that closes when nothing of it is wanted any more; any thread may read from it."""
 

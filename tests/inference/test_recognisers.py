@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import vitrail
 from vitrail.checkpoint import Checkpoint, safetensors_io
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters.exported import Exported
+from vitrail.files import ReadOnlyFile
 from vitrail.images import Preprocess
 from vitrail.inference import open_checkpoint, open_model
 from vitrail.inference.recognisers import RECOGNISERS, Header
@@ -137,17 +140,28 @@ def test_a_network_is_asked_for_where_only_answers_are(shelf: Path) -> None:
             open_checkpoint(shelf / name)
 
 
-@pytest.mark.parametrize("name", ["own.safetensors", "packed.safetensors"])
-def test_the_header_of_a_file_is_parsed_once(name: str, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, door",
+    [
+        ("own.safetensors", open_model),
+        ("packed.safetensors", open_model),
+        ("timm.safetensors", open_model),
+        ("own.safetensors", vitrail.load),
+        ("timm.safetensors", vitrail.load),
+    ],
+)
+def test_the_header_of_a_file_is_parsed_once(
+    name: str, door: Callable[[Path], object], shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parsed: list[str] = []
     right = safetensors_io._header
 
-    def counting(file: safetensors_io.Opened) -> object:
+    def counting(file: ReadOnlyFile) -> tuple[dict[str, Any], int]:
         parsed.append(file.name)
         return right(file)
 
     monkeypatch.setattr(safetensors_io, "_header", counting)
-    open_model(shelf / name)
+    door(shelf / name)
     assert parsed == [str(shelf / name)]
 
 

@@ -15,6 +15,7 @@ from vitrail.cli.training_progress import report_run, train_with_bar
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint import Checkpoint
     from vitrail.inference import Prediction
     from vitrail.training import Run
 
@@ -31,12 +32,12 @@ def run_demo(
 ) -> None:
     """The whole tour: one image through a network; then train on the built-in set, evaluate, predict, report."""
     from vitrail.data.glass import CLASSES, window
+    from vitrail.inference import open_checkpoint
     from vitrail.insight.image_tour import tour
-    from vitrail.weights import load
 
     drawn = window(seed, 384)
     try:
-        result = tour(load("vitrail:glass"), image or drawn.image, to)
+        result = tour(open_checkpoint("vitrail:glass"), image or drawn.image, to)
     except OSError as error:
         raise InputError(f"cannot write to {to}: {error.strerror}") from error
     best = f"{result.prediction.labels[0]} ({100 * result.prediction.probabilities[0]:.1f} %)"
@@ -58,8 +59,9 @@ def run_demo(
         if not as_json:
             say(f"\nnow a training from nothing: 6,000 images of clothes, {epochs:g} times each")
         run = _train(to, epochs)
-        answers = _try(run, to)
-        why = _explain(run, to, answers[0].path)
+        trained = open_checkpoint(run.folder)
+        answers = _try(trained, to)
+        why = _explain(trained, to, answers[0].path)
         summary |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers], "explained": str(why)}
         if not as_json:
             report_run(run, False)
@@ -82,14 +84,13 @@ def _is_finished(to: Path) -> bool:
     return (to / "fashion" / "result.json").exists()
 
 
-def _try(run: Run, to: Path) -> list[Prediction]:
+def _try(trained: Checkpoint, to: Path) -> list[Prediction]:
     """Some test images as files, and what the trained network says of them; each is named after what it shows."""
     import numpy as np
     from PIL import Image
 
     from vitrail.data import read_data
     from vitrail.inference import predict
-    from vitrail.weights import load
 
     test = read_data("vitrail:fashion").part("test")
     folder = to / "images"
@@ -98,16 +99,14 @@ def _try(run: Run, to: Path) -> list[Prediction]:
     for number, sample in enumerate(test.samples[:SHOWN]):
         paths.append(folder / f"{number + 1}-{sample.labels[0].replace('/', ' or ')}.png")
         Image.fromarray(np.asarray(test.images[number])).save(paths[-1])
-    return predict(load(run.folder), paths, top=1)
+    return predict(trained, paths, top=1)
 
 
-def _explain(run: Run, to: Path, image: str) -> Path:
+def _explain(trained: Checkpoint, to: Path, image: str) -> Path:
     """A card of one image: where the trained network's answer comes from, by three methods."""
     from vitrail.insight import explain
     from vitrail.insight.cards import card
-    from vitrail.weights import load
 
-    loaded = load(run.folder)
     path = to / "explained.png"
-    card([explain(loaded, image, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
+    card([explain(trained, image, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
     return path

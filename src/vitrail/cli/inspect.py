@@ -15,12 +15,13 @@ from vitrail.cli.weights import show_settings
 from vitrail.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import Provenance
+    from vitrail.checkpoint import Checkpoint
     from vitrail.images import Source
     from vitrail.insight.cost import Step
     from vitrail.insight.head_importance import Batches
     from vitrail.insight.model_figures import Portrait
-    from vitrail.network.config import ViTConfig
+
+NOT_BESIDE = ("config", "format", "provenance", "decoder")  # of a checkpoint's description: shown in other ways
 
 
 @app.command("inspect")
@@ -37,15 +38,20 @@ def inspect_model(
 ) -> None:
     """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
     from vitrail.insight.cost import estimate, shape_walk
+    from vitrail.network.presets import PRESETS
 
     if figures is None and (images or data):
         raise InputError("--images and --data are looked at for figures: name a folder for them with --figures")
 
-    config, about, used, provenance = _described(what, override, leave_out)
-    image_size = parse_size(size) if size else used
+    checkpoint = _checkpoint(what, override, leave_out)
+    config = PRESETS[what] if checkpoint is None else checkpoint.model.config
+    about = _known_beside(checkpoint)
+    provenance = checkpoint.provenance if checkpoint is not None else None
+    used_size = config.image_size if checkpoint is None else checkpoint.preprocess.size
+    image_size = parse_size(size) if size else used_size
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
-    drawn = _drawn(what, figures, images or [], data, override, leave_out) if figures is not None else None
+    drawn = _drawn(what, checkpoint, figures, images or [], data) if figures is not None else None
     if as_json:
         steps = [{"name": s.name, "shape": list(s.shape), "parameters": s.parameters} for s in walk]
         numbers = cost._asdict() | {"flops": cost.flops}
@@ -85,52 +91,48 @@ def inspect_model(
         say(f"figures           {drawn.page}")
 
 
-def _drawn(
-    what: str, to: Path, images: list[Path], data: str, override: list[str] | None, leave_out: list[str] | None
-) -> Portrait:
+def _drawn(what: str, checkpoint: Checkpoint | None, to: Path, images: list[Path], data: str) -> Portrait:
     """The figures of a checkpoint; a preset has nothing to show yet."""
     from vitrail.evaluation import data_for
     from vitrail.inference import find_images
     from vitrail.insight.model_figures import IMAGES, portrait
     from vitrail.insight.pruning_run import batches_of
-    from vitrail.network.presets import PRESETS
-    from vitrail.weights import load
 
-    if what in PRESETS:
+    if checkpoint is None:
         raise InputError(f"{what} is a preset, without weights: --figures needs a checkpoint")
-    loaded = load(what, override=parse_settings(override), leave_out=leave_out or ())
     sources: Sequence[Source] = find_images(images) if images else ()
     labelled: Batches = ()
     if data:
-        dataset = data_for(what, data, loaded.classes)
-        labelled = batches_of(loaded, dataset)
+        dataset = data_for(what, data, checkpoint.classes)
+        labelled = batches_of(checkpoint, dataset)
         sources = sources or list(dataset.images[:: max(1, len(dataset) // IMAGES)][:IMAGES])
     with busy("drawing figures"):
-        return portrait(loaded, to, sources, labelled, Path(what).name)
+        return portrait(checkpoint, to, sources, labelled, Path(what).name)
 
 
-def _described(
-    what: str, override: list[str] | None, leave_out: list[str] | None
-) -> tuple[ViTConfig, dict[str, Any], tuple[int, int], Provenance | None]:
-    """The config of a checkpoint or a preset, what else is known of it, the size it is used at, where it comes from."""
+def _checkpoint(what: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint | None:
+    """What is inspected, None for a preset."""
+    from vitrail.inference import open_checkpoint
     from vitrail.network.presets import PRESETS
 
     if what in PRESETS:
         if override or leave_out:
             raise InputError(f"--set and --leave-out belong to a file of weights, and {what} is a preset")
-        return PRESETS[what], {}, PRESETS[what].image_size, None
+        return None
     if not what.startswith(("vitrail:", "hf:")) and not Path(what).exists():
         hint = nearest(what, PRESETS)
         hint = "`vitrail models` lists the presets" if hint.startswith("expected") else hint
         raise InputError(f"no checkpoint file and no preset {what!r}: {hint}")
-    from vitrail.weights import load
+    return open_checkpoint(what, override=parse_settings(override), leave_out=leave_out or ())
 
-    loaded = load(what, override=parse_settings(override), leave_out=leave_out or ())
-    about = loaded.describe()
+
+def _known_beside(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """What a checkpoint says beside its network, and where it comes from."""
+    if checkpoint is None:
+        return {}
+    about = checkpoint.describe()
     origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
-    for name in ("config", "format", "provenance", "decoder"):
-        about.pop(name, None)
-    return loaded.model.config, about | origin, loaded.preprocess.size, loaded.provenance
+    return {name: value for name, value in about.items() if name not in NOT_BESIDE} | origin
 
 
 def show_walk(walk: list[Step]) -> None:

@@ -14,13 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vitrail.errors import InputError, nearest
-from vitrail.files import path_text
+from vitrail.files import best_of_run, path_text
 from vitrail.inference.runtime import Runtime, check_runtime
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Safetensors
 
-RUN_BEST: Final = "best.safetensors"  # in the folder of a run
 PACKED: Final = {"packed": "fp32", "packed-bf16": "bf16"}  # runtimes that a checkpoint can be given, and what they use
 
 
@@ -69,7 +68,7 @@ RECOGNISERS: Final = (
         "another family's",
         lambda header: header.safetensors is not None or os.path.isdir(header.path) or header.path.startswith("hf:"),
         "vitrail.weights:load",
-        ("override", "leave_out"),
+        ("header", "override", "leave_out"),
         True,
     ),
     Recogniser("exported", _is_exported, "vitrail.exporters.exported:open_exported", ("few_images",)),
@@ -91,7 +90,7 @@ def open_model(
     A checkpoint can be asked by another `runtime` than "eager": "packed" or "packed-bf16". `override` and `leave_out`
     are for other families' files, as in `vitrail.load`. For a `few` images alone, a runtime need not prepare for many.
     """
-    header = Header(_of_run(path_text(path)))
+    header = Header(best_of_run(path_text(path)))
     kind = next(each for each in RECOGNISERS if each.recognises(header))
     _check_options(header.path, kind, runtime, override, leave_out)
     header_read = header.safetensors if "header" in kind.options else None
@@ -148,11 +147,6 @@ def _check_options(
             f"{path} is a checkpoint: `vitrail export {path} NAME{targets[runtime].suffix}` makes a file for {runtime}"
         )
     raise InputError(f"no runtime {runtime!r}: {nearest(runtime, ('eager', *PACKED, *targets))}")
-
-
-def _of_run(path: str) -> str:
-    """The best checkpoint of a run, where the folder of one is given; else the path as it is."""
-    return os.path.join(path, RUN_BEST) if os.path.isfile(os.path.join(path, "data.json")) else path
 
 
 def _late(name: str) -> Any:

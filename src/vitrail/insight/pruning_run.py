@@ -23,6 +23,7 @@ from vitrail.evaluation import Score, evaluate
 from vitrail.evaluation.evaluator import ALL, Data, chosen, fitted, opened
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.metrics import mean_average_precision
+from vitrail.inference import open_checkpoint
 from vitrail.insight.activations import frozen
 from vitrail.insight.cost import estimate
 from vitrail.insight.head_importance import Batches, Importance, importance
@@ -268,7 +269,6 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float,
     if not any(each.split == "train" for each in data.samples):
         raise InputError(f"{data.source} has no training images to tune on: leave tune out")
     from vitrail.training import RECIPES, train
-    from vitrail.weights import load
 
     recipe = RECIPES["finetune"].recipe
     if max(checkpoint.preprocess.size) < SMALL:  # crops would leave little of them
@@ -285,7 +285,7 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float,
             check=False,
             report=False,
         )
-        return load(run.best)
+        return open_checkpoint(run.best)
 
 
 def _described(slim: Checkpoint, original: Checkpoint, after: NetworkMeasures, split: str, tune: float) -> Checkpoint:

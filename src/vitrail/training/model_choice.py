@@ -21,6 +21,7 @@ from vitrail.data.samples import Dataset
 from vitrail.data.statistics import band_statistics
 from vitrail.errors import InputError, nearest
 from vitrail.images import Preprocess, describe_bands
+from vitrail.inference import open_checkpoint
 from vitrail.network.config import ConvStem, Positions, ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.surgery import rebuild
@@ -29,7 +30,7 @@ from vitrail.training.options import Options
 from vitrail.training.preparation import PreparedData
 from vitrail.training.published import Preset
 from vitrail.training.recipe import Recipe
-from vitrail.weights import load, with_channels, with_classes, with_size
+from vitrail.weights import with_channels, with_classes, with_size
 
 ENDS: tuple[str, ...] = ("pool", "final_norm")  # what a recipe may change of a network that is there already
 SMALL: int = 40  # pixels: images up to here keep their size, but for the next multiple of 8
@@ -184,7 +185,7 @@ def _loaded(start: str | os.PathLike[str] | Checkpoint) -> tuple[Checkpoint, str
     if isinstance(start, Checkpoint):
         return start, "in memory"
     text = os.fspath(start)
-    return load(start), str(Path(text)) if os.sep in text else text
+    return open_checkpoint(start), str(Path(text)) if os.sep in text else text
 
 
 def _from_checkpoint(dataset: Dataset, start: Checkpoint, request: ModelRequest, recipe: Recipe) -> ModelChoice:

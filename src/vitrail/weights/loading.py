@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from vitrail import checkpoint
-from vitrail.checkpoint import Checkpoint, Mapped, Provenance
+from vitrail.checkpoint import Checkpoint, Mapped, Provenance, Safetensors
 from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
+from vitrail.files import best_of_run, path_text
 from vitrail.network.surgery import build_empty
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
@@ -22,25 +23,31 @@ from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.weight_files import open_contents
 from vitrail.weights.resize import with_size
 
-RUN_BEST = "best.safetensors"
-
 
 def load(
-    path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    *,
+    override: Mapping[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+    header: Safetensors | None = None,
 ) -> Checkpoint:
     """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
 
     Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
     `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
+    The `header` is what `read_safetensors` says of the file, if it was read already.
     """
     override = check_names({} if override is None else override)
     leave_out = _patterns(leave_out)
-    if isinstance(path, str) and path.startswith("vitrail:"):
-        return _own(path, override, leave_out)
-    local = fetch(path) if isinstance(path, str) and path.startswith("hf:") else _of_run(path)
-    contents = open_contents(local, override.get("take", ""))
+    local = path_text(path)
+    if local.startswith("vitrail:"):
+        _refuse_settings(local, override, leave_out)
+        return checkpoint.load(local)
+    local = str(fetch(local)) if local.startswith("hf:") else best_of_run(local)
+    contents = open_contents(local, override.get("take", ""), header)
     if checkpoint.KEY in contents.metadata:
-        return _own(local, override, leave_out)
+        _refuse_settings(local, override, leave_out)
+        return checkpoint.load(local, Safetensors(dict(contents.tensors), dict(contents.metadata)))
     return from_contents(contents, override, leave_out)
 
 
@@ -123,19 +130,11 @@ def leave(contents: WeightContents, family: Family, leave_out: Sequence[str]) ->
 # ---- small parts -------------------------------------------------------------------------------------------------
 
 
-def _of_run(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The best checkpoint of a run, where the folder of one is given; else the path as it is."""
-    if not isinstance(path, str | os.PathLike) or not os.path.isfile(os.path.join(path, "data.json")):
-        return path
-    return os.path.join(path, RUN_BEST)
-
-
-def _own(path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: Sequence[str]) -> Checkpoint:
+def _refuse_settings(path: str, override: Mapping[str, Any], leave_out: Sequence[str]) -> None:
     """Our own file says everything, so nothing can be set or left out."""
     if override or leave_out:
         given = ", ".join([*override, *leave_out])
         raise InputError(f"{path} is Vitrail's own and says everything itself: load it without {given}")
-    return checkpoint.load(path)
 
 
 def _patterns(leave_out: Sequence[str]) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vitrail.checkpoint.safetensors_io import StoredTensor, read_safetensors
+from vitrail.checkpoint.safetensors_io import Safetensors, StoredTensor, read_safetensors
 from vitrail.checks import check_type, join_limited
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, path_text
@@ -29,8 +29,11 @@ LONGEST_NAME: Final = 500
 MOST_OTHERS: Final = 100
 
 
-def open_contents(path: str | os.PathLike[str], take: str = "") -> WeightContents:
-    """What a file or folder holds, no tensor read yet; take names one of several copies in a file."""
+def open_contents(path: str | os.PathLike[str], take: str = "", header: Safetensors | None = None) -> WeightContents:
+    """What a file or folder holds, no tensor read yet; take names one of several copies in a file.
+
+    The `header` is what `read_safetensors` says of the file, if it was read already.
+    """
     source = path_text(path)
     check_type("take", take, str, error=InputError)
     file = Path(source)
@@ -40,7 +43,7 @@ def open_contents(path: str | os.PathLike[str], take: str = "") -> WeightContent
         weights = WeightFiles((file,), {}, read_sidecars(file.parent))
     else:
         weights = WeightFiles((file,))
-    raws = [_open(each) for each in weights.files]
+    raws = [_open(each) for each in weights.files] if header is None else [_Raw("safetensors", *header)]
     raw = raws[0] if not weights.index else _joined(source, weights, raws)
     taken = _unwrap(source, raw.tree, take)
     of_transformers = raw.kind == "safetensors" and "config.json" in weights.sidecars
