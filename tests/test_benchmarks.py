@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,3 +68,17 @@ def test_every_way_of_the_packed_runtime_is_raced(monkeypatch: pytest.MonkeyPatc
     ]
     assert {each["ratio"] for each in rows if each["way"] == "modules"} == {1.0}
     assert {each["rounds"] for each in rows} == {1}
+
+
+def test_a_tree_is_raced_against_another(tmp_path: Path) -> None:
+    """Quickly, a tiny network against the very same code: a row for each call."""
+    command = [sys.executable, str(BENCHMARKS / "two_trees.py"), str(BENCHMARKS.parent), "--quick"]
+    rows = tmp_path / "rows.json"
+    for only, count in (("eager", 2), ("packed ti", 6)):
+        run = subprocess.run(
+            [*command, "--only", only, "--json", str(rows)], capture_output=True, text=True, timeout=600
+        )
+        assert run.returncode == 0, run.stderr
+        found = json.loads(rows.read_text())
+        assert len(found) == count
+        assert all(row["call"].startswith(only) and row["ratio"] > 0 and row["rounds"] == 1 for row in found)

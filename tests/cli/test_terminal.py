@@ -38,7 +38,7 @@ def test_a_table_is_there_only_when_all_of_it_is(
     run = Checkpoint.run
 
     def watched(self: Checkpoint, pixels: Any) -> Any:
-        [part] = tmp_path.glob(".vitrail-*.part")
+        [part] = tmp_path.glob(".out.csv.*.tmp")
         sizes.append(part.stat().st_size)
         assert table.read_text() == "the old one"
         if len(sizes) > 60:

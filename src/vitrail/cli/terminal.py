@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitrail.errors import ImageError, InputError
+from vitrail.files import atomic_write
 
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
@@ -78,18 +79,12 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     encoding: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     # A pipe or a device cannot be replaced, and of a link it is what it points to.
     target = Path(os.path.realpath(path))
-    part = target if target.exists() and not target.is_file() else target.with_name(f".vitrail-{os.getpid()}.part")
+    in_place = target.exists() and not target.is_file()
     try:
-        with open(part, mode, **encoding) as file:
+        with nullcontext(target) if in_place else atomic_write(target) as part, open(part, mode, **encoding) as file:
             yield file
-        if part != target:
-            os.replace(part, target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        if part != target:
-            with suppress(OSError):
-                part.unlink()
 
 
 class ReaderGone(Exception):  # noqa: N818
