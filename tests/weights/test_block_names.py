@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from vitrail.network.config import ResNetStem
-from vitrail.weights.families.block_names import mlp_of, only, resnet_layers, resnet_rows, sizes_of, under_model
+from vitrail.weights.families import timm
+from vitrail.weights.families.block_names import ENDS, PLAIN_MLP, only, under_model
+from vitrail.weights.families.timm import BLOCKS, resnet_layers, resnet_rows
+from vitrail.weights.family import sizes_of
 from vitrail.weights.reading.contents import WeightContents
 from vitrail.weights.reading.weight_files import open_contents
+
+ROWS = (*ENDS, *BLOCKS, *PLAIN_MLP)
 
 
 def names(width: int = 128, inner: int = 128, classes: int = 10, depth: int = 3) -> dict[str, Tensor]:
@@ -49,7 +54,7 @@ def contents(tmp_path: Path) -> Any:
 
 
 def test_sizes_are_those_of_the_shapes(contents: Any) -> None:
-    settings, why = sizes_of(contents(names()), {})
+    settings, why = sizes_of(contents(names()), ROWS, {})
     assert settings == {
         "patch_size": (8, 4),
         "channels": 2,
@@ -57,37 +62,41 @@ def test_sizes_are_those_of_the_shapes(contents: Any) -> None:
         "depth": 3,
         "heads": 2,
         "head_width": 0,
-        "patch_bias": True,
-        "cls_token": True,
-        "qkv_bias": "all",
-        "qk_norm": False,
+        "mlp_width": 96,
         "classes": 10,
-        "head_bias": True,
-        "initialisation": "timm",
     }
     assert "64" in why
 
 
 def test_what_is_not_there_is_not_claimed(contents: Any) -> None:
+    given = {"image_size": (32, 16)}
+    whole = timm.describe(contents(names()), given).config
+    assert (whole.cls_token, whole.patch_bias, whole.qkv_bias, whole.classes) == (True, True, "all", 10)
+    assert (whole.qk_norm, whole.head_bias, whole.initialisation) == (False, True, "timm")
     gone = ("cls_token", "patch_embed.proj.bias", "head.weight", "head.bias", "blocks.0.attn.qkv.bias")
     tensors = {name: value for name, value in names().items() if name not in gone}
-    settings = sizes_of(contents(tensors), {}).settings
-    assert [settings[name] for name in ("cls_token", "patch_bias", "qkv_bias", "classes")] == [False, False, "none", 0]
-    assert settings["head_bias"]  # without a head there is none to lack a bias
+    tensors["pos_embed"] = torch.zeros(1, 16, 128)
+    less = timm.describe(contents(tensors), given).config
+    assert (less.cls_token, less.patch_bias, less.qkv_bias, less.classes) == (False, False, "none", 0)
+    assert less.head_bias  # without a head there is none to lack a bias
 
 
 def test_norms_of_the_queries_say_how_wide_a_head_is(contents: Any) -> None:
     tensors = names(inner=96) | {"blocks.0.attn.q_norm.weight": torch.zeros(24)}
-    settings, why = sizes_of(contents(tensors), {})
-    assert (settings["heads"], settings["head_width"], settings["qk_norm"]) == (4, 24, True)
+    settings, why = sizes_of(contents(tensors), ROWS, {})
+    assert (settings["heads"], settings["head_width"]) == (4, 24)
     assert why == "the norms of the queries say so"
+    assert timm.describe(contents(tensors), {"image_size": (32, 16)}).config.qk_norm
 
 
 @pytest.mark.parametrize("up, gated", [(96, False), (192, True)])
 def test_a_gated_mlp_is_twice_as_wide_going_up(contents: Any, up: int, gated: bool) -> None:
-    layers = {"up": torch.zeros(up, 128), "down": torch.zeros(128, 96)}
-    wanted = {"mlp_width": 96} | ({"mlp": "swiglu", "activation": "silu"} if gated else {})
-    assert mlp_of(contents(names() | layers), "up", "down") == wanted
+    tensors = names() | {"blocks.0.mlp.fc1.weight": torch.zeros(up, 128)}
+    config = timm.describe(contents(tensors), {"image_size": (32, 16)}).config
+    assert (config.mlp_width, config.mlp, config.activation) == (
+        96,
+        *(("swiglu", "silu") if gated else ("plain", "gelu")),
+    )
 
 
 def test_names_that_are_plain_and_no_others(contents: Any) -> None:

@@ -44,12 +44,12 @@ def test_heads_by_what_is_published_or_of_64(inner: int, override: dict[str, Any
 
 
 def test_a_table_of_positions_is_a_square_unless_a_size_is_given() -> None:
-    assert shared.square_grid(197, (1,)) == (14, 1)
-    assert shared.square_grid(196, (0, 1)) == (14, 0)
+    assert shared.grid_of(197, (1,), (1, 1), {}) == ((14, 14), 1)
+    assert shared.grid_of(196, (0, 1), (16, 8), {}) == ((224, 112), 0)
     assert shared.grid_of(33, (1,), (8, 8), {"image_size": (32, 64)}) == ((32, 64), 1)
     assert shared.grid_of(17, (1,), (8, 8), {"image_size": (32, 64)}) == ((32, 32), 1)  # which does not fit the table
     with pytest.raises(CheckpointError, match="33 positions make no square grid with 1 prefix tokens"):
-        shared.square_grid(33, (1,))
+        shared.grid_of(33, (1,), (8, 8), {})
 
 
 def test_shapes_rows_and_blocks_of_a_file() -> None:
@@ -62,11 +62,13 @@ def test_shapes_rows_and_blocks_of_a_file() -> None:
         (lambda: shared.shape_of(file, "cls"), "file: expected a tensor cls, and there is none"),
         (lambda: shared.shape_of(file, "head.weight", axes=4), "expected head.weight with 4 axes"),
         (lambda: shared.depth_of(file, "blocks.{i}.b"), r"numbered from 0 without a gap, got \[3\]"),
-        (lambda: shared.square_side("file", 100, 3), "100 values make no square patch of 3 channels"),
+        (lambda: shared.square_patch("file", 100, {}), "100 values make no square patch of 3 channels"),
     ):
         with pytest.raises(CheckpointError, match=message):
             wrong()
-    assert shared.square_side("file", 192, 3) == 8
+    assert shared.square_patch("file", 192, {}) == {"patch_size": (8, 8), "channels": 3}
+    assert shared.square_patch("file", 64, {"channels": 1}) == {"patch_size": (8, 8), "channels": 1}
+    assert shared.usual_size((16, 15), 224, 14) == (224, 210)
 
 
 def test_names_of_classes() -> None:

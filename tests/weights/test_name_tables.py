@@ -7,7 +7,7 @@ import torch
 
 from vitrail.network.config import ViTConfig
 from vitrail.weights import name_tables
-from vitrail.weights.name_tables import Derived, Row, derived, spell, to_theirs
+from vitrail.weights.name_tables import Derived, Row, derived, renamed, spell, to_theirs, weights_of
 
 CONFIG = ViTConfig(image_size=8, patch_size=(2, 4), channels=3, width=8, depth=2, heads=2, mlp_width=12)
 CODECS = {
@@ -60,6 +60,9 @@ def test_a_row_is_spelled_out_for_each_block_and_leaf_that_is_there() -> None:
         (("cls",), ("token",)),
     ]
     assert [row.theirs for row in derived(table, 2)] == ["layer.0.ids", "layer.1.ids"]
+    assert weights_of(table, "encoder.blocks.{i}.norm1") == ("layer.{i}.ln.weight",)
+    assert weights_of(table, "head") == ()
+    assert [row.theirs for row in renamed(table[2:], str.upper)] == [("REGISTERS",), "LAYER.{I}.IDS"]
     tensors = {name: torch.randn(1, 4) for name in [*ours, "left"]}
     theirs, unplaced = to_theirs(table, tensors, CONFIG)
     assert unplaced == ["left"]

@@ -6,15 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_int, check_pair, short_repr
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
-from vitrail.network.config import ViTConfig
+from vitrail.network.config import Positions, Resample, ViTConfig
 from vitrail.weights.imagenet import imagenet1k
-from vitrail.weights.name_tables import Table
+from vitrail.weights.name_tables import Table, weights_of
+from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
 
 
@@ -34,7 +35,19 @@ class Description:
     @classmethod
     def of(cls, checkpoint: Checkpoint, **more: Any) -> Description:
         """A checkpoint as it is, with what a family adds."""
-        return cls(checkpoint.model.config, checkpoint.preprocess, **{"classes": checkpoint.classes} | more)
+        decoder = None if checkpoint.decoder is None else checkpoint.decoder.config
+        kept = {"classes": checkpoint.classes, "decoder": decoder}
+        return cls(checkpoint.model.config, checkpoint.preprocess, **kept | more)
+
+    @classmethod
+    def evaluated(
+        cls, prepared_as: str, settings: Mapping[str, Any], reasons: Mapping[str, str], **more: Any
+    ) -> Description:
+        """A network with these settings, its images prepared as a family's own code does it, its classes by number."""
+        config = ViTConfig(**settings)
+        known = evaluation(prepared_as, config.image_size, config.channels)
+        kept = {"classes": class_names(config.classes)}
+        return cls(config, known.preprocess, {"preprocess": known.why, **reasons}, **kept | more)
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,59 @@ class Family:
 # ---- what shapes say, and what they leave open -------------------------------------------------------------------
 
 PUBLISHED_HEADS: Final = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+BLOCK_LAYERS: Final = ("norm1", "attention.qkv", "attention.query_norm", "mlp.down")  # whose shapes are asked
+SWIGLU: Final = {"mlp": "swiglu", "activation": "silu"}
+
+
+class ShapeSettings(NamedTuple):
+    """What shapes say, as settings of ViTConfig, and why there are so many heads."""
+
+    settings: dict[str, Any]
+    heads_why: str
+
+
+def sizes_of(
+    contents: WeightContents,
+    table: Table,
+    override: Mapping[str, Any],
+    published: Mapping[int, int] = PUBLISHED_HEADS,
+) -> ShapeSettings:
+    """Sizes of patches, blocks and head, from the shapes of the tensors in a table; all else is the family's to say."""
+    (patches,), (head,) = weights_of(table, "patches.projection"), weights_of(table, "head.classify")
+    width, channels, *patch = shape_of(contents, patches, axes=4)
+    settings = {
+        "patch_size": check_pair("patch_size", patch),
+        "channels": channels,
+        "width": width,
+        "classes": rows_of(contents, head),
+    }
+    blocks, heads_why = block_sizes_of(contents, table, override, published)
+    return ShapeSettings(settings | blocks, heads_why)
+
+
+def block_sizes_of(
+    contents: WeightContents,
+    table: Table,
+    override: Mapping[str, Any],
+    published: Mapping[int, int] = PUBLISHED_HEADS,
+) -> ShapeSettings:
+    """Depth, heads and MLP, from the shapes of the blocks' tensors; norms of the queries say how wide a head is."""
+    weights = {layer: weights_of(table, f"encoder.blocks.{{i}}.{layer}") for layer in BLOCK_LAYERS}
+    qkv, *apart = (name.replace("{i}", "0") for name in weights["attention.qkv"])
+    inner, width = shape_of(contents, qkv, axes=2)
+    inner = inner if apart else inner // 3
+    norm = "".join(weights["attention.query_norm"]).replace("{i}", "0")
+    if norm in contents.tensors:
+        heads, why = max(inner // max(shape_of(contents, norm, axes=1)[0], 1), 1), "the norms of the queries say so"
+    else:
+        heads, why = heads_for(inner, override, published)
+    settings = {
+        "depth": depth_of(contents, weights["norm1"][0]),
+        "heads": heads,
+        "head_width": inner // heads if inner != width else 0,
+        "mlp_width": shape_of(contents, weights["mlp.down"][0].replace("{i}", "0"), axes=2)[1],
+    }
+    return ShapeSettings(settings, why)
 
 
 def heads_for(
@@ -76,29 +142,51 @@ def heads_for(
     return inner // 64, "no tensor says it: heads of 64 values, as in most networks"
 
 
-def square_grid(places: int, slots: tuple[int, ...]) -> tuple[int, int]:
-    """(side of the grid, slots before it) of a table with this many places, for the first number of slots that fits."""
+def positions_of(
+    contents: WeightContents,
+    name: str,
+    slots: tuple[int, ...],
+    patch: tuple[int, int],
+    override: Mapping[str, Any],
+    resample: Resample,
+    kind: str = "learned",
+    axes: int = 3,
+) -> dict[str, Any]:
+    """Positions as settings, and the image size that their table was made for; it has one of these numbers of slots."""
+    size, count = grid_of(shape_of(contents, name, axes)[-2], slots, patch, override)
+    return {"image_size": size, "positions": Positions(kind, prefix=count > 0, resample=resample)}
+
+
+def grid_of(
+    places: int, slots: tuple[int, ...], patch: tuple[int, int], override: Mapping[str, Any]
+) -> tuple[tuple[int, int], int]:
+    """(image size, slots) of a table of positions: the size that was given where it fits, else the first square."""
+    if "image_size" in override and 0 not in patch:
+        height, width = check_pair("image_size", override["image_size"])
+        count = (height // patch[0]) * (width // patch[1])
+        if places - count in slots:
+            return (height, width), places - count
     for count in slots:
         side = math.isqrt(max(places - count, 0))
         if side and side * side == places - count:
-            return side, count
+            return (side * patch[0], side * patch[1]), count
     raise CheckpointError(
         f"{places} positions make no square grid with {' or '.join(map(str, slots))} prefix tokens: "
         "give override={'image_size': (H, W)}"
     )
 
 
-def grid_of(
-    places: int, slots: tuple[int, ...], patch: tuple[int, int], override: Mapping[str, Any]
-) -> tuple[tuple[int, int], int]:
-    """(image size, slots) of a table of positions; an image size that was given decides where it fits the table."""
-    if "image_size" in override and 0 not in patch:
-        height, width = check_pair("image_size", override["image_size"])
-        count = (height // patch[0]) * (width // patch[1])
-        if places - count in slots:
-            return (height, width), places - count
-    side, count = square_grid(places, slots)
-    return (side * patch[0], side * patch[1]), count
+def cell_of(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Pixels that one patch stands for."""
+    reduction = settings["stem"].reduction if "stem" in settings else 1
+    rows, columns = settings["patch_size"]
+    return rows * reduction, columns * reduction
+
+
+def usual_size(patch: tuple[int, int], pixels: int, patches: int) -> tuple[int, int]:
+    """The image size where nothing says it: so many pixels, or so many patches where those do not divide."""
+    height, width = (pixels if pixels % side == 0 else patches * side for side in patch)
+    return height, width
 
 
 def shape_of(contents: WeightContents, name: str, axes: int | None = None) -> tuple[int, ...]:
@@ -116,14 +204,15 @@ def rows_of(contents: WeightContents, name: str, axis: int = 0) -> int:
     return shape_of(contents, name, axes=2)[axis] if name in contents.tensors else 0
 
 
-def square_side(source: str, values: int, channels: int) -> int:
-    """The side of a square patch of so many values, which come as one row."""
+def square_patch(source: str, values: int, override: Mapping[str, Any], usual: Any = 3) -> dict[str, Any]:
+    """Size and channels, as settings, of a square patch of so many values, which come as one row."""
+    channels = check_int("channels", override.get("channels", usual))
     side = math.isqrt(values // channels)
     if side < 1 or side * side * channels != values:
         raise CheckpointError(
             f"{source}: {values} values make no square patch of {channels} channels: give override={{'channels': N}}"
         )
-    return side
+    return {"patch_size": (side, side), "channels": channels}
 
 
 def depth_of(contents: WeightContents, pattern: str) -> int:

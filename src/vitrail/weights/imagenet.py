@@ -1,4 +1,4 @@
-"""The 1,000 classes of ImageNet (ILSVRC 2012) in their usual order: names for people, and WordNet's numbers."""
+"""The 1,000 classes of ImageNet (ILSVRC 2012) in their usual order: names for people."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ from functools import cache
 from importlib import resources
 
 
+@cache
 def imagenet1k() -> tuple[str, ...]:
     """One name a class, WordNet's first word for it; where two classes share one, a word in brackets tells them apart.
 
-    No two names are the same even when capitals are ignored, so that folders can be named after them.
+    No two names are the same even when capitals are ignored, so that folders can be named after them. A line of the
+    file is `n02124075 Egyptian cat`, with WordNet's number first.
     """
-    return tuple(name for _, name in _classes())
-
-
-def synsets() -> tuple[str, ...]:
-    """WordNet's number of each class, such as n02124075: how ImageNet names its folders."""
-    return tuple(number for number, _ in _classes())
-
-
-@cache
-def _classes() -> tuple[tuple[str, str], ...]:
-    """(synset, name) of every class; a line of the file is `n02124075 Egyptian cat`."""
     text = (resources.files("vitrail") / "data" / "imagenet1k.txt").read_text("utf-8")
-    pairs = (line.partition(" ") for line in text.splitlines())
-    return tuple((number, name) for number, _, name in pairs)
+    return tuple(line.partition(" ")[2] for line in text.splitlines())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -109,10 +110,6 @@ def kernel_shape(config: ViTConfig) -> tuple[int, int, int]:
     return config.stem.channels if config.stem else config.channels, *config.patch_size
 
 
-def _from_convolution(kernel: Tensor, config: ViTConfig) -> Tensor:
-    return kernel.reshape(kernel.shape[0], *kernel_shape(config)).flatten(1)
-
-
 def _to_convolution(weight: Tensor, config: ViTConfig) -> Tensor:
     return weight.reshape(weight.shape[0], *kernel_shape(config))
 
@@ -123,51 +120,70 @@ def _from_channels_last(weight: Tensor, config: ViTConfig) -> Tensor:
 
 
 def _to_channels_last(weight: Tensor, config: ViTConfig) -> Tensor:
-    return weight.reshape(weight.shape[0], *kernel_shape(config)).permute(0, 2, 3, 1).flatten(1)
+    return _to_convolution(weight, config).permute(0, 2, 3, 1).flatten(1)
 
 
-KERNEL = reshaped("convolution kernel flattened", _from_convolution, _to_convolution)
+KERNEL = reshaped("convolution kernel flattened", lambda t, c: _to_convolution(t, c).flatten(1), _to_convolution)
 CHANNELS_LAST = reshaped("channels moved before the pixels", _from_channels_last, _to_channels_last)
 
 
 # ---- spelling a table out ----------------------------------------------------------------------------------------
 
 
-def spell(table: Table, ours: Iterable[str]) -> list[Link]:
-    """Every row with names of tensors, for those that our network has."""
-    known = set(ours)
-    depth = 1 + max((int(found[1]) for name in known if (found := BLOCK.search(name))), default=0)
-    links: list[Link] = []
+def names_of(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def renamed(table: Table, theirs: Callable[[str], str], ours: Callable[[str], str] = str) -> list[Row | Derived]:
+    """The same rows with other names."""
+    rows: list[Row | Derived] = []
     for row in table:
         if isinstance(row, Derived):
+            rows.append(row._replace(theirs=theirs(row.theirs)))
+        else:
+            rows.append(Row(tuple(map(ours, names_of(row.ours))), tuple(map(theirs, names_of(row.theirs))), row.codec))
+    return rows
+
+
+def numbered(table: Table, depth: int) -> list[Row | Derived]:
+    """The rows with the numbers of the blocks filled in: once for each block where there is one to fill in."""
+    rows: list[Row | Derived] = []
+    for row in table:
+        names = (row.theirs,) if isinstance(row, Derived) else names_of(row.ours) + names_of(row.theirs)
+        for number in range(depth if any("{i}" in name for name in names) else 1):
+            fill = methodcaller("replace", "{i}", str(number))
+            rows += renamed([row], fill, fill)
+    return rows
+
+
+def weights_of(table: Table, layer: str) -> tuple[str, ...]:
+    """What the weight of a layer of ours is called there; nothing where the table has no row for it."""
+    for row in table:
+        if isinstance(row, Row) and names_of(row.ours) in ((layer,), (f"{layer}.weight",)):
+            leaf = ".weight" if names_of(row.ours) == (layer,) else ""
+            return tuple(name + leaf for name in names_of(row.theirs))
+    return ()
+
+
+def spell(table: Table, tensors: Iterable[str]) -> list[Link]:
+    """Every row with names of tensors, for those that our network has."""
+    known = set(tensors)
+    depth = 1 + max((int(found[1]) for name in known if (found := BLOCK.search(name))), default=0)
+    links: list[Link] = []
+    for row in numbered(table, depth):
+        if isinstance(row, Derived):
             continue
-        for names, others in _numbered(row, depth):
-            for leaf in ("",) if names[0] in known else (".weight", ".bias"):
-                here = tuple(name + leaf for name in names)
-                if all(name in known for name in here):
-                    links.append(Link(here, tuple(name + leaf for name in others), row.codec or SAME))
+        ours, theirs = names_of(row.ours), names_of(row.theirs)
+        for leaf in ("",) if ours[0] in known else (".weight", ".bias"):
+            here = tuple(name + leaf for name in ours)
+            if all(name in known for name in here):
+                links.append(Link(here, tuple(name + leaf for name in theirs), row.codec or SAME))
     return links
 
 
 def derived(table: Table, depth: int) -> list[Derived]:
     """The rows for tensors that follow from the config, with the numbers of the blocks filled in."""
-    rows: list[Derived] = []
-    for row in table:
-        if isinstance(row, Derived):
-            count = depth if "{i}" in row.theirs else 1
-            rows += [row._replace(theirs=row.theirs.replace("{i}", str(i))) for i in range(count)]
-    return rows
-
-
-def _numbered(row: Row, depth: int) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """A row's names on both sides, once for each block where it has a number to fill in."""
-    ours = (row.ours,) if isinstance(row.ours, str) else row.ours
-    theirs = (row.theirs,) if isinstance(row.theirs, str) else row.theirs
-    if not any("{i}" in name for name in (*ours, *theirs)):
-        return [(ours, theirs)]
-    fill: Callable[[tuple[str, ...], int], tuple[str, ...]]
-    fill = lambda names, i: tuple(name.replace("{i}", str(i)) for name in names)  # noqa: E731
-    return [(fill(ours, i), fill(theirs, i)) for i in range(depth)]
+    return [row for row in numbered(table, depth) if isinstance(row, Derived)]
 
 
 def to_theirs(table: Table, ours: Mapping[str, Tensor], config: ViTConfig) -> tuple[dict[str, Tensor], list[str]]:

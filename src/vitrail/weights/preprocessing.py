@@ -117,21 +117,11 @@ def lucidrains(size: Size = 224) -> Known:
     return Known(Preprocess(size, crop=1.0, interpolation="bilinear", mean=0.0, std=1.0), why)
 
 
-EVALUATION: Final[Mapping[str, Callable[[Size], Known]]] = {
-    "augreg": augreg,
-    "deit": deit,
-    "deit3": deit3,
-    "dino": dino,
-    "dinov2": dinov2,
-    "dinov3": dinov3,
-    "clip": clip,
-    "siglip": siglip,
-    "mae": mae,
-    "torchvision": torchvision,
-    "google": google,
-    "big_vision": big_vision,
-    "lucidrains": lucidrains,
-}
+RULES: Final = (
+    *(augreg, deit, deit3, dino, dinov2, dinov3, mae),
+    *(clip, siglip, torchvision, google, big_vision, lucidrains),
+)
+EVALUATION: Final[Mapping[str, Callable[[Size], Known]]] = {rule.__name__: rule for rule in RULES}
 
 
 def evaluation(family: str, size: Size = 224, channels: int = 3) -> Known:
@@ -146,24 +136,19 @@ def timm_default(config: ViTConfig) -> Known:
 
     AugReg, DINO and MAE write the same names and differ in their statistics: without a file nothing tells them apart.
     """
-    size, ordinary = config.image_size, 0.9 if _side(config.image_size) < 384 else 1.0
-    if config.rotary is not None:
-        known = Known(Preprocess(size, crop=1.0, **IMAGENET), "assumed: as timm scores DINOv3's web weights")
-    elif config.embedding_norm:
-        known = Known(Preprocess(size, crop=1.0, **CLIP), "assumed: a norm before the encoder is CLIP's")
-    elif config.distillation_token:
-        known = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: as timm scores distilled DeiT")
-    elif config.pool == "map":
-        known = Known(Preprocess(size, crop=0.9, **HALF), "assumed: as timm scores SigLIP")
-    elif config.layer_scale is not None and config.pool == "cls":
-        known = Known(
-            Preprocess(size, crop=1.0, **IMAGENET), "assumed: LayerScale and a cls token are DINOv2's, DeiT-III's"
-        )
-    elif config.final_norm == "pooled" and config.cls_token:
-        known = Known(Preprocess(size, crop=ordinary, **IMAGENET), "assumed: a cls token and a pooled norm are MAE's")
-    else:
-        why = "assumed: as timm scores AugReg; DeiT, DINO and MAE look alike, and have ImageNet's mean and std"
-        known = Known(Preprocess(size, crop=ordinary, **HALF), why)
+    ordinary = 0.9 if _side(config.image_size) < 384 else 1.0
+    scaled, pooled = config.layer_scale is not None, config.final_norm == "pooled"
+    rules = (
+        (config.rotary is not None, 1.0, IMAGENET, "as timm scores DINOv3's web weights"),
+        (config.embedding_norm, 1.0, CLIP, "a norm before the encoder is CLIP's"),
+        (config.distillation_token, ordinary, IMAGENET, "as timm scores distilled DeiT"),
+        (config.pool == "map", 0.9, HALF, "as timm scores SigLIP"),
+        (scaled and config.pool == "cls", 1.0, IMAGENET, "LayerScale and a cls token are DINOv2's, DeiT-III's"),
+        (pooled and config.cls_token, ordinary, IMAGENET, "a cls token and a pooled norm are MAE's"),
+    )
+    why = "as timm scores AugReg; DeiT, DINO and MAE look alike, and have ImageNet's mean and std"
+    _, crop, statistics, why = next((rule for rule in rules if rule[0]), (True, ordinary, HALF, why))
+    known = Known(Preprocess(config.image_size, crop=crop, **statistics), f"assumed: {why}")
     return for_channels(known, config.channels)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,15 +16,16 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice, check_int, check_number, check_pair, short_repr
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.images import Preprocess
-from vitrail.network.config import Positions, Resample, ViTConfig
+from vitrail.network.config import Resample, ViTConfig
 from vitrail.weights.families import timm
-from vitrail.weights.family import Description, Family, depth_of, grid_of, heads_for, one_or_pair, rows_of, shape_of
-from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Derived, Row, Table
+from vitrail.weights.family import Description, Family, one_or_pair, positions_of, rows_of, shape_of, sizes_of
+from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Row, Table, renamed
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 CONFIG: Final = "open_clip_config.json"
+FOLDER: Final = f"the folder's {CONFIG}"
 VISUAL: Final = "visual."
 TRUNK: Final = "trunk."
 BLOCK: Final = "transformer.resblocks.{i}."
@@ -81,48 +81,41 @@ def knows(contents: WeightContents) -> bool:
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from open_clip's config where it lies beside the weights."""
     before = _before(contents)
+    tensors = {name[len(before) :]: value for name, value in contents.tensors.items() if name.startswith(before)}
+    contents = replace(contents, tensors=tensors)
     for mark, what in OTHERS.items():
-        if any(name.startswith(before + mark) for name in contents.tensors):
+        if any(name.startswith(mark) for name in tensors):
             raise CheckpointError(f"{contents.source}: a CLIP tower with {what}, which is not read here")
-    if f"{before}conv1.weight" not in contents.tensors:
+    if "conv1.weight" not in tensors:
         return _describe_trunk(contents, before, override)
     model_config, vision = _read_config(contents)
-    width, channels, height, across = shape_of(contents, f"{before}conv1.weight", axes=4)
-    depth = depth_of(contents, before + BLOCK + "ln_1.weight")
-    places = shape_of(contents, f"{before}positional_embedding", axes=2)[0]
-    size, _ = grid_of(places, (1,), (height, across), {**_given_size(vision), **override})
-    heads, why = _heads(contents, before, width, vision, override)
-    sizes = {"width": width, "layers": depth, "patch_size": (height, across), "image_size": size}
-    _refuse_contradictions(contents, vision, sizes, override)
+    settings, heads_why = _sizes(contents, vision, override)
+    told = {"image_size": check_pair("image_size", vision["image_size"])} if "image_size" in vision else {}
+    told |= override
+    settings |= positions_of(contents, "positional_embedding", (1,), settings["patch_size"], told, RESAMPLE, axes=2)
+    _refuse_contradictions(contents, vision, settings | {"layers": settings["depth"]}, override)
     activation, activation_why = _activation(contents, model_config, vision, override)
     after = check_choice("final_ln_after_pool", vision.get("final_ln_after_pool", False), (True, False))
-    config = ViTConfig(
-        image_size=size,
-        patch_size=(height, across),
-        channels=channels,
-        width=width,
-        depth=depth,
-        heads=heads,
-        mlp_width=shape_of(contents, before + FIRST + "mlp.c_fc.weight", axes=2)[0],
-        classes=rows_of(contents, f"{before}proj", 1),
-        patch_bias=False,
-        positions=Positions(resample=RESAMPLE),
-        activation=activation,
-        qk_norm=before + FIRST + "attn.ln_q.weight" in contents.tensors,
-        layer_scale=1e-5 if before + FIRST + "ls_1.gamma" in contents.tensors else None,
-        norm_eps=_eps(vision),
-        embedding_norm=f"{before}ln_pre.weight" in contents.tensors,
-        final_norm="pooled" if after else "tokens",
-        pool=POOLS[check_choice("pool_type", vision.get("pool_type", "tok"), POOLS)],
-        head_bias=False,
-        patch_dropout=vision.get("patch_dropout", 0.0),
-    )
+    settings |= {
+        "classes": rows_of(contents, "proj", 1),
+        "patch_bias": False,
+        "activation": activation,
+        "qk_norm": f"{FIRST}attn.ln_q.weight" in tensors,
+        "layer_scale": 1e-5 if f"{FIRST}ls_1.gamma" in tensors else None,
+        "norm_eps": _eps(vision),
+        "embedding_norm": "ln_pre.weight" in tensors,
+        "final_norm": "pooled" if after else "tokens",
+        "pool": POOLS[check_choice("pool_type", vision.get("pool_type", "tok"), POOLS)],
+        "head_bias": False,
+        "patch_dropout": vision.get("patch_dropout", 0.0),
+    }
+    config = ViTConfig(**settings)
     preprocess, known = _pixels(contents, config, override)
     reasons = {
-        "heads": why,
+        "heads": heads_why,
         "activation": activation_why,
-        "norm_eps": f"the folder's {CONFIG}" if vision.get("norm_kwargs") else "CLIP's own",
-        "pool": f"the folder's {CONFIG}" if model_config else "as OpenAI's towers; no tensor says it",
+        "norm_eps": FOLDER if vision.get("norm_kwargs") else "CLIP's own",
+        "pool": FOLDER if model_config else "as OpenAI's towers; no tensor says it",
         "resample": "open_clip's own, for other sizes",
         "preprocess": known,
         "classes": "the values of an image's embedding",
@@ -134,12 +127,12 @@ def table(description: Description) -> Table:
     """The rows behind the prefix that the layout names, in CLIP's spelling or in timm's."""
     before, trunk, spelling = description.layout.partition(TRUNK)
     if not trunk:
-        return _behind(before, ROWS)
+        return renamed(ROWS, lambda name: before + name)
     rows = timm.table(replace(description, layout=spelling.removesuffix("+proj")))
-    if not spelling.endswith("+proj"):
-        return _behind(before + TRUNK, rows)
-    inside = [row for row in rows if not isinstance(row, Row) or row.ours != "head.classify"]
-    return (*_behind(before + TRUNK, inside), Row("head.classify", f"{before}head.proj"))
+    projected = spelling.endswith("+proj")
+    inside = [row for row in rows if not (projected and isinstance(row, Row) and row.ours == "head.classify")]
+    projection = [Row("head.classify", f"{before}head.proj")] if projected else []
+    return (*renamed(inside, lambda name: before + TRUNK + name), *projection)
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -178,10 +171,7 @@ def sidecars(description: Description) -> dict[str, Any]:
         "quick_gelu": config.activation == "quick_gelu",
         "vision_cfg": vision,
     }
-    config_file: dict[str, Any] = {"model_cfg": model}
-    with suppress(CheckpointError):  # what open_clip cannot do to an image stays behind, and the report says so
-        config_file["preprocess_cfg"] = _to_open_clip(description.preprocess)
-    return {CONFIG: config_file}
+    return {CONFIG: {"model_cfg": model, **_preprocess_cfg(description.preprocess)}}
 
 
 # ---- a tower of timm's -------------------------------------------------------------------------------------------
@@ -190,16 +180,14 @@ def sidecars(description: Description) -> dict[str, Any]:
 def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str, Any]) -> Description:
     """timm's own description of the trunk, with open_clip's projection behind it."""
     _, vision = _read_config(contents)
-    start = before + TRUNK
-    inside = {name[len(start) :]: value for name, value in contents.tensors.items() if name.startswith(start)}
+    inside = {name[len(TRUNK) :]: value for name, value in contents.tensors.items() if name.startswith(TRUNK)}
     about = {"config.json": {"architecture": str(vision["timm_model_name"])}} if "timm_model_name" in vision else {}
     trunk = timm.describe(replace(contents, tensors=inside, sidecars=about), override)
     config, reasons = trunk.config, dict(trunk.reasons)
-    projection = f"{before}head.proj"
-    projected = f"{projection}.weight" in contents.tensors
+    projected = "head.proj.weight" in contents.tensors
     if projected:
-        outputs, bias = rows_of(contents, f"{projection}.weight"), f"{projection}.bias" in contents.tensors
-        config = replace(config, classes=outputs, head_bias=bias)
+        bias = "head.proj.bias" in contents.tensors
+        config = replace(config, classes=rows_of(contents, "head.proj.weight"), head_bias=bias)
     pool = vision.get("timm_pool", "avg") if vision else override.get("pool")
     if pool is None and config.pool == "cls":
         raise CheckpointError(
@@ -208,10 +196,10 @@ def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str
         )
     if vision and pool:
         config = replace(config, pool=TIMM_POOLS[check_choice("timm_pool", pool, TIMM_POOLS)])
-        reasons["pool"] = f"the folder's {CONFIG}"
+        reasons["pool"] = FOLDER
     preprocess, reasons["preprocess"] = _pixels(contents, config, override)
     reasons["classes"] = "the values of an image's embedding"
-    layout = f"{start}{trunk.layout}{'+proj' if projected else ''}"
+    layout = f"{before}{TRUNK}{trunk.layout}{'+proj' if projected else ''}"
     return Description(config, preprocess, reasons, layout=layout)
 
 
@@ -221,17 +209,6 @@ def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str
 def _before(contents: WeightContents) -> str:
     """What stands before the tower's names: nothing where the file is the tower alone."""
     return VISUAL if any(name.startswith(VISUAL) for name in contents.tensors) else ""
-
-
-def _behind(before: str, rows: Table) -> Table:
-    """The same rows with a prefix on their side."""
-    moved: list[Row | Derived] = []
-    for row in rows:
-        if isinstance(row, Derived) or isinstance(row.theirs, str):
-            moved.append(row._replace(theirs=f"{before}{row.theirs}"))
-        else:
-            moved.append(row._replace(theirs=tuple(before + name for name in row.theirs)))
-    return tuple(moved)
 
 
 def _read_config(contents: WeightContents) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -248,15 +225,12 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _given_size(vision: Mapping[str, Any]) -> dict[str, Any]:
-    return {"image_size": check_pair("image_size", vision["image_size"])} if "image_size" in vision else {}
-
-
 def _refuse_contradictions(
     contents: WeightContents, vision: Mapping[str, Any], sizes: Mapping[str, Any], override: Mapping[str, Any]
 ) -> None:
     """Sizes that the config says and the tensors do not have."""
-    for name, value in sizes.items():
+    for name in ("width", "layers", "patch_size", "image_size"):
+        value = sizes[name]
         if name not in vision or name in override:
             continue
         given = check_pair(name, vision[name]) if isinstance(value, tuple) else vision[name]
@@ -268,16 +242,17 @@ def _refuse_contradictions(
             )
 
 
-def _heads(
-    contents: WeightContents, before: str, width: int, vision: Mapping[str, Any], override: Mapping[str, Any]
-) -> tuple[int, str]:
-    norm = before + FIRST + "attn.ln_q.weight"
-    if norm in contents.tensors:
-        return width // max(shape_of(contents, norm, axes=1)[0], 1), "the norms of the queries say so"
+def _sizes(
+    contents: WeightContents, vision: Mapping[str, Any], override: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """What the shapes say, and why there are so many heads, which share the width; a config says how wide they are."""
+    told, why = dict(override), ""
     if vision and "heads" not in override:
         each = check_int("head_width", vision.get("head_width", 64))
-        return max(width // each, 1), f"heads of {each}, by the folder's {CONFIG}"
-    return heads_for(width, override)
+        width = shape_of(contents, "conv1.weight", axes=4)[0]
+        told["heads"], why = max(width // each, 1), f"heads of {each}, by the folder's {CONFIG}"
+    settings, heads_why = sizes_of(contents, ROWS, told)
+    return settings | {"head_width": 0}, why if why and heads_why == "given" else heads_why
 
 
 def _activation(
@@ -293,13 +268,13 @@ def _activation(
         )
     arguments = _mapping("act_kwargs", vision.get("act_kwargs") or {})
     if check_choice("quick_gelu", model_config.get("quick_gelu", False), (True, False)) and not arguments:
-        return "quick_gelu", f"the folder's {CONFIG}"
+        return "quick_gelu", FOLDER
     if any(name != "approximate" for name in arguments) or model_config.get("quick_gelu"):
         raise CheckpointError(
             f"{contents.source}: {CONFIG} gives its activation {short_repr(arguments)}: not understood"
         )
     form = check_choice("approximate", arguments.get("approximate", "none"), ("none", "tanh"))
-    return "gelu_tanh" if form == "tanh" else "gelu", f"the folder's {CONFIG}"
+    return "gelu_tanh" if form == "tanh" else "gelu", FOLDER
 
 
 def _eps(vision: Mapping[str, Any]) -> float:
@@ -329,28 +304,18 @@ def _pixels(contents: WeightContents, config: ViTConfig, override: Mapping[str, 
     values = known.preprocess.to_dict() | {"resize": resize, "interpolation": interpolation}
     values |= {name: given[name] for name in ("mean", "std") if name in given}
     try:
-        return Preprocess.from_dict(values), f"the folder's {CONFIG}"
+        return Preprocess.from_dict(values), FOLDER
     except VitrailError as error:
         raise CheckpointError(f"{contents.source}: {CONFIG}, preprocess_cfg: {error}") from None
 
 
-def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
-    """preprocess_cfg; what open_clip cannot do to an image is refused."""
-    wrong = {
-        f"resize={preprocess.resize!r}": preprocess.resize not in MODES.values(),
-        f"crop={preprocess.crop}": preprocess.crop != 1.0,
-        f"interpolation={preprocess.interpolation!r}": preprocess.interpolation not in INTERPOLATIONS.values(),
-        "antialias=False": not preprocess.antialias,
-        f"order={preprocess.order!r}": preprocess.order != "RGB",
-        f"range={preprocess.range:g}": preprocess.range != 255,
-    }
-    beyond = [what for what, there in wrong.items() if there]
-    if beyond:
-        raise CheckpointError(
-            f"clip cannot carry {', '.join(beyond)}: open_clip resizes bicubic or bilinear with antialias, to the "
-            "short side without a crop or to the frame; set that when loading, with override={...}"
-        )
-    return {
+def _preprocess_cfg(preprocess: Preprocess) -> dict[str, Any]:
+    """What open_clip is to do to an image; what it cannot do stays behind, and the report says so."""
+    steps = preprocess.resize in MODES.values() and preprocess.interpolation in INTERPOLATIONS.values()
+    usual = preprocess.crop == 1.0 and preprocess.antialias and preprocess.order == "RGB" and preprocess.range == 255
+    if not steps or not usual:
+        return {}
+    plain = {
         "size": one_or_pair(preprocess.size),
         "mode": "RGB",
         "mean": list(preprocess.mean),
@@ -358,6 +323,7 @@ def _to_open_clip(preprocess: Preprocess) -> dict[str, Any]:
         "interpolation": preprocess.interpolation,
         "resize_mode": {resize: mode for mode, resize in MODES.items()}[preprocess.resize],
     }
+    return {"preprocess_cfg": plain}
 
 
 def _ratio(config: ViTConfig) -> float:
@@ -367,25 +333,18 @@ def _ratio(config: ViTConfig) -> float:
 
 
 TEXT: Final = (
-    *(
-        "transformer.*",
-        "token_embedding.*",
-        "positional_embedding",
-        "ln_final.*",
-        "text_projection",
-        "text_projection.*",
-    ),
-    *("logit_scale", "logit_bias", "attn_mask", "text.*", "text_decoder.*"),
+    *("transformer.*", "token_embedding.*", "positional_embedding", "ln_final.*", "text_projection"),
+    *("text_projection.*", "logit_scale", "logit_bias", "attn_mask", "text.*", "text_decoder.*"),
     *("input_resolution", "context_length", "vocab_size"),  # numbers that OpenAI's files keep as tensors
 )
 
 FAMILY: Final = Family(
-    name="clip",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    sidecars=sidecars,
+    "clip",
+    knows,
+    describe,
+    table,
+    outline,
+    sidecars,
     container="folder",
     weights="open_clip_model.safetensors",
     parts={"text": TEXT, "projection": ("visual.proj", "proj", "visual.head.proj.*", "head.proj.*")},

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
-from vitrail.network.config import Positions, Resample, ViTConfig
-from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, WHOLE, only, sizes_of
-from vitrail.weights.family import Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.name_tables import WITHOUT_BATCH, Row, Table
-from vitrail.weights.preprocessing import evaluation
+from vitrail.network.config import Resample
+from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, TABLE, only
+from vitrail.weights.family import Description, Family, positions_of, shape_of, sizes_of
+from vitrail.weights.name_tables import Row, Table
 from vitrail.weights.reading.contents import WeightContents
 
 OFFSET: Final = Resample(antialias=False, offset=0.1)  # scaled by (n + 0.1) / M, without antialias
@@ -21,7 +20,7 @@ LOCAL: Final = ("local_cls_norm.weight", "local_cls_norm.bias")  # of small crop
 HEAD: Final = r"head\.(mlp|last_layer)\..+"  # of self-training: three layers and a last one
 PROJECTION: Final = {"projection": ("head.mlp.*", "head.last_layer.*", "dino_head.*", "ibot_head.*")}
 START: Table = (*ENDS, *ATTENTION, Row("norm", "norm"))
-TABLE: Table = (Row("tokens.tables.0.table", "pos_embed", WITHOUT_BATCH),)
+ROWS: Table = (*START, *PLAIN_MLP, *TABLE)
 MASK_TOKEN: Table = (Row(f"extras.{MASK}", MASK),)
 
 
@@ -31,14 +30,9 @@ def knows(contents: WeightContents) -> bool:
 
 
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
-    settings, heads_why = sizes_of(contents, override)
-    settings |= positions_of(contents, settings, override, OFFSET)
-    settings |= WHOLE | {"mlp_width": shape_of(contents, "blocks.0.mlp.fc2.weight", axes=2)[1], "norm_eps": 1e-6}
-    return described("DINO", settings, heads_why)
-
-
-def table(description: Description) -> Table:
-    return (*START, *PLAIN_MLP, *TABLE)
+    settings, heads_why = sizes_of(contents, ROWS, override)
+    settings |= positions_of(contents, "pos_embed", (1,), settings["patch_size"], override, OFFSET)
+    return described("DINO", settings | {"norm_eps": 1e-6, "initialisation": "timm"}, heads_why)
 
 
 # ---- what the three share ----------------------------------------------------------------------------------------
@@ -53,21 +47,14 @@ def outline_masked(checkpoint: Checkpoint) -> Description:
     return Description.of(checkpoint, extras={MASK: (1, checkpoint.model.config.width)})
 
 
-def positions_of(
-    contents: WeightContents, settings: Mapping[str, Any], override: Mapping[str, Any], policy: Resample
-) -> dict[str, Any]:
-    """Positions with a slot for the cls token, and the image size that they were made for."""
-    places = shape_of(contents, "pos_embed", axes=3)[1]
-    size, _ = grid_of(places, (1,), settings["patch_size"], override)
-    return {"image_size": size, "positions": Positions(resample=policy)}
-
-
-def registers_of(contents: WeightContents, name: str) -> dict[str, Any]:
-    return {"registers": shape_of(contents, name, axes=3)[1] if name in contents.tensors else 0}
-
-
-def scale_of(contents: WeightContents, start: float) -> float | None:
-    return start if "blocks.0.ls1.gamma" in contents.tensors else None
+def marks_of(contents: WeightContents, registers: str, scale: float) -> dict[str, Any]:
+    """Registers under a name, and LayerScale, which starts from a value: settings that DINOv2 and DINOv3 share."""
+    names = contents.tensors
+    return {
+        "registers": shape_of(contents, registers, axes=3)[1] if registers in names else 0,
+        "layer_scale": scale if "blocks.0.ls1.gamma" in names else None,
+        "initialisation": "dinov2",
+    }
 
 
 def extras_of(names: Collection[str], width: int) -> dict[str, tuple[int, ...]]:
@@ -76,27 +63,18 @@ def extras_of(names: Collection[str], width: int) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if name in names}
 
 
-def described(name: str, settings: dict[str, Any], heads_why: str) -> Description:
+def described(name: str, settings: dict[str, Any], heads_why: str, **more: Any) -> Description:
     """The description from the settings that were found, and the family's own ways."""
-    config = ViTConfig(**settings)
-    known = evaluation(name.lower(), config.image_size, config.channels)
     own = f"as {name}'s own code"
     reasons = {
         "heads": heads_why,
         "activation": own,
         "norm_eps": own,
-        "resample": f"{own}{', with registers' if config.registers else ''}",
+        "resample": f"{own}{', with registers' if settings.get('registers') else ''}",
         "rotary": own,
         "pool": f"{name} gives the cls token",
-        "preprocess": known.why,
     }
-    return Description(config, known.preprocess, reasons, class_names(config.classes))
+    return Description.evaluated(name.lower(), settings, reasons, **more)
 
 
-FAMILY: Final = Family(
-    name="dino",
-    knows=knows,
-    describe=describe,
-    table=table,
-    parts=PROJECTION,
-)
+FAMILY: Final = Family("dino", knows, describe, lambda _: ROWS, parts=PROJECTION)

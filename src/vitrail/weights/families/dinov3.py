@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -11,23 +10,18 @@ from torch import Tensor
 
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Rotary, ViTConfig
-from vitrail.weights.families.block_names import PLAIN_MLP, SCALES, WHOLE, sizes_of
-from vitrail.weights.families.dino import (
-    MASK_TOKEN,
-    PROJECTION,
-    START,
-    described,
-    extras_of,
-    outline_masked,
-    registers_of,
-    scale_of,
-)
-from vitrail.weights.family import Description, Family, shape_of
+from vitrail.weights.families import dino
+from vitrail.weights.families.block_names import PLAIN_MLP, SCALES
+from vitrail.weights.family import SWIGLU, Description, Family, sizes_of, usual_size
 from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors
 from vitrail.weights.reading.contents import WeightContents
 
 HEADS: Final = {384: 6, 768: 12, 1024: 16, 1152: 18, 1280: 20, 1536: 24, 4096: 32}  # of DINOv3: 64 each, 128 in the 7B
 THETA: Final = 100.0
+GATED_MLP: Table = (
+    Row("encoder.blocks.{i}.mlp.up", ("blocks.{i}.mlp.w1", "blocks.{i}.mlp.w2"), GATED),
+    Row("encoder.blocks.{i}.mlp.down", "blocks.{i}.mlp.w3"),
+)
 
 
 def knows(contents: WeightContents) -> bool:
@@ -42,38 +36,28 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
         raise CheckpointError(
             f"{contents.source}: cls_norm, a norm of its own for cls and registers, which this network does not have"
         )
-    settings, heads_why = sizes_of(contents, override, HEADS)
-    settings |= registers_of(contents, "storage_tokens")
-    bias = settings["qkv_bias"]  # the 7B has none
-    settings |= WHOLE | {
-        "image_size": tuple(
-            256 if 256 % side == 0 else 16 * side for side in settings["patch_size"]
-        ),  # as its pre-training
-        "qkv_bias": "no-key" if "blocks.0.attn.qkv.bias_mask" in contents.tensors else bias,
+    names = contents.tensors
+    gated = "blocks.0.mlp.w1.weight" in names
+    settings, heads_why = sizes_of(contents, (*dino.START, *(GATED_MLP if gated else PLAIN_MLP)), override, HEADS)
+    bias = "all" if "blocks.0.attn.qkv.bias" in names else "none"  # the 7B has none
+    settings |= dino.marks_of(contents, "storage_tokens", scale=1e-5) | {
+        "image_size": usual_size(settings["patch_size"], 256, 16),  # as its pre-training
+        "qkv_bias": "no-key" if "blocks.0.attn.qkv.bias_mask" in names else bias,
         "positions": Positions("none"),
         "rotary": Rotary("dinov3", theta=THETA),
-        "layer_scale": scale_of(contents, 1e-5),
         "norm_eps": 1e-5,
-        "initialisation": "dinov2",
+        **(SWIGLU if gated else {}),
     }
-    if "blocks.0.mlp.w1.weight" in contents.tensors:
-        width = shape_of(contents, "blocks.0.mlp.w1.weight", axes=2)[0]
-        settings |= {"mlp_width": width, "mlp": "swiglu", "activation": "silu"}
-    else:
-        settings["mlp_width"] = shape_of(contents, "blocks.0.mlp.fc2.weight", axes=2)[1]
-    return replace(described("DINOv3", settings, heads_why), extras=extras_of(contents.tensors, settings["width"]))
+    return dino.described("DINOv3", settings, heads_why, extras=dino.extras_of(names, settings["width"]))
 
 
 def table(description: Description) -> Table:
     """The rows for plain or gated MLPs and for masked biases; periods and masks follow from the config."""
     config = description.config
-    rows: list[Row | Derived] = [*START, *SCALES, *MASK_TOKEN, Row("extras.local_cls_norm", "local_cls_norm")]
+    rows: list[Row | Derived] = [*dino.START, *SCALES, *dino.MASK_TOKEN]
+    rows.append(Row("extras.local_cls_norm", "local_cls_norm"))
     rows.append(Row("tokens.registers", "storage_tokens", WITHOUT_BATCH))
-    if config.mlp == "swiglu":
-        rows.append(Row("encoder.blocks.{i}.mlp.up", ("blocks.{i}.mlp.w1", "blocks.{i}.mlp.w2"), GATED))
-        rows.append(Row("encoder.blocks.{i}.mlp.down", "blocks.{i}.mlp.w3"))
-    else:
-        rows += PLAIN_MLP
+    rows += GATED_MLP if config.mlp == "swiglu" else PLAIN_MLP
     if config.qkv_bias == "no-key":
         attention = "encoder.blocks.{i}.attention."
         rows.append(Row((f"{attention}query_bias", f"{attention}value_bias"), "blocks.{i}.attn.qkv.bias", MASKED))
@@ -110,11 +94,4 @@ MASKED: Final = Codec(
 )
 
 
-FAMILY: Final = Family(
-    name="dinov3",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline_masked,
-    parts=PROJECTION,
-)
+FAMILY: Final = Family("dinov3", knows, describe, table, dino.outline_masked, parts=dino.PROJECTION)

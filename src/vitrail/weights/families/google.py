@@ -15,8 +15,8 @@ from torch import Tensor
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
-from vitrail.network.config import Positions, Resample, ResNetStem, ViTConfig
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, rows_of, shape_of
+from vitrail.network.config import Resample, ResNetStem, ViTConfig
+from vitrail.weights.family import Description, Family, cell_of, depth_of, positions_of, rows_of, shape_of, square_patch
 from vitrail.weights.name_tables import (
     KERNEL,
     QKV,
@@ -30,7 +30,6 @@ from vitrail.weights.name_tables import (
     reshaped,
     then,
 )
-from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample("bilinear", antialias=False, align_corners=True)  # scipy.ndimage.zoom of order 1
@@ -42,10 +41,7 @@ PARTS: Final = {
     "text": ("txt/*", "*/txt/*", "llm/*", "*/llm/*", "t", "b", "params/t", "params/b"),
     "optimizer": ("opt/[!t]*", "chrono/*"),
 }
-REASONS: Final = {
-    "activation": "flax's gelu is the tanh form",
-    "norm_eps": "flax's default",
-}
+REASONS: Final = {"activation": "flax's gelu is the tanh form", "norm_eps": "flax's default"}
 
 
 class FlaxSpelling(NamedTuple):
@@ -76,17 +72,11 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
     spelling = spelling_of(contents)
     if spelling is None or spelling.positions != INPUT:
         raise CheckpointError(f"{contents.source}: expected vit_jax's tensors embedding/kernel and {INPUT}")
-    settings = sizes_of(contents, spelling)
+    settings = sizes_of(contents, spelling, override)
     slots = (1,) if settings["cls_token"] else (0,)
-    places = shape_of(contents, spelling.before + INPUT, axes=3)[1]
-    settings["image_size"], count = grid_of(places, slots, cell_of(settings), override)
-    settings["positions"] = Positions(prefix=count > 0, resample=RESAMPLE)
-    config = ViTConfig(**settings)
-    known = evaluation("google", config.image_size, config.channels)
-    reasons = {"resample": "vit_jax zooms linearly, ends on ends", "preprocess": known.why}
-    return Description(
-        config, known.preprocess, REASONS | reasons, class_names(config.classes), layout=spelling.layout()
-    )
+    settings |= positions_of(contents, spelling.before + INPUT, slots, cell_of(settings), override, RESAMPLE)
+    reasons = REASONS | {"resample": "vit_jax zooms linearly, ends on ends"}
+    return Description.evaluated("google", settings, reasons, layout=spelling.layout())
 
 
 def table(description: Description) -> Table:
@@ -142,7 +132,7 @@ def spelling_of(contents: WeightContents) -> FlaxSpelling | None:
     return None
 
 
-def sizes_of(contents: WeightContents, spelling: FlaxSpelling) -> dict[str, Any]:
+def sizes_of(contents: WeightContents, spelling: FlaxSpelling, override: Mapping[str, Any]) -> dict[str, Any]:
     """What shapes say, as settings of ViTConfig: all but the positions and the native size."""
     tensors, before = contents.tensors, spelling.before
     block = f"{before}Transformer/encoderblock" + ("" if spelling.stacked else "_0")
@@ -168,7 +158,9 @@ def sizes_of(contents: WeightContents, spelling: FlaxSpelling) -> dict[str, Any]
         "activation": "gelu_tanh",
         "norm_eps": 1e-6,
     }
-    if not spelling.flat:
+    if spelling.flat:
+        settings |= square_patch(contents.source, shape_of(contents, f"{before}embedding/kernel", axes=2)[0], override)
+    else:
         rows, columns, channels, _ = shape_of(contents, f"{before}embedding/kernel", axes=4)
         settings |= {"patch_size": check_pair("patch_size", (rows, columns)), "channels": channels}
     if f"{before}conv_root/kernel" in tensors:
@@ -178,22 +170,14 @@ def sizes_of(contents: WeightContents, spelling: FlaxSpelling) -> dict[str, Any]
     return settings
 
 
-def cell_of(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Pixels that one patch stands for."""
-    reduction = settings["stem"].reduction if "stem" in settings else 1
-    rows, columns = settings["patch_size"]
-    return rows * reduction, columns * reduction
-
-
 def resnet_layers(contents: WeightContents, before: str) -> tuple[int, ...]:
     """How many units each stage of a hybrid's ResNet has; both are counted from 1."""
     layers: list[int] = []
-    unit = 0
-    while f"{before}block{len(layers) + 1}/unit{unit + 1}/conv1/kernel" in contents.tensors:
-        unit += 1
-        if f"{before}block{len(layers) + 1}/unit{unit + 1}/conv1/kernel" not in contents.tensors:
-            layers.append(unit)
-            unit = 0
+    while f"{before}block{len(layers) + 1}/unit1/conv1/kernel" in contents.tensors:
+        units = 1
+        while f"{before}block{len(layers) + 1}/unit{units + 1}/conv1/kernel" in contents.tensors:
+            units += 1
+        layers.append(units)
     return tuple(layers)
 
 
@@ -246,17 +230,13 @@ def _to_out(weight: Tensor, config: ViTConfig) -> Tensor:
 
 
 HWIO: Final = reshaped(
-    "outputs and inputs before the pixels", lambda t, c: _oihw(t), lambda t, c: t.permute(2, 3, 1, 0)
+    "outputs and inputs before the pixels", lambda t, c: t.permute(3, 2, 0, 1), lambda t, c: t.permute(2, 3, 1, 0)
 )
 PATCHES: Final = then(HWIO, KERNEL)
 HEADS: Final = reshaped("heads laid end to end, transposed", _from_heads, _to_heads)
 HEADS_BIAS: Final = reshaped("heads laid end to end", lambda t, c: t.flatten(), lambda t, c: t.reshape(-1, c.per_head))
 OUT: Final = reshaped("heads laid end to end, transposed", _from_out, _to_out)
 CHANNELS: Final = reshaped("as one row of channels", lambda t, c: t.flatten(), lambda t, c: t.reshape(1, 1, 1, -1))
-
-
-def _oihw(kernel: Tensor) -> Tensor:
-    return kernel.permute(3, 2, 0, 1)
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -335,12 +315,4 @@ def resnet_rows(before: str, stem: ResNetStem) -> Sequence[Row]:
     return rows
 
 
-FAMILY: Final = Family(
-    name="google",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    container="npz",
-    parts=PARTS,
-)
+FAMILY: Final = Family("google", knows, describe, table, outline, container="npz", parts=PARTS)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import check_pair
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
-from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.config import ViTConfig
 from vitrail.weights.families.google import RESAMPLE, refuse_oblong
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
+from vitrail.weights.family import Description, Family, class_names, positions_of, sizes_of
 from vitrail.weights.name_tables import KERNEL, QKV, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import WeightContents
 
@@ -27,11 +26,7 @@ TABLE: Table = (
     Row("encoder.blocks.{i}.norm2", f"{BLOCK}ffn_norm"),
     Row("encoder.blocks.{i}.mlp.up", f"{BLOCK}ffn.fc1"),
     Row("encoder.blocks.{i}.mlp.down", f"{BLOCK}ffn.fc2"),
-    Row(
-        "encoder.blocks.{i}.attention.qkv",
-        (f"{BLOCK}attn.query", f"{BLOCK}attn.key", f"{BLOCK}attn.value"),
-        QKV,
-    ),
+    Row("encoder.blocks.{i}.attention.qkv", (f"{BLOCK}attn.query", f"{BLOCK}attn.key", f"{BLOCK}attn.value"), QKV),
     Row("encoder.blocks.{i}.attention.out", f"{BLOCK}attn.out"),
     Row("norm", "transformer.encoder.encoder_norm"),
     Row("head.classify", "head"),
@@ -51,31 +46,19 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
             "each channel of a shortcut by itself, where Google's pads as SAME and norms in 32 groups: the same "
             "weights give other numbers in each; load Google's own npz of it"
         )
-    width, channels, rows, columns = shape_of(contents, f"{INPUT}patch_embeddings.weight", axes=4)
-    patch = check_pair("patch_size", (rows, columns))
-    heads, why = heads_for(width, override)
-    size, _ = grid_of(shape_of(contents, f"{INPUT}position_embeddings", axes=3)[1], (1,), patch, override)
-    config = ViTConfig(
-        image_size=size,
-        patch_size=patch,
-        channels=channels,
-        width=width,
-        depth=depth_of(contents, f"{BLOCK}attention_norm.weight"),
-        heads=heads,
-        mlp_width=shape_of(contents, f"{BLOCK}ffn.fc1.weight".replace("{i}", "0"), axes=2)[0],
-        classes=rows_of(contents, "head.weight"),
-        positions=Positions(resample=RESAMPLE),
-        activation="gelu",
-        norm_eps=1e-6,
-    )
+    settings, heads_why = sizes_of(contents, TABLE, override)
+    patch = settings["patch_size"]
+    settings |= positions_of(contents, f"{INPUT}position_embeddings", (1,), patch, override, RESAMPLE)
+    settings |= {"head_width": 0, "norm_eps": 1e-6}  # its heads share the width
+    config = ViTConfig(**settings)
     reasons = {
-        "heads": why,
+        "heads": heads_why,
         "activation": "ViT-pytorch computes the exact form, also with Google's weights",
         "norm_eps": "ViT-pytorch's own",
         "resample": "ViT-pytorch zooms linearly, ends on ends, when it loads an npz",
         "preprocess": "known: ViT-pytorch's own evaluation code",
     }
-    preprocess = Preprocess(size, "squash", 1.0, "bilinear", mean=0.5, std=0.5, channels=channels)
+    preprocess = Preprocess(config.image_size, "squash", 1.0, "bilinear", mean=0.5, std=0.5, channels=config.channels)
     return Description(config, preprocess, reasons, class_names(config.classes))
 
 
@@ -93,11 +76,4 @@ def outline(checkpoint: Checkpoint) -> Description:
     return Description.of(checkpoint)
 
 
-FAMILY: Final = Family(
-    name="jeonsworld",
-    knows=knows,
-    describe=describe,
-    table=lambda description: TABLE,
-    outline=outline,
-    parts={"head": ("head.*",)},
-)
+FAMILY: Final = Family("jeonsworld", knows, describe, lambda _: TABLE, outline, parts={"head": ("head.*",)})

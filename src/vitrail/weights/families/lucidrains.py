@@ -17,11 +17,10 @@ import torch
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_int, check_pair
 from vitrail.errors import CheckpointError
-from vitrail.network.config import Positions, ViTConfig
+from vitrail.network.config import Positions
 from vitrail.network.positions import fixed_table
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
+from vitrail.weights.family import Description, Family, block_sizes_of, grid_of, rows_of, shape_of
 from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then
-from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
 
 # The words of a layout: what sets a spelling apart from the newest one.
@@ -37,6 +36,8 @@ MOCO: Final = "sincos-2d-moco"
 VECTOR: Final = replace(then(then(ROW, CHANNELS_LAST), WITHOUT_BATCH), name=CHANNELS_LAST.name)
 IDENTITY: Final = Codec("no layer: the identity", lambda t, c: [torch.eye(c.width)], lambda t, c: [])
 ZEROS: Final = Codec("no bias: zeros", lambda t, c: [torch.zeros(c.width)], lambda t, c: [])
+NO_TOKEN: Final = Derived("cls_token", lambda c: torch.empty(0, c.width), "no rows: there is no cls token")
+OUT: Final = "encoder.blocks.{i}.attention.out"
 SINCOS: Final = Codec("fixed positions", lambda t, c: [fixed_table(MOCO, c.grid, 0, c.width)], lambda t, c: [])
 
 
@@ -49,44 +50,38 @@ def knows(contents: WeightContents) -> bool:
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; what they leave open takes vit-pytorch's own defaults."""
     layout = _layout(contents)
+    words, names = layout.split(), _names(layout)
     normed = len(shape_of(contents, "to_patch_embedding.1.weight")) == 1
-    names = _names(layout)
     width, values = shape_of(contents, f"to_patch_embedding.{2 if normed else 1}.weight", axes=2)
-    patch, channels = _patch(values, override)
-    inner = shape_of(contents, names.attention.replace("{i}", "0") + "to_qkv.weight", axes=2)[0] // 3
-    heads, why = _heads(layout, inner, override)
-    head = names.head + ".weight"
-    size, pool = _size(contents, layout, patch, override), _pool(contents, layout, override)
-    config = ViTConfig(
-        image_size=size,
-        patch_size=patch,
-        channels=channels,
-        width=width,
-        depth=depth_of(contents, names.attention + "to_qkv.weight"),
-        heads=heads,
-        head_width=inner // max(heads, 1) if inner != width else 0,
-        mlp_width=shape_of(contents, names.up.replace("{i}", "0") + ".weight", axes=2)[0],
-        classes=rows_of(contents, head),
-        patch_norms=normed,
-        cls_token=pool == "cls",
-        positions=Positions(MOCO if layout == SIMPLE else "learned"),
-        qkv_bias="none",
-        norm_eps=1e-5,
-        pool=pool,
-    )
-    preprocess, known = evaluation("lucidrains", config.image_size, channels)
+    one_head = {"heads": 1} if NO_OUT in words else {}
+    settings, heads_why = block_sizes_of(contents, _block_rows(layout), {**override, **one_head}, published={})
+    if one_head:
+        heads_why = "no layer after attention: one head as wide as the tokens"
+    elif "heads" not in override:
+        heads_why = "no tensor says it: heads of 64 values, vit-pytorch's default"
+    pool = _pool(contents, layout, override)
+    settings |= _patch(values, override)
+    settings |= _positions(contents, words, settings["patch_size"], override)
+    settings |= {
+        "width": width,
+        "classes": rows_of(contents, f"{names.head}.weight"),
+        "patch_norms": normed,
+        "cls_token": pool == "cls",
+        "qkv_bias": "none",
+        "norm_eps": 1e-5,
+        "pool": pool,
+    }
     assumed = "assumed: square patches of an image; vit-pytorch's classes for video and sound have the same names"
     reasons = {
         "patch_size": assumed if "patch_size" not in override else "given",
         "channels": assumed if "channels" not in override else "given",
-        "heads": why,
+        "heads": heads_why,
         "activation": "vit-pytorch's default; no tensor says it",
         "norm_eps": "vit-pytorch's own, torch's default",
         "resample": "fixed positions are made anew" if layout == SIMPLE else "vit-pytorch has none: ours",
         "pool": "vit-pytorch's default; no tensor says it" if pool == "cls" else "there is no cls token",
-        "preprocess": known,
     }
-    return Description(config, preprocess, reasons, class_names(config.classes), layout=layout)
+    return Description.evaluated("lucidrains", settings, reasons, layout=layout)
 
 
 def table(description: Description) -> Table:
@@ -96,37 +91,33 @@ def table(description: Description) -> Table:
     layer = 2 if config.patch_norms else 1
     batch = WITHOUT_BATCH if BATCH in words else None
     out = names.attention + ("to_out" if SIMPLE in words else "to_out.0")
-    rows: list[Row | Derived] = [
+    no_bias = NO_OUT in words or SIMPLE in words
+    return (
         Row("patches.norm_before.weight", "to_patch_embedding.1.weight", VECTOR),
         Row("patches.norm_before.bias", "to_patch_embedding.1.bias", VECTOR),
         Row("patches.projection.weight", f"to_patch_embedding.{layer}.weight", CHANNELS_LAST),
         Row("patches.projection.bias", f"to_patch_embedding.{layer}.bias"),
         Row("patches.norm_after", "to_patch_embedding.3"),
-        Row("encoder.blocks.{i}.norm1", "transformer.layers.{i}.0.norm"),
-        Row("encoder.blocks.{i}.norm2", names.norm2),
-        Row("encoder.blocks.{i}.attention.qkv.weight", names.attention + "to_qkv.weight"),
-        Row("encoder.blocks.{i}.mlp.up", names.up),
-        Row("encoder.blocks.{i}.mlp.down", names.down),
+        Row("tokens.tables.0.table", *(((), SINCOS) if SIMPLE in words else ("pos_embedding", batch))),
+        NO_TOKEN if NO_CLS in words else Row("tokens.cls", "cls_token", batch),
+        *_block_rows(description.layout),
+        Row(f"{OUT}.weight", *(((), IDENTITY) if NO_OUT in words else (f"{out}.weight",))),
+        Row(f"{OUT}.bias", *(((), ZEROS) if no_bias else (f"{out}.bias",))),
         Row("norm", names.norm),
         Row("head.classify", names.head),
-    ]
-    if SIMPLE in words:
-        rows.append(Row("tokens.tables.0.table", (), SINCOS))
-    else:
-        rows.append(Row("tokens.tables.0.table", "pos_embedding", batch))
-    if NO_CLS in words:
-        rows.append(Derived("cls_token", lambda c: torch.empty(0, c.width), "no rows: there is no cls token"))
-    else:
-        rows.append(Row("tokens.cls", "cls_token", batch))
-    if NO_OUT in words:
-        rows.append(Row("encoder.blocks.{i}.attention.out.weight", (), IDENTITY))
-    else:
-        rows.append(Row("encoder.blocks.{i}.attention.out.weight", out + ".weight"))
-    if NO_OUT in words or SIMPLE in words:
-        rows.append(Row("encoder.blocks.{i}.attention.out.bias", (), ZEROS))
-    else:
-        rows.append(Row("encoder.blocks.{i}.attention.out.bias", out + ".bias"))
-    return tuple(rows)
+    )
+
+
+def _block_rows(layout: str) -> Table:
+    """What every spelling has in a block, under one name or another."""
+    names = _names(layout)
+    return (
+        Row("encoder.blocks.{i}.norm1", "transformer.layers.{i}.0.norm"),
+        Row("encoder.blocks.{i}.norm2", names.norm2),
+        Row("encoder.blocks.{i}.attention.qkv.weight", f"{names.attention}to_qkv.weight"),
+        Row("encoder.blocks.{i}.mlp.up", names.up),
+        Row("encoder.blocks.{i}.mlp.down", names.down),
+    )
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -193,13 +184,6 @@ def _names(layout: str) -> Names:
     return Names(f"{block}0.", f"{block}1.net.0", f"{block}1.net.1", f"{block}1.net.{last}", norm, head)
 
 
-def _heads(layout: str, inner: int, override: Mapping[str, Any]) -> tuple[int, str]:
-    if NO_OUT in layout.split():
-        return 1, "no layer after attention: one head as wide as the tokens"
-    heads, why = heads_for(inner, override, {})
-    return heads, why if "heads" in override else "no tensor says it: heads of 64 values, vit-pytorch's default"
-
-
 def _refuse_out(checkpoint: Checkpoint) -> None:
     """With one head as wide as the tokens vit-pytorch has no layer after attention: only the identity can go."""
     for name, value in checkpoint.model.state_dict().items():
@@ -209,35 +193,35 @@ def _refuse_out(checkpoint: Checkpoint) -> None:
             raise CheckpointError(f"lucidrains cannot carry {name}: with one head as wide as the tokens it has none")
 
 
-def _patch(values: int, override: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
+def _patch(values: int, override: Mapping[str, Any]) -> dict[str, Any]:
     """Patch size and channels from how many values a patch has: square, with 3 channels or 1, or as given."""
     if "patch_size" in override:
         patch = check_pair("patch_size", override["patch_size"])
-        return patch, max(values // (patch[0] * patch[1]), 1)
+        return {"patch_size": patch, "channels": max(values // (patch[0] * patch[1]), 1)}
     for channels in (check_int("channels", override["channels"]),) if "channels" in override else (3, 1):
         side = math.isqrt(values // channels)
         if side and side * side * channels == values:
-            return (side, side), channels
+            return {"patch_size": (side, side), "channels": channels}
     raise CheckpointError(
         f"a patch has {values} values, which make no square with 3 channels or 1: give "
         "override={'patch_size': (P, Q)}"
     )
 
 
-def _size(
-    contents: WeightContents, layout: str, patch: tuple[int, int], override: Mapping[str, Any]
-) -> tuple[int, int]:
-    """The native size, from the table of positions; SimpleViT keeps none and must be told."""
-    if layout == SIMPLE:
-        if "image_size" not in override:
-            raise CheckpointError(
-                f"{contents.source}: SimpleViT keeps no positions in its files, so no tensor says the size of its "
-                "images: give override={'image_size': (H, W)}"
-            )
-        return check_pair("image_size", override["image_size"])
-    words = layout.split()
-    places = shape_of(contents, "pos_embedding", axes=3 if BATCH in words else 2)[-2]
-    return grid_of(places, (0 if NO_CLS in words else 1,), patch, override)[0]
+def _positions(
+    contents: WeightContents, words: list[str], patch: tuple[int, int], override: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Positions and native size, from the table; SimpleViT keeps none and must be told."""
+    if SIMPLE not in words:
+        places = shape_of(contents, "pos_embedding", axes=3 if BATCH in words else 2)[-2]
+        size, _ = grid_of(places, (0 if NO_CLS in words else 1,), patch, override)
+        return {"image_size": size, "positions": Positions()}
+    if "image_size" not in override:
+        raise CheckpointError(
+            f"{contents.source}: SimpleViT keeps no positions in its files, so no tensor says the size of its "
+            "images: give override={'image_size': (H, W)}"
+        )
+    return {"image_size": check_pair("image_size", override["image_size"]), "positions": Positions(MOCO)}
 
 
 def _pool(contents: WeightContents, layout: str, override: Mapping[str, Any]) -> str:
@@ -253,10 +237,10 @@ def _pool(contents: WeightContents, layout: str, override: Mapping[str, Any]) ->
 
 
 FAMILY: Final = Family(
-    name="lucidrains",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
+    "lucidrains",
+    knows,
+    describe,
+    table,
+    outline,
     parts={"head": ("mlp_head.weight", "mlp_head.bias", "mlp_head.1.*", "linear_head.*")},
 )

@@ -6,28 +6,30 @@ A bare file leaves activation, norm eps and preprocessing open; a folder with ti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ResNetStem, Rotary, ViTConfig
-from vitrail.weights.families.block_names import (
-    BLOCKS,
-    ENDS,
-    MLP,
-    SCALES,
-    mlp_of,
-    resnet_layers,
-    resnet_rows,
-    root_of,
-    sizes_of,
-)
+from vitrail.weights.families.block_names import ATTENTION, ENDS, PLAIN_MLP, SCALES, TABLE
 from vitrail.weights.families.timm_config import FOLDER, HYBRIDS, POOLS, TimmConfig, read_config, refuse, sidecars
 from vitrail.weights.families.timm_pixels import from_timm
-from vitrail.weights.family import PUBLISHED_HEADS, Description, Family, class_names, grid_of, shape_of
-from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Derived, Row, Table, Tensors, stack
+from vitrail.weights.family import (
+    PUBLISHED_HEADS,
+    SWIGLU,
+    Description,
+    Family,
+    cell_of,
+    class_names,
+    depth_of,
+    positions_of,
+    shape_of,
+    sizes_of,
+    usual_size,
+)
+from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Row, Table, Tensors, stack
 from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import WeightContents
 
@@ -35,6 +37,15 @@ RESAMPLE: Final = Resample()  # bicubic with antialias, by size
 STEM: Final = "patch_embed.backbone."
 PLACED: Final = "vit, registers in the table"
 
+BLOCKS: Table = (
+    *ATTENTION,
+    Row("encoder.blocks.{i}.attention.query_norm", "blocks.{i}.attn.q_norm"),
+    Row("encoder.blocks.{i}.attention.key_norm", "blocks.{i}.attn.k_norm"),
+)
+GATED_MLP: Table = (
+    Row("encoder.blocks.{i}.mlp.up", ("blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x"), GATED),
+    Row("encoder.blocks.{i}.mlp.down", "blocks.{i}.mlp.fc2"),
+)
 POOL: Table = (
     Row("pool.probe", "attn_pool.latent"),
     Row("pool.attention.qkv", ("attn_pool.q", "attn_pool.kv"), stack(1, 2, name="q and kv laid end to end")),
@@ -81,20 +92,39 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
     eva = "blocks.0.gamma_1" in tensors
     _refuse_others(contents)
     heads = {} if given.heads is None else {"heads": given.heads}
-    sizes = sizes_of(contents, heads | dict(override), _published(contents, eva))
-    settings, reasons = sizes.settings, {"heads": FOLDER if heads and "heads" not in override else sizes.heads_why}
-    settings["registers"] = shape_of(contents, "reg_token", axes=3)[1] if "reg_token" in tensors else 0
-    settings["distillation_token"] = "dist_token" in tensors
-    settings["embedding_norm"] = "norm_pre.weight" in tensors
-    settings["layer_scale"] = 1e-5 if "blocks.0.ls1.gamma" in tensors or eva else None
-    settings |= _mlp(contents)
+    rows = (*ENDS, *BLOCKS, *PLAIN_MLP)
+    settings, heads_why = sizes_of(contents, rows, heads | dict(override), _published(contents, eva))
+    reasons = {"heads": FOLDER if heads and "heads" not in override else heads_why}
+    settings |= {
+        "patch_bias": "patch_embed.proj.bias" in tensors,
+        "cls_token": "cls_token" in tensors,
+        "distillation_token": "dist_token" in tensors,
+        "registers": shape_of(contents, "reg_token", axes=3)[1] if "reg_token" in tensors else 0,
+        "embedding_norm": "norm_pre.weight" in tensors,
+        "qkv_bias": "all" if "blocks.0.attn.qkv.bias" in tensors else "none",
+        "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors or eva else None,
+        "head_bias": "head.bias" in tensors or "head.weight" not in tensors,
+        "initialisation": "timm",
+    }
+    if _gated(contents, settings["mlp_width"]):
+        settings |= SWIGLU
     settings["pool"], settings["final_norm"], reasons["pool"] = _pool(contents, settings, given, override)
     if any(name.startswith(STEM) for name in tensors):
         layers = resnet_layers(contents, STEM)
         settings["stem"] = ResNetStem(layers, norm_eps=1e-5, weight_eps=1e-8, standardise="variance")
         settings["channels"] = shape_of(contents, f"{root_of(layers, STEM)}conv.weight", axes=4)[1]
-    placed = _table(contents, settings, given, override) if not eva else _rotary(contents)
-    settings |= placed.settings
+    layout = "eva" if eva else "vit"
+    if eva:
+        settings |= {
+            "image_size": usual_size(settings["patch_size"], 256, 16),  # as it was published: there is no table
+            "positions": Positions("none"),
+            "rotary": Rotary("dinov3", theta=100.0),
+            "qkv_bias": "no-key" if "blocks.0.attn.q_bias" in tensors else "none",
+        }
+    else:
+        settings |= _positions(contents, settings, given, override)
+        layout = PLACED if settings["registers"] and settings["positions"].prefix else "vit"
     clip = "_clip_" in given.architecture if given.architecture else settings["embedding_norm"]
     settings["norm_eps"] = 1e-5 if clip or eva else 1e-6
     reasons["norm_eps"] = "as timm's CLIP towers" if clip else "as timm's DINOv3" if eva else "timm's default"
@@ -106,28 +136,27 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
         preprocess, reasons["preprocess"] = from_timm(given.pixels, config.image_size), FOLDER
     else:
         preprocess, reasons["preprocess"] = timm_default(config)
-    names = class_names(config.classes, given.labels)
-    return Description(
-        config, preprocess, reasons, names, layout="eva" if eva else PLACED if placed.registers else "vit"
-    )
+    return Description(config, preprocess, reasons, class_names(config.classes, given.labels), layout)
 
 
 def table(description: Description) -> Table:
     """The rows for a config in one of three spellings: vit, the same with places for registers, and eva (rotary)."""
-    config = description.config
-    ends: list[Row | Derived] = [*ENDS, Row("embedding_norm", "norm_pre"), Row("head.distil", "head_dist")]
-    ends.append(Row("tokens.distillation", "dist_token", WITHOUT_BATCH))
-    ends.append(Row("norm", "fc_norm" if config.final_norm == "pooled" else "norm"))
-    if description.layout == PLACED:
-        ends.append(Row(("tokens.registers", "tokens.tables.0.table"), ("reg_token", "pos_embed"), REGISTER_SLOTS))
-    else:
-        ends.append(Row("tokens.registers", "reg_token", WITHOUT_BATCH))
-        ends.append(Row("tokens.tables.0.table", "pos_embed", WITHOUT_BATCH))
-    stem = resnet_rows(STEM, config.stem) if isinstance(config.stem, ResNetStem) else ()
-    mlp: Table = MLP
-    if description.layout == "eva" and config.mlp == "swiglu":
-        mlp = (Row("encoder.blocks.{i}.mlp.up", ("blocks.{i}.mlp.fc1_g", "blocks.{i}.mlp.fc1_x"), GATED),)
-    return (*ends, *stem, *BLOCKS, *mlp, *(EVA if description.layout == "eva" else SCALES), *POOL)
+    config, eva = description.config, description.layout == "eva"
+    placed = Row(("tokens.registers", "tokens.tables.0.table"), ("reg_token", "pos_embed"), REGISTER_SLOTS)
+    apart = (Row("tokens.registers", "reg_token", WITHOUT_BATCH), *TABLE)
+    return (
+        *ENDS,
+        Row("embedding_norm", "norm_pre"),
+        Row("head.distil", "head_dist"),
+        Row("tokens.distillation", "dist_token", WITHOUT_BATCH),
+        Row("norm", "fc_norm" if config.final_norm == "pooled" else "norm"),
+        *((placed,) if description.layout == PLACED else apart),
+        *(resnet_rows(STEM, config.stem) if isinstance(config.stem, ResNetStem) else ()),
+        *BLOCKS,
+        *(GATED_MLP if eva and config.mlp == "swiglu" else PLAIN_MLP),
+        *(EVA if eva else SCALES),
+        *POOL,
+    )
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -145,14 +174,11 @@ def outline(checkpoint: Checkpoint) -> Description:
 # ---- small parts -------------------------------------------------------------------------------------------------
 
 
-def _mlp(contents: WeightContents) -> dict[str, Any]:
+def _gated(contents: WeightContents, narrow: int) -> bool:
+    """Whether the MLPs are gated, in two layers going up or in one that is twice as wide."""
     if "blocks.0.mlp.fc1_g.weight" in contents.tensors:
-        return {
-            "mlp_width": shape_of(contents, "blocks.0.mlp.fc1_g.weight", 2)[0],
-            "mlp": "swiglu",
-            "activation": "silu",
-        }
-    return mlp_of(contents, "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+        return True
+    return shape_of(contents, "blocks.0.mlp.fc1.weight", axes=2)[0] == 2 * narrow
 
 
 def _pool(
@@ -178,42 +204,17 @@ def _pool(
     return POOLS[pool], final, FOLDER if "global_pool" in given.arguments else "timm's default for these names"
 
 
-class _PositionSettings(NamedTuple):
-    """Positions and image size as settings, and whether registers have places in the table too."""
-
-    settings: dict[str, Any]
-    registers: bool = False
-
-
-def _table(
+def _positions(
     contents: WeightContents, settings: Mapping[str, Any], given: TimmConfig, override: Mapping[str, Any]
-) -> _PositionSettings:
+) -> dict[str, Any]:
     """From the table; with registers it may have places for them and cls, or for patches only."""
     named = int(settings["cls_token"]) + int(settings["distillation_token"])
     registers = settings["registers"]
-    reduction = settings["stem"].reduction if "stem" in settings else 1
-    patch = (settings["patch_size"][0] * reduction, settings["patch_size"][1] * reduction)
-    places = shape_of(contents, "pos_embed", axes=3)[1]
+    patch = cell_of(settings)
     slots = (0, named + registers) if registers else (0, named) if named == 1 else (named,)
     size = given.size(patch)
     told = {"image_size": size} if size is not None and "image_size" not in override else override
-    image, count = grid_of(places, slots, patch, told)
-    positions = Positions(prefix=count > 0, resample=RESAMPLE)
-    return _PositionSettings({"image_size": image, "positions": positions}, registers=bool(registers and count))
-
-
-def _rotary(contents: WeightContents) -> _PositionSettings:
-    """DINOv3 as timm has it: no table at all; the native size is the one it was published for."""
-    bias = "no-key" if "blocks.0.attn.q_bias" in contents.tensors else "none"
-    patch = shape_of(contents, "patch_embed.proj.weight", axes=4)[2]
-    return _PositionSettings(
-        {
-            "image_size": 256 if patch and 256 % patch == 0 else 16 * max(patch, 1),
-            "positions": Positions("none"),
-            "rotary": Rotary("dinov3", theta=100.0),
-            "qkv_bias": bias,
-        }
-    )
+    return positions_of(contents, "pos_embed", slots, patch, told, RESAMPLE)
 
 
 def _published(contents: WeightContents, eva: bool) -> Mapping[int, int]:
@@ -277,13 +278,42 @@ def _tanh(settings: Mapping[str, Any]) -> bool:
     return (width, patch) in ((768, 32), (1152, 16), (1536, 16)) or large
 
 
+# ---- the ResNet of the hybrids -------------------------------------------------------------------------------------
+
+
+def resnet_rows(before: str, stem: ResNetStem) -> Table:
+    """The ResNetV2 of the hybrids in timm's names, which stand behind `before`."""
+    root = root_of(stem.layers, before)
+    rows = [Row("stem.root", f"{root}conv"), Row("stem.root_norm", f"{root}norm")]
+    for stage, count in enumerate(stem.layers):
+        for unit in range(count):
+            ours, theirs = f"stem.stages.{stage}.{unit}.", f"{before}stages.{stage}.blocks.{unit}."
+            rows += [Row(ours + each, theirs + each) for each in ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")]
+            rows += [Row(ours + "shortcut", theirs + "downsample.conv")]
+            rows += [Row(ours + "shortcut_norm", theirs + "downsample.norm")]
+    return tuple(rows)
+
+
+def root_of(layers: tuple[int, ...], before: str) -> str:
+    """Where the first convolution stands: a ResNetV2 without stages is nothing but its root."""
+    return f"{before}stem." if layers else before
+
+
+def resnet_layers(contents: WeightContents, before: str) -> tuple[int, ...]:
+    """How many units each stage of a ResNetV2 has."""
+    layers: list[int] = []
+    while f"{before}stages.{len(layers)}.blocks.0.conv1.weight" in contents.tensors:
+        layers.append(depth_of(contents, f"{before}stages.{len(layers)}.blocks.{{i}}.conv1.weight"))
+    return tuple(layers)
+
+
 FAMILY: Final = Family(
-    name="timm",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    sidecars=sidecars,
+    "timm",
+    knows,
+    describe,
+    table,
+    outline,
+    sidecars,
     container="folder",
     parts={"head": ("head.*", "head_dist.*"), "pre_logits": ("pre_logits.*",), "norm": ("norm.*", "fc_norm.*")},
 )

@@ -7,16 +7,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import check_int
 from vitrail.errors import CheckpointError
 from vitrail.weights.families import timm, timm_config
 from vitrail.weights.families.timm_config import refuse
-from vitrail.weights.family import Description, Family, shape_of, square_side
-from vitrail.weights.name_tables import CHANNELS_LAST, Derived, Row, Table, reshaped
+from vitrail.weights.family import Description, Family, shape_of, square_patch
+from vitrail.weights.name_tables import CHANNELS_LAST, Row, Table, renamed, reshaped
 from vitrail.weights.reading.contents import WeightContents
 
 GRID: Final = reshaped(
     "grid laid out row by row", lambda t, c: t.squeeze(0).flatten(0, 1), lambda t, c: t.reshape(1, *c.grid, -1)
+)
+EMBEDS: Table = (
+    Row("patches.projection.weight", "embeds.proj.weight", CHANNELS_LAST),
+    Row("patches.projection.bias", "embeds.proj.bias"),
+    Row("tokens.tables.0.table", "embeds.pos_embed", GRID),
 )
 TOKENS: Final = ("cls_token", "reg_token")
 
@@ -28,11 +32,11 @@ def knows(contents: WeightContents) -> bool:
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """As timm's plain networks, once patches and table are given their usual shapes."""
     width, values = shape_of(contents, "embeds.proj.weight", axes=2)
-    channels = check_int("channels", override.get("channels", 3))
-    patch = square_side(contents.source, values, channels)
+    square = square_patch(contents.source, values, override)
+    patch = square["patch_size"][0]
     tensors = {name.removeprefix("embeds."): value for name, value in contents.tensors.items()}
     weight = tensors.pop("proj.weight")
-    tensors["patch_embed.proj.weight"] = weight._replace(shape=(width, channels, patch, patch))
+    tensors["patch_embed.proj.weight"] = weight._replace(shape=(width, square["channels"], patch, patch))
     if "proj.bias" in tensors:
         tensors["patch_embed.proj.bias"] = tensors.pop("proj.bias")
     if "norm_input.weight" in tensors or "pos_embed" not in tensors:
@@ -51,17 +55,8 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
 
 def table(description: Description) -> Table:
     """timm's rows under NaFlexVit's names."""
-    rows: list[Row | Derived] = [
-        Row("patches.projection.weight", "embeds.proj.weight", CHANNELS_LAST),
-        Row("patches.projection.bias", "embeds.proj.bias"),
-        Row("tokens.tables.0.table", "embeds.pos_embed", GRID),
-    ]
-    for row in timm.table(description):
-        if isinstance(row, Row) and row.theirs in TOKENS:
-            rows.append(row._replace(theirs=f"embeds.{row.theirs}"))
-        elif row.theirs != "pos_embed" and not str(row.theirs).startswith("patch_embed"):
-            rows.append(row)
-    return rows
+    rows = [row for row in timm.table(description) if not str(row.theirs).startswith(("patch_embed.", "pos_embed"))]
+    return (*EMBEDS, *renamed(rows, lambda name: f"embeds.{name}" if name in TOKENS else name))
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -85,12 +80,12 @@ def sidecars(description: Description) -> dict[str, Any]:
 
 
 FAMILY: Final = Family(
-    name="timm-naflex",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    sidecars=sidecars,
+    "timm-naflex",
+    knows,
+    describe,
+    table,
+    outline,
+    sidecars,
     container="folder",
     parts={"head": ("head.*",), "norm": ("norm.*", "fc_norm.*")},
 )

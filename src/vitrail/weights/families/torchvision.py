@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
-from vitrail.images import Preprocess
-from vitrail.network.config import Positions, Resample, ViTConfig
-from vitrail.weights.family import Description, Family, class_names, depth_of, grid_of, heads_for, rows_of, shape_of
+from vitrail.network.config import Resample
+from vitrail.weights.family import Description, Family, positions_of, rows_of, sizes_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
-from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample(antialias=False, align_corners=True)  # of its interpolate_embeddings
@@ -57,33 +55,34 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
         raise CheckpointError(
             f"{contents.source}: torchvision's network with convolutions before the patches, which is not read here"
         )
-    width, channels, height, across = shape_of(contents, "conv_proj.weight", axes=4)
-    places = shape_of(contents, "encoder.pos_embedding", axes=3)[1]
-    size, _ = grid_of(places, (1,), (height, across), override)
     layout = "linear" if FIRST + "mlp.linear_1.weight" in tensors else ""
-    heads, why = heads_for(width, override)
-    config = ViTConfig(
-        image_size=size,
-        patch_size=(height, across),
-        channels=channels,
-        width=width,
-        depth=depth_of(contents, BLOCK + "ln_1.weight"),
-        heads=heads,
-        mlp_width=shape_of(contents, f"{FIRST}{MLP[layout][0]}.weight", axes=2)[0],
-        classes=rows_of(contents, "heads.head.weight"),
-        representation_width=rows_of(contents, "heads.pre_logits.weight"),
-        positions=Positions(resample=RESAMPLE),
-        norm_eps=1e-6,
-    )
-    preprocess, known = _pixels(config)
-    reasons = REASONS | {"heads": why, "preprocess": known}
-    return Description(config, preprocess, reasons, class_names(config.classes), layout=layout)
+    settings, heads_why = sizes_of(contents, _rows(layout), override)
+    settings |= positions_of(contents, "encoder.pos_embedding", (1,), settings["patch_size"], override, RESAMPLE)
+    settings |= {"head_width": 0, "norm_eps": 1e-6}  # its heads share the width
+    settings["representation_width"] = rows_of(contents, "heads.pre_logits.weight")
+    description = Description.evaluated("torchvision", settings, REASONS | {"heads": heads_why}, layout=layout)
+    return _at_224(description) if description.config.image_size == (224, 224) else description
 
 
 def table(description: Description) -> Table:
+    return _rows(description.layout)
+
+
+def _rows(layout: str) -> Table:
     """The rows, with the MLP's names of today or of 2021."""
-    up, down = MLP[description.layout]
+    up, down = MLP[layout]
     return (*ROWS, Row("encoder.blocks.{i}.mlp.up", BLOCK + up), Row("encoder.blocks.{i}.mlp.down", BLOCK + down))
+
+
+def _at_224(description: Description) -> Description:
+    """As the published network of this size is scored; at 224 pixels each has a transform of its own."""
+    config, preprocess, reasons = description.config, description.preprocess, dict(description.reasons)
+    if (config.width, *config.patch_size) == (1024, 16, 16):
+        preprocess = replace(preprocess, crop=224 / 242)
+    if (config.width, *config.patch_size) == (1280, 14, 14):
+        preprocess = replace(preprocess, crop=1.0, interpolation="bicubic")
+        reasons["preprocess"] = "known: torchvision's SWAG linear weights, its only ones of this network at 224"
+    return replace(description, preprocess=preprocess, reasons=reasons)
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -99,23 +98,4 @@ def outline(checkpoint: Checkpoint) -> Description:
     return Description.of(checkpoint)
 
 
-def _pixels(config: ViTConfig) -> tuple[Preprocess, str]:
-    """As the published network of this size is scored; at 224 pixels each has a transform of its own."""
-    preprocess, why = evaluation("torchvision", config.image_size, config.channels)
-    named = (config.width, *config.patch_size) if config.image_size == (224, 224) else ()
-    if named == (1024, 16, 16):
-        return replace(preprocess, crop=224 / 242), why
-    if named == (1280, 14, 14):
-        only = "known: torchvision's SWAG linear weights, its only ones of this network at 224"
-        return replace(preprocess, crop=1.0, interpolation="bicubic"), only
-    return preprocess, why
-
-
-FAMILY: Final = Family(
-    name="torchvision",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    parts={"head": ("heads.*",)},
-)
+FAMILY: Final = Family("torchvision", knows, describe, table, outline, parts={"head": ("heads.*",)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from vitrail.checkpoint import Checkpoint
@@ -15,44 +16,23 @@ from vitrail.checks import check_choice, check_int, check_number, check_pair
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
-from vitrail.weights.families.transformers_configs import (
-    FILE,
-    GRANTED,
-    MODEL_TYPES,
-    ConfigFile,
-    activation_of,
-    agree,
-    ask,
-    labels_agree,
-    ratio_agrees,
-    read_config,
-    rotary_of,
-    training_of,
-    write_config,
-)
-from vitrail.weights.families.transformers_names import (
-    DECODERS,
-    MASK,
-    REGISTERS,
-    SPELLINGS,
-    STYLES,
-    TransformersLayout,
-    find_layout,
-    knows,
-    table,
-)
+from vitrail.weights.families import transformers_configs as configs
+from vitrail.weights.families import transformers_names as names
+from vitrail.weights.families.transformers_configs import FILE, GRANTED, MODEL_TYPES, ConfigFile, ModelType, ask
+from vitrail.weights.families.transformers_names import SPELLINGS, STYLES, TransformersLayout
 from vitrail.weights.families.transformers_pixels import from_transformers, to_transformers
 from vitrail.weights.family import (
+    SWIGLU,
     Description,
     Family,
+    block_sizes_of,
     class_names,
-    depth_of,
-    grid_of,
-    heads_for,
+    positions_of,
     refuse_any,
     rows_of,
     shape_of,
-    square_side,
+    square_patch,
+    usual_size,
 )
 from vitrail.weights.preprocessing import transformers_default
 from vitrail.weights.reading.contents import WeightContents
@@ -72,6 +52,13 @@ class _File(NamedTuple):
     config_file: ConfigFile
     override: Mapping[str, Any]
 
+    @property
+    def kind(self) -> ModelType:
+        return MODEL_TYPES[self.layout.kind]
+
+    def ask(self, name: str, default: Any) -> Any:
+        return ask(self.config_file.values, name, default)
+
     def rows(self, layer: str) -> int:
         return rows_of(self.contents, f"{layer}.weight")
 
@@ -81,18 +68,16 @@ class _File(NamedTuple):
 
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from config.json where there is one."""
-    config_file = read_config(contents.sidecars)
-    if config_file.values.get("apply_layernorm") is False:
+    config_file = configs.read_config(contents.sidecars)
+    values = config_file.values
+    if values.get("apply_layernorm") is False:
         raise CheckpointError(f"{contents.source}: a DINOv2 backbone without its final norm is no network known here")
-    layout = find_layout(contents, config_file.model_type)
+    layout = names.find_layout(contents, config_file.model_type)
     file = _File(contents, layout, config_file, override)
-    kind, values = MODEL_TYPES[layout.kind], config_file.values
-    settings = _sizes(file)
-    settings["heads"], heads_why = _heads(file)
-    settings["head_width"] = _head_width(file, layout.blocks, settings["heads"], settings["width"])
+    settings, heads_why = _sizes(file)
     settings["activation"], activation_why = _activation(file, settings["mlp"] == "swiglu")
-    settings["norm_eps"] = check_number("layer_norm_eps", ask(values, "layer_norm_eps", kind.norm_eps), 0.0, 1.0)
-    settings |= training_of(values) | _ends(file) | _positions(file, settings["patch_size"])
+    settings["norm_eps"] = check_number("layer_norm_eps", file.ask("layer_norm_eps", file.kind.norm_eps), 0.0, 1.0)
+    settings |= configs.training_of(values) | _ends(file) | _positions(file, settings["patch_size"])
     config = ViTConfig(**settings)
     _compare(file, config)
     _expect_head(contents, config)
@@ -102,7 +87,7 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
             "transformers reads as if they were a square: no network known here"
         )
     embeds = layout.kind == "clip_vision_model" and config.pool == "cls"  # its outputs are no classes
-    labels_agree(config_file.labels, 0 if embeds else config.classes)
+    configs.labels_agree(config_file.labels, 0 if embeds else config.classes)
     preprocess, preprocess_why = _preprocess(file, config)
     reasons = {
         "heads": heads_why,
@@ -122,7 +107,7 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
         () if embeds else class_names(config.classes, config_file.labels),
         layout=str(layout),
         decoder=_decoder(file, config) if layout.decoder else None,
-        extras={"mask_token": (1, config.width)} if layout.tower + MASK in contents.tensors else {},
+        extras={"mask_token": (1, config.width)} if layout.tower + names.MASK in contents.tensors else {},
     )
 
 
@@ -136,42 +121,50 @@ def _expect_head(contents: WeightContents, config: ViTConfig) -> None:
         raise CheckpointError(f"{contents.source}: its config.json says {classifies[0]}, and no tensor is a classifier")
 
 
-def _sizes(file: _File) -> dict[str, Any]:
-    """What the shapes of patches and blocks say; parts that a model type always has, it must have."""
+def _sizes(file: _File) -> tuple[dict[str, Any], str]:
+    """What the shapes of patches and blocks say, and why there are so many heads."""
     contents, layout, spelling = file.contents, file.layout, SPELLINGS[file.layout.spelling]
     first = f"{layout.blocks}0."
-    width, channels, patch = _patches(file)
     gated = bool(spelling.gated) and f"{first}{spelling.gated[0]}.weight" in contents.tensors
-    down = spelling.gated_down if gated else spelling.down
     biases = tuple(f"{first}{each}.bias" in contents.tensors for each in spelling.qkv)
-    return {
-        "patch_size": patch,
-        "channels": channels,
-        "width": width,
-        "depth": depth_of(contents, f"{layout.blocks}{{i}}.{spelling.norms[0]}.weight"),
-        "mlp": "swiglu" if gated else "plain",
-        "mlp_width": shape_of(contents, f"{first}{down}.weight", axes=2)[1],
+    settings = {
+        **_patches(file),
+        "mlp": "plain",
         "qkv_bias": _qkv_bias(layout, biases),
         "patch_bias": layout.kind != "clip_vision_model",
         "embedding_norm": layout.kind == "clip_vision_model",
-        "cls_token": MODEL_TYPES[layout.kind].cls_token,
-        "layer_scale": ask(file.config_file.values, "layerscale_value", 1.0)
-        if layout.kind.startswith("dino")
-        else None,
+        "cls_token": file.kind.cls_token,
+        "layer_scale": file.ask("layerscale_value", 1.0) if layout.kind.startswith("dino") else None,
         "initialisation": "hf",
+        **(SWIGLU if gated else {}),
     }
+    told, told_why = dict(file.override), ""
+    if "heads" not in told and file.config_file.exists:
+        heads = file.config_file.values.get("num_attention_heads")
+        told["heads"] = file.kind.heads if heads is None else check_int("num_attention_heads", heads)
+        told_why = GRANTED if heads is None else FILE
+    rows = names.block_rows("encoder.", layout.blocks, layout, gated)
+    blocks, heads_why = block_sizes_of(contents, rows, told)
+    _check_heads(file, layout.blocks, blocks["heads"], settings["width"])
+    return settings | blocks, told_why or heads_why
 
 
-def _patches(file: _File) -> tuple[int, int, tuple[int, int]]:
+def _check_heads(file: _File, blocks: str, heads: int, width: int) -> None:
+    """Not every model type can have heads whose width is not their share."""
+    inner = shape_of(file.contents, f"{blocks}0.{SPELLINGS[file.layout.spelling].qkv[0]}.weight", axes=2)[0]
+    if inner % heads or (inner != width and not file.kind.free_heads):
+        raise ConfigError(f"{heads} heads cannot share queries of {inner} values in a network {width} wide")
+
+
+def _patches(file: _File) -> dict[str, Any]:
     """Width, channels and size of a patch; SigLIP 2 has linear patches, whose channels no shape says."""
-    weight = f"{file.layout.tower}{STYLES[MODEL_TYPES[file.layout.kind].style].patches}.weight"
+    weight = f"{file.layout.tower}{STYLES[file.kind.style].patches}.weight"
     if file.layout.kind != "siglip2_vision_model":
         width, channels, *patch = shape_of(file.contents, weight, axes=4)
-        return width, channels, check_pair("patch_size", patch)
+        return {"width": width, "channels": channels, "patch_size": check_pair("patch_size", patch)}
     width, values = shape_of(file.contents, weight, axes=2)
-    channels = check_int("num_channels", file.override.get("channels", ask(file.config_file.values, "num_channels", 3)))
-    side = square_side(file.contents.source, values, channels)
-    return width, channels, (side, side)
+    square = square_patch(file.contents.source, values, file.override, usual=file.ask("num_channels", 3))
+    return {"width": width, **square}
 
 
 def _qkv_bias(layout: TransformersLayout, there: tuple[bool, ...]) -> str:
@@ -179,28 +172,6 @@ def _qkv_bias(layout: TransformersLayout, there: tuple[bool, ...]) -> str:
     if layout.kind == "dinov3_vit" and there == NO_KEY:
         return "no-key"
     return "all" if any(there) or layout.spelling == "clip" else "none"
-
-
-def _inner(file: _File, blocks: str) -> int:
-    """Values of all queries of a token."""
-    return shape_of(file.contents, f"{blocks}0.{SPELLINGS[file.layout.spelling].qkv[0]}.weight", axes=2)[0]
-
-
-def _heads(file: _File) -> tuple[int, str]:
-    if "heads" in file.override or not file.config_file.exists:
-        return heads_for(_inner(file, file.layout.blocks), file.override)
-    heads = file.config_file.values.get("num_attention_heads")
-    if heads is None:
-        return MODEL_TYPES[file.layout.kind].heads, GRANTED
-    return check_int("num_attention_heads", heads), FILE
-
-
-def _head_width(file: _File, blocks: str, heads: int, width: int) -> int:
-    """The width of a head where it is not its share of the width, which not every model type can have."""
-    inner = _inner(file, blocks)
-    if inner % heads or (inner != width and not MODEL_TYPES[file.layout.kind].free_heads):
-        raise ConfigError(f"{heads} heads cannot share queries of {inner} values in a network {width} wide")
-    return inner // heads if inner != width else 0
 
 
 def _activation(file: _File, gated: bool) -> tuple[str, str]:
@@ -212,30 +183,28 @@ def _activation(file: _File, gated: bool) -> tuple[str, str]:
             "quick_gelu (OpenAI, DFN, MetaCLIP) or gelu (LAION, DataComp): give override={'activation': ...}, or load "
             "the folder"
         )
-    return activation_of(file.config_file, MODEL_TYPES[file.layout.kind], gated)
+    return configs.activation_of(file.config_file, file.kind, gated)
 
 
 def _ends(file: _File) -> dict[str, Any]:
     """Prefix tokens, pool and head, as the class computes that has these tensors."""
-    names, name, tower = file.contents.tensors, file.layout.kind, file.layout.tower
+    tensors, name, tower = file.contents.tensors, file.layout.kind, file.layout.tower
     classes = file.rows("classifier")
     if name == "clip_vision_model":
         if classes:  # the mean of patches that have not passed the last norm
             return {"pool": "mean", "classes": classes, "final_norm": "none"}
         return {"pool": "cls", "classes": file.rows("visual_projection"), "head_bias": False}
-    if not MODEL_TYPES[name].cls_token:
-        return {
-            "pool": _pool(file) if MODEL_TYPES[name].style == "clip" and not classes else "mean",
-            "classes": classes,
-        }
+    if not file.kind.cls_token:
+        return {"pool": _pool(file) if file.kind.style == "clip" and not classes else "mean", "classes": classes}
     if name.startswith("dino"):
-        shape = names[tower + REGISTERS].shape if tower + REGISTERS in names else (1, 0, 0)
+        registers = tower + names.REGISTERS
+        shape = tensors[registers].shape if registers in tensors else (1, 0, 0)
         if len(shape) != 3:  # (1, 0, D) where there are none
-            raise ConfigError(f"expected {tower}{REGISTERS} with 3 axes, got {shape}")
+            raise ConfigError(f"expected {registers} with 3 axes, got {shape}")
         return {"pool": "cls+mean" if classes else "cls", "classes": classes, "registers": shape[1]}
     represented = file.rows(f"{tower}pooler.dense") if name in ("vit", "deit") and not classes else 0
     if represented:
-        check_choice("pooler_act", ask(file.config_file.values, "pooler_act", "tanh"), ("tanh",))
+        check_choice("pooler_act", file.ask("pooler_act", "tanh"), ("tanh",))
     plain = {"pool": "cls", "classes": classes, "representation_width": represented}
     if name != "deit":
         return plain
@@ -247,11 +216,8 @@ def _ends(file: _File) -> dict[str, Any]:
 def _pool(file: _File) -> str:
     """SigLIP's attention pool where it is there, as config.json must say; else the mean, as its classifier takes it."""
     there = f"{file.layout.tower}head.probe" in file.contents.tensors
-    asked = check_choice(
-        "vision_use_head",
-        ask(file.config_file.values, "vision_use_head", there or file.config_file.exists),
-        (True, False),
-    )
+    usual = there or file.config_file.exists
+    asked = check_choice("vision_use_head", file.ask("vision_use_head", usual), (True, False))
     if there != asked and "pool" not in file.override:
         got = "has no such tensors: give override={'pool': 'mean'}" if asked else "has its tensors: leave_out=('pool',)"
         raise ConfigError(f"config.json says vision_use_head={asked}, an attention pool, and the file {got}")
@@ -260,25 +226,18 @@ def _pool(file: _File) -> str:
 
 def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
     """Positions and image size: from the table of places, or rotary with the size of config.json."""
-    values, layout, kind = file.config_file.values, file.layout, MODEL_TYPES[file.layout.kind]
-    flat = layout.kind == "siglip2_vision_model"  # whose config has no such entry
-    given = (
-        {}
-        if flat or values.get("image_size") is None
-        else {"image_size": check_pair("image_size", values["image_size"])}
-    )
+    values, layout, kind = file.config_file.values, file.layout, file.kind
+    given = {}
+    if layout.kind != "siglip2_vision_model" and values.get("image_size") is not None:  # whose config has no such entry
+        given["image_size"] = check_pair("image_size", values["image_size"])
     if kind.style == "dinov3":
-        usual = (224, 224) if all(224 % side == 0 for side in patch) else (16 * patch[0], 16 * patch[1])
-        return {
-            "image_size": given.get("image_size", usual),
-            "positions": Positions("none"),
-            "rotary": rotary_of(values),
-        }
-    places = shape_of(file.contents, layout.tower + STYLES[kind.style].places, axes=3 if kind.style == "vit" else 2)[-2]
+        usual = {"image_size": usual_size(patch, 224, 16)}
+        return {**usual, **given, "positions": Positions("none"), "rotary": configs.rotary_of(values)}
+    name, axes = layout.tower + STYLES[kind.style].places, 3 if kind.style == "vit" else 2
     slots = 2 if layout.kind == "deit" else int(kind.cls_token)
-    size, _ = grid_of(places, (slots,), patch, {**file.override, **given})
     fixed = "sincos-2d" if layout.kind == "vit_mae" else "learned"
-    return {"image_size": size, "positions": Positions(fixed, prefix=kind.cls_token, resample=kind.resample)}
+    told = {**file.override, **given}
+    return positions_of(file.contents, name, (slots,), patch, told, kind.resample, fixed, axes)
 
 
 def _compare(file: _File, config: ViTConfig) -> None:
@@ -301,46 +260,45 @@ def _compare(file: _File, config: ViTConfig) -> None:
     else:
         expected["image_size"] = config.image_size
     if name.startswith("dinov2"):
-        ratio_agrees(values, config)
+        configs.ratio_agrees(values, config)
     else:
         expected["intermediate_size"] = config.mlp_width
     if name == "dinov3_vit":
         expected |= {"key_bias": config.qkv_bias == "all"}
         expected |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
-    elif MODEL_TYPES[name].style == "vit":
+    elif file.kind.style == "vit":
         expected["qkv_bias"] = config.qkv_bias == "all"
     if config.representation_width:
         expected["pooler_output_size"] = config.representation_width
-    agree(values, expected)
+    configs.agree(values, expected)
 
 
 def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
     """The decoder's own stack; its heads are not the encoder's, so no override speaks of them."""
-    contents, blocks, spelling = file.contents, file.layout.decoder, SPELLINGS[file.layout.spelling]
+    contents, layout = file.contents, file.layout
     width = shape_of(contents, "decoder.decoder_embed.weight", axes=2)[0]
-    depth = depth_of(contents, f"{blocks}{{i}}.{spelling.norms[0]}.weight")
-    wide = shape_of(contents, f"{blocks}0.{spelling.up}.weight", axes=2)[0]
-    agree(
+    heads = check_int("decoder_num_attention_heads", file.ask("decoder_num_attention_heads", 16))
+    _check_heads(file, layout.decoder, heads, width)
+    rows = names.block_rows("encoder.", layout.decoder, layout, gated=False)
+    blocks, _ = block_sizes_of(contents, rows, {"heads": heads})
+    configs.agree(
         file.config_file.values,
-        {"decoder_hidden_size": width, "decoder_num_hidden_layers": depth, "decoder_intermediate_size": wide},
+        {
+            "decoder_hidden_size": width,
+            "decoder_num_hidden_layers": blocks["depth"],
+            "decoder_intermediate_size": blocks["mlp_width"],
+        },
     )
-    heads = check_int("decoder_num_attention_heads", ask(file.config_file.values, "decoder_num_attention_heads", 16))
-    return ViTConfig(
-        image_size=encoder.image_size,
-        patch_size=encoder.patch_size,
-        channels=encoder.channels,
+    return replace(
+        encoder,
         width=width,
-        depth=depth,
-        heads=heads,
-        head_width=_head_width(file, blocks, heads, width),
-        mlp_width=wide,
+        **blocks,
         classes=encoder.patch_size[0] * encoder.patch_size[1] * encoder.channels,
-        positions=encoder.positions,
-        activation=encoder.activation,
-        qkv_bias=encoder.qkv_bias,
-        norm_eps=encoder.norm_eps,
+        representation_width=0,
         pool="none",
-        initialisation="hf",
+        dropout=0.0,
+        attention_dropout=0.0,
+        drop_path=0.0,
     )
 
 
@@ -371,8 +329,9 @@ def outline(checkpoint: Checkpoint) -> Description:
     masked = name in ("dinov2_with_registers", "dinov3_vit") or (name == "dinov2" and "mask_token" in checkpoint.extras)
     return Description.of(
         checkpoint,
-        layout=str(TransformersLayout(name, kind.spellings[0], tower, tower + stem, DECODERS[0] if decoder else "")),
-        decoder=None if decoder is None else decoder.config,
+        layout=str(
+            TransformersLayout(name, kind.spellings[0], tower, tower + stem, names.DECODERS[0] if decoder else "")
+        ),
         extras={"mask_token": (1, config.width)} if masked else {},
         warnings=(POOLER,) if name in ("vit", "deit") and not beside and not config.representation_width else (),
     )
@@ -381,7 +340,7 @@ def outline(checkpoint: Checkpoint) -> Description:
 def sidecars(description: Description) -> dict[str, Any]:
     """config.json, and preprocessor_config.json where an image processor can do the same."""
     name = TransformersLayout.of(description).kind
-    plain = write_config(name, description.config, description.decoder, description.classes)
+    plain = configs.write_config(name, description.config, description.decoder, description.classes)
     if name == "dinov2":
         plain["use_mask_token"] = bool(description.extras)
     files = {"config.json": plain}
@@ -430,12 +389,12 @@ def _refuse(name: str, config: ViTConfig) -> None:
 
 
 FAMILY: Final = Family(
-    name="transformers",
-    knows=knows,
-    describe=describe,
-    table=table,
-    outline=outline,
-    sidecars=sidecars,
+    "transformers",
+    names.knows,
+    describe,
+    names.table,
+    outline,
+    sidecars,
     container="folder",
     parts={
         "text": ("text_model.*", "text_projection.*", "logit_scale", "logit_bias"),

@@ -25,7 +25,6 @@ from vitrail.weights.name_tables import (
     WITHOUT_BATCH,
     Codec,
     Derived,
-    Names,
     Row,
     Table,
     Tensors,
@@ -181,7 +180,7 @@ def table(description: Description) -> Table:
         ),
         Row("patches.projection.bias", f"{tower}{style.patches}.bias"),
         Row("norm", tower + style.norm),
-        *_blocks("encoder.blocks.{i}.", f"{layout.blocks}{{i}}.", layout, config),
+        *block_rows("encoder.", layout.blocks, layout, config.mlp == "swiglu"),
         *(_clip_ends(layout, config) if kind.style == "clip" else _vit_ends(layout, config)),
     ]
     if description.extras:
@@ -191,23 +190,23 @@ def table(description: Description) -> Table:
             Row("decoder.entry", "decoder.decoder_embed"),
             Row("decoder.mask_token", "decoder.mask_token", WITHOUT_BATCH),
             Row("decoder.positions.table", "decoder.decoder_pos_embed", WITHOUT_BATCH),
-            *_blocks("decoder.encoder.blocks.{i}.", f"{layout.decoder}{{i}}.", layout, description.decoder),
+            *block_rows("decoder.encoder.", layout.decoder, layout, gated=False),
             Row("decoder.norm", "decoder.decoder_norm"),
             Row("decoder.predict", "decoder.decoder_pred"),
         ]
     return rows
 
 
-def _blocks(ours: str, theirs: str, layout: TransformersLayout, config: ViTConfig) -> list[Row]:
-    spelling = SPELLINGS[layout.spelling]
-    up, down = (spelling.gated, spelling.gated_down) if config.mlp == "swiglu" else ((spelling.up,), spelling.down)
-    entering: Names = tuple(theirs + each for each in up)
+def block_rows(start: str, blocks: str, layout: TransformersLayout, gated: bool) -> list[Row]:
+    """The rows of a stack of blocks, whose names start so in ours and in theirs."""
+    ours, theirs, spelling = f"{start}blocks.{{i}}.", f"{blocks}{{i}}.", SPELLINGS[layout.spelling]
+    up, down = (spelling.gated, spelling.gated_down) if gated else ((spelling.up,), spelling.down)
     rows = [
         Row(f"{ours}norm1", theirs + spelling.norms[0]),
         Row(f"{ours}norm2", theirs + spelling.norms[1]),
         Row(f"{ours}attention.qkv", tuple(theirs + each for each in spelling.qkv), QKV),
         Row(f"{ours}attention.out", theirs + spelling.out),
-        Row(f"{ours}mlp.up", entering, GATED if len(entering) > 1 else None),
+        Row(f"{ours}mlp.up", tuple(theirs + each for each in up), GATED if len(up) > 1 else None),
         Row(f"{ours}mlp.down", theirs + down),
         Row(f"{ours}scale1.gamma", f"{theirs}layer_scale1.lambda1"),
         Row(f"{ours}scale2.gamma", f"{theirs}layer_scale2.lambda1"),
