@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.weights.families.transformers_pixels import CLASSES, from_transformers, to_transformers
 from vitrail.weights.preprocessing import (
@@ -97,12 +97,6 @@ def test_an_odd_rest_is_cut_one_pixel_apart(transformers: ModuleType) -> None:
     preprocess = from_transformers(values)
     assert apart(preprocess(image), theirs, preprocess.std) > 20
     assert apart(preprocess(image)[:, :, :-1], theirs[:, :, 1:], preprocess.std) < 1e-3
-
-
-def test_sizes_other_than_the_file_s_keep_its_rule() -> None:
-    file = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}}
-    assert from_transformers(file, 448).scaled() == (512, 512)
-    assert from_transformers(file, 448).resize == "crop"
 
 
 def test_a_share_that_floats_cannot_hold_still_resizes_to_the_number_in_the_file() -> None:
@@ -212,6 +206,4 @@ def test_a_written_file_opens_by_its_name(transformers: ModuleType, tmp_path: Pa
 )
 def test_what_transformers_cannot_carry_is_refused(preprocess: Preprocess, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        to_transformers(preprocess)
-    with pytest.raises(InputError, match="no image processor 'ViT'"):
-        to_transformers(Preprocess(), "ViT")
+        to_transformers(preprocess, "ViTImageProcessor")

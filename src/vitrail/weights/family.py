@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_int, check_pair, short_repr
@@ -56,9 +56,7 @@ class Family:
 
     name: str  # as in --to NAME
     knows: Callable[[WeightContents], bool]  # from names and shapes, never from the name of the file
-    describe: Callable[
-        [WeightContents, Mapping[str, Any]], Description
-    ]  # the overrides may decide what shapes leave open
+    describe: Callable[[WeightContents, Mapping[str, Any]], Description]  # overrides may decide what shapes leave open
     table: Callable[[Description], Table]
     outline: Callable[[Checkpoint], Description] = Description.of  # how it would carry a checkpoint
     sidecars: Callable[[Description], dict[str, Any]] = lambda description: {}  # JSON files beside the weights
@@ -75,30 +73,19 @@ BLOCK_LAYERS: Final = ("norm1", "attention.qkv", "attention.query_norm", "mlp.do
 SWIGLU: Final = {"mlp": "swiglu", "activation": "silu"}
 
 
-class ShapeSettings(NamedTuple):
-    """What shapes say, as settings of ViTConfig, and why there are so many heads."""
-
-    settings: dict[str, Any]
-    heads_why: str
-
-
 def sizes_of(
     contents: WeightContents,
     table: Table,
     override: Mapping[str, Any],
     published: Mapping[int, int] = PUBLISHED_HEADS,
-) -> ShapeSettings:
-    """Sizes of patches, blocks and head, from the shapes of the tensors in a table; all else is the family's to say."""
+) -> tuple[dict[str, Any], str]:
+    """Settings of ViTConfig from the shapes of what a table names: patches, blocks, head; and why so many heads."""
     (patches,), (head,) = weights_of(table, "patches.projection"), weights_of(table, "head.classify")
-    width, channels, *patch = shape_of(contents, patches, axes=4)
-    settings = {
-        "patch_size": check_pair("patch_size", patch),
-        "channels": channels,
-        "width": width,
-        "classes": rows_of(contents, head),
-    }
-    blocks, heads_why = block_sizes_of(contents, table, override, published)
-    return ShapeSettings(settings | blocks, heads_why)
+    _, channels, *patch = shape_of(contents, patches, axes=4)
+    settings, heads_why = block_sizes_of(contents, table, override, published)
+    settings |= {"patch_size": check_pair("patch_size", patch), "channels": channels}
+    settings["classes"] = rows_of(contents, head)
+    return settings, heads_why
 
 
 def block_sizes_of(
@@ -106,8 +93,8 @@ def block_sizes_of(
     table: Table,
     override: Mapping[str, Any],
     published: Mapping[int, int] = PUBLISHED_HEADS,
-) -> ShapeSettings:
-    """Depth, heads and MLP, from the shapes of the blocks' tensors; norms of the queries say how wide a head is."""
+) -> tuple[dict[str, Any], str]:
+    """The same of the blocks alone: width, depth, heads and MLP; norms of the queries say how wide a head is."""
     weights = {layer: weights_of(table, f"encoder.blocks.{{i}}.{layer}") for layer in BLOCK_LAYERS}
     qkv, *apart = (name.replace("{i}", "0") for name in weights["attention.qkv"])
     inner, width = shape_of(contents, qkv, axes=2)
@@ -117,13 +104,14 @@ def block_sizes_of(
         heads, why = max(inner // max(shape_of(contents, norm, axes=1)[0], 1), 1), "the norms of the queries say so"
     else:
         heads, why = heads_for(inner, override, published)
-    settings = {
+    settings: dict[str, Any] = {
+        "width": width,
         "depth": depth_of(contents, weights["norm1"][0]),
         "heads": heads,
         "head_width": inner // heads if inner != width else 0,
         "mlp_width": shape_of(contents, weights["mlp.down"][0].replace("{i}", "0"), axes=2)[1],
     }
-    return ShapeSettings(settings, why)
+    return settings, why
 
 
 def heads_for(
@@ -218,11 +206,8 @@ def square_patch(source: str, values: int, override: Mapping[str, Any], usual: A
 def depth_of(contents: WeightContents, pattern: str) -> int:
     """How many blocks there are: names with 0, 1, 2 ... in place of {i}, without a gap."""
     before, after = pattern.split("{i}")
-    numbers = {
-        name[len(before) :].partition(".")[0] if not after else name[len(before) : len(name) - len(after)]
-        for name in contents.tensors
-        if name.startswith(before) and name.endswith(after)
-    }
+    names = (name for name in contents.tensors if name.startswith(before) and name.endswith(after))
+    numbers = {name[len(before) : len(name) - len(after)] for name in names}
     blocks = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
     if blocks != list(range(len(blocks))) or not blocks:
         raise CheckpointError(f"{contents.source}: expected blocks numbered from 0 without a gap, got {blocks[:8]}")

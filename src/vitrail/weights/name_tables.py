@@ -127,6 +127,25 @@ KERNEL = reshaped("convolution kernel flattened", lambda t, c: _to_convolution(t
 CHANNELS_LAST = reshaped("channels moved before the pixels", _from_channels_last, _to_channels_last)
 
 
+def _without_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
+    """Registers may have places of their own; added to the registers they say the same, and zeros say nothing."""
+    registers, table = tensors
+    named = config.slots
+    places = table[0]
+    if places.device.type != "meta" and bool(places[named : named + config.registers].any()):
+        registers = registers + places[None, named : named + config.registers]
+    return [registers[0], torch.cat((places[:named], places[named + config.registers :]))]
+
+
+def _with_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
+    registers, table = tensors
+    zeros = torch.zeros_like(registers)
+    return [registers[None], torch.cat((table[: config.slots], zeros, table[config.slots :]))[None]]
+
+
+REGISTER_SLOTS = Codec("places of registers added to them", _without_register_slots, _with_register_slots)
+
+
 # ---- spelling a table out ----------------------------------------------------------------------------------------
 
 

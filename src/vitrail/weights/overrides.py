@@ -126,8 +126,7 @@ def _class_names(names: Any, count: int) -> tuple[str, ...]:
     if not isinstance(names, Sequence):
         raise InputError(
             f"classes: expected {count} names or a file of them, got {short_repr(names)}; "
-            "for another number load first, "
-            "then vitrail.weights.with_classes"
+            "for another number load first, then vitrail.weights.with_classes"
         )
     return tuple(names)
 

@@ -8,10 +8,6 @@ from typing import Final
 from vitrail.weights.family import Family
 from vitrail.weights.family_names import FAMILY_NAMES
 
-
-def _family(name: str) -> Family:
-    family: Family = import_module(f"{__name__}.{name.replace('-', '_')}").FAMILY
-    return family
-
-
-FAMILIES: Final[dict[str, Family]] = {name: _family(name) for name in FAMILY_NAMES}
+FAMILIES: Final[dict[str, Family]] = {
+    name: import_module(f"{__name__}.{name.replace('-', '_')}").FAMILY for name in FAMILY_NAMES
+}

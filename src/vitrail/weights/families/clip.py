@@ -18,7 +18,15 @@ from vitrail.errors import CheckpointError, VitrailError
 from vitrail.images import Preprocess
 from vitrail.network.config import Resample, ViTConfig
 from vitrail.weights.families import timm
-from vitrail.weights.family import Description, Family, one_or_pair, positions_of, rows_of, shape_of, sizes_of
+from vitrail.weights.family import (
+    Description,
+    Family,
+    one_or_pair,
+    positions_of,
+    rows_of,
+    shape_of,
+    sizes_of,
+)
 from vitrail.weights.name_tables import KERNEL, ROW, TRANSPOSED, Row, Table, renamed
 from vitrail.weights.preprocessing import evaluation
 from vitrail.weights.reading.contents import WeightContents
@@ -80,30 +88,29 @@ def knows(contents: WeightContents) -> bool:
 
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes, and from open_clip's config where it lies beside the weights."""
-    before = _before(contents)
-    tensors = {name[len(before) :]: value for name, value in contents.tensors.items() if name.startswith(before)}
-    contents = replace(contents, tensors=tensors)
+    before, tensors = _before(contents), contents.tensors
     for mark, what in OTHERS.items():
-        if any(name.startswith(mark) for name in tensors):
+        if any(name.startswith(before + mark) for name in tensors):
             raise CheckpointError(f"{contents.source}: a CLIP tower with {what}, which is not read here")
-    if "conv1.weight" not in tensors:
+    if f"{before}conv1.weight" not in tensors:
         return _describe_trunk(contents, before, override)
     model_config, vision = _read_config(contents)
-    settings, heads_why = _sizes(contents, vision, override)
+    settings, heads_why = _sizes(contents, before, vision, override)
+    table, patch, first = f"{before}positional_embedding", settings["patch_size"], before + FIRST
     told = {"image_size": check_pair("image_size", vision["image_size"])} if "image_size" in vision else {}
     told |= override
-    settings |= positions_of(contents, "positional_embedding", (1,), settings["patch_size"], told, RESAMPLE, axes=2)
+    settings |= positions_of(contents, table, (1,), patch, told, RESAMPLE, axes=2)
     _refuse_contradictions(contents, vision, settings | {"layers": settings["depth"]}, override)
     activation, activation_why = _activation(contents, model_config, vision, override)
     after = check_choice("final_ln_after_pool", vision.get("final_ln_after_pool", False), (True, False))
     settings |= {
-        "classes": rows_of(contents, "proj", 1),
+        "classes": rows_of(contents, f"{before}proj", 1),
         "patch_bias": False,
         "activation": activation,
-        "qk_norm": f"{FIRST}attn.ln_q.weight" in tensors,
-        "layer_scale": 1e-5 if f"{FIRST}ls_1.gamma" in tensors else None,
+        "qk_norm": f"{first}attn.ln_q.weight" in tensors,
+        "layer_scale": 1e-5 if f"{first}ls_1.gamma" in tensors else None,
         "norm_eps": _eps(vision),
-        "embedding_norm": "ln_pre.weight" in tensors,
+        "embedding_norm": f"{before}ln_pre.weight" in tensors,
         "final_norm": "pooled" if after else "tokens",
         "pool": POOLS[check_choice("pool_type", vision.get("pool_type", "tok"), POOLS)],
         "head_bias": False,
@@ -180,14 +187,16 @@ def sidecars(description: Description) -> dict[str, Any]:
 def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str, Any]) -> Description:
     """timm's own description of the trunk, with open_clip's projection behind it."""
     _, vision = _read_config(contents)
-    inside = {name[len(TRUNK) :]: value for name, value in contents.tensors.items() if name.startswith(TRUNK)}
+    start = before + TRUNK
+    inside = {name[len(start) :]: value for name, value in contents.tensors.items() if name.startswith(start)}
     about = {"config.json": {"architecture": str(vision["timm_model_name"])}} if "timm_model_name" in vision else {}
     trunk = timm.describe(replace(contents, tensors=inside, sidecars=about), override)
     config, reasons = trunk.config, dict(trunk.reasons)
-    projected = "head.proj.weight" in contents.tensors
+    projection = f"{before}head.proj"
+    projected = f"{projection}.weight" in contents.tensors
     if projected:
-        bias = "head.proj.bias" in contents.tensors
-        config = replace(config, classes=rows_of(contents, "head.proj.weight"), head_bias=bias)
+        bias = f"{projection}.bias" in contents.tensors
+        config = replace(config, classes=rows_of(contents, f"{projection}.weight"), head_bias=bias)
     pool = vision.get("timm_pool", "avg") if vision else override.get("pool")
     if pool is None and config.pool == "cls":
         raise CheckpointError(
@@ -199,7 +208,7 @@ def _describe_trunk(contents: WeightContents, before: str, override: Mapping[str
         reasons["pool"] = FOLDER
     preprocess, reasons["preprocess"] = _pixels(contents, config, override)
     reasons["classes"] = "the values of an image's embedding"
-    layout = f"{before}{TRUNK}{trunk.layout}{'+proj' if projected else ''}"
+    layout = f"{start}{trunk.layout}{'+proj' if projected else ''}"
     return Description(config, preprocess, reasons, layout=layout)
 
 
@@ -237,21 +246,20 @@ def _refuse_contradictions(
         if given != value:
             raise CheckpointError(
                 f"{contents.source}: {CONFIG} says {name} {short_repr(given)}, the tensors say {value}: "
-                "they do not belong "
-                "together"
+                "they do not belong together"
             )
 
 
 def _sizes(
-    contents: WeightContents, vision: Mapping[str, Any], override: Mapping[str, Any]
+    contents: WeightContents, before: str, vision: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
     """What the shapes say, and why there are so many heads, which share the width; a config says how wide they are."""
     told, why = dict(override), ""
     if vision and "heads" not in override:
         each = check_int("head_width", vision.get("head_width", 64))
-        width = shape_of(contents, "conv1.weight", axes=4)[0]
+        width = shape_of(contents, f"{before}conv1.weight", axes=4)[0]
         told["heads"], why = max(width // each, 1), f"heads of {each}, by the folder's {CONFIG}"
-    settings, heads_why = sizes_of(contents, ROWS, told)
+    settings, heads_why = sizes_of(contents, renamed(ROWS, lambda name: before + name), told)
     return settings | {"head_width": 0}, why if why and heads_why == "given" else heads_why
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -19,8 +19,8 @@ from vitrail.checks import check_int, check_pair
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions
 from vitrail.network.positions import fixed_table
-from vitrail.weights.family import Description, Family, block_sizes_of, grid_of, rows_of, shape_of
-from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then
+from vitrail.weights.family import Description, Family, block_sizes_of, grid_of, refuse_any, rows_of, shape_of
+from vitrail.weights.name_tables import CHANNELS_LAST, ROW, WITHOUT_BATCH, Codec, Derived, Row, Table, then, weights_of
 from vitrail.weights.reading.contents import WeightContents
 
 # The words of a layout: what sets a spelling apart from the newest one.
@@ -50,11 +50,12 @@ def knows(contents: WeightContents) -> bool:
 def describe(contents: WeightContents, override: Mapping[str, Any]) -> Description:
     """Config from shapes; what they leave open takes vit-pytorch's own defaults."""
     layout = _layout(contents)
-    words, names = layout.split(), _names(layout)
+    words, rows = layout.split(), _rows(layout)
+    (head,) = weights_of(rows, "head.classify")
     normed = len(shape_of(contents, "to_patch_embedding.1.weight")) == 1
-    width, values = shape_of(contents, f"to_patch_embedding.{2 if normed else 1}.weight", axes=2)
+    _, values = shape_of(contents, f"to_patch_embedding.{2 if normed else 1}.weight", axes=2)
     one_head = {"heads": 1} if NO_OUT in words else {}
-    settings, heads_why = block_sizes_of(contents, _block_rows(layout), {**override, **one_head}, published={})
+    settings, heads_why = block_sizes_of(contents, rows, {**override, **one_head}, published={})
     if one_head:
         heads_why = "no layer after attention: one head as wide as the tokens"
     elif "heads" not in override:
@@ -63,8 +64,7 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
     settings |= _patch(values, override)
     settings |= _positions(contents, words, settings["patch_size"], override)
     settings |= {
-        "width": width,
-        "classes": rows_of(contents, f"{names.head}.weight"),
+        "classes": rows_of(contents, head),
         "patch_norms": normed,
         "cls_token": pool == "cls",
         "qkv_bias": "none",
@@ -86,50 +86,51 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
 
 def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
-    config, words = description.config, description.layout.split()
-    names = _names(description.layout)
-    layer = 2 if config.patch_norms else 1
-    batch = WITHOUT_BATCH if BATCH in words else None
-    out = names.attention + ("to_out" if SIMPLE in words else "to_out.0")
-    no_bias = NO_OUT in words or SIMPLE in words
+    layer = 2 if description.config.patch_norms else 1
     return (
         Row("patches.norm_before.weight", "to_patch_embedding.1.weight", VECTOR),
         Row("patches.norm_before.bias", "to_patch_embedding.1.bias", VECTOR),
         Row("patches.projection.weight", f"to_patch_embedding.{layer}.weight", CHANNELS_LAST),
         Row("patches.projection.bias", f"to_patch_embedding.{layer}.bias"),
         Row("patches.norm_after", "to_patch_embedding.3"),
-        Row("tokens.tables.0.table", *(((), SINCOS) if SIMPLE in words else ("pos_embedding", batch))),
-        NO_TOKEN if NO_CLS in words else Row("tokens.cls", "cls_token", batch),
-        *_block_rows(description.layout),
-        Row(f"{OUT}.weight", *(((), IDENTITY) if NO_OUT in words else (f"{out}.weight",))),
-        Row(f"{OUT}.bias", *(((), ZEROS) if no_bias else (f"{out}.bias",))),
-        Row("norm", names.norm),
-        Row("head.classify", names.head),
+        *_rows(description.layout),
     )
 
 
-def _block_rows(layout: str) -> Table:
-    """What every spelling has in a block, under one name or another."""
-    names = _names(layout)
+def _rows(layout: str) -> Table:
+    """The rows of a spelling, for all but the patches."""
+    words, block = layout.split(), "transformer.layers.{i}."
+    simple, one_head, batch = SIMPLE in words, NO_OUT in words, WITHOUT_BATCH if BATCH in words else None
+    norm, head = ("mlp_head.0", "mlp_head.1") if HEAD_NORM in words else ("transformer.norm", "mlp_head")
+    attention, norm2, mlp, first = f"{block}0.", f"{block}1.net.0", f"{block}1.net.", 1
+    if FN in words:
+        attention, norm2, mlp, first = f"{block}0.fn.", f"{block}1.norm", f"{block}1.fn.net.", 0
+    last = 3 if simple or FN in words else 4  # SimpleViT has one dropout fewer
+    out = f"{attention}to_out" if simple else f"{attention}to_out.0"
     return (
-        Row("encoder.blocks.{i}.norm1", "transformer.layers.{i}.0.norm"),
-        Row("encoder.blocks.{i}.norm2", names.norm2),
-        Row("encoder.blocks.{i}.attention.qkv.weight", f"{names.attention}to_qkv.weight"),
-        Row("encoder.blocks.{i}.mlp.up", names.up),
-        Row("encoder.blocks.{i}.mlp.down", names.down),
+        Row("tokens.tables.0.table", (), SINCOS) if simple else Row("tokens.tables.0.table", "pos_embedding", batch),
+        NO_TOKEN if NO_CLS in words else Row("tokens.cls", "cls_token", batch),
+        Row("encoder.blocks.{i}.norm1", f"{block}0.norm"),
+        Row("encoder.blocks.{i}.norm2", norm2),
+        Row("encoder.blocks.{i}.attention.qkv.weight", f"{attention}to_qkv.weight"),
+        Row(f"{OUT}.weight", (), IDENTITY) if one_head else Row(f"{OUT}.weight", f"{out}.weight"),
+        Row(f"{OUT}.bias", (), ZEROS) if one_head or simple else Row(f"{OUT}.bias", f"{out}.bias"),
+        Row("encoder.blocks.{i}.mlp.up", f"{mlp}{first}"),
+        Row("encoder.blocks.{i}.mlp.down", f"{mlp}{last}"),
+        Row("norm", norm),
+        Row("head.classify", "linear_head" if simple else head),
     )
 
 
 def outline(checkpoint: Checkpoint) -> Description:
     """How vit-pytorch would carry a checkpoint: its newest ViT, or the one from before patches had norms."""
     config = checkpoint.model.config
-    if config.cls_token and not config.slots:
-        raise CheckpointError("lucidrains cannot carry a cls token without a position")
-    if not config.cls_token and not config.patch_norms:
-        raise CheckpointError(
-            "lucidrains cannot carry a network without a cls token and without norms on its patches: no ViT of "
-            "vit-pytorch is so"
-        )
+    bare = not config.cls_token and not config.patch_norms  # no ViT of vit-pytorch is so
+    reasons = {
+        "a cls token without a position": config.cls_token and not config.slots,
+        "a network without a cls token and without norms on its patches": bare,
+    }
+    refuse_any("lucidrains", reasons)
     words = [] if config.patch_norms else OLDEST.split()
     if not config.cls_token:
         words.append(NO_CLS)
@@ -160,28 +161,6 @@ def _layout(contents: WeightContents) -> str:
         NO_OUT: out not in names,
     }
     return " ".join(word for word, there in words.items() if there)
-
-
-class Names(NamedTuple):
-    """The names in which the spellings differ."""
-
-    attention: str  # what stands before to_qkv and to_out
-    norm2: str
-    up: str
-    down: str
-    norm: str
-    head: str
-
-
-def _names(layout: str) -> Names:
-    words, block = layout.split(), "transformer.layers.{i}."
-    norm, head = "transformer.norm", "linear_head" if SIMPLE in words else "mlp_head"
-    if HEAD_NORM in words:
-        norm, head = "mlp_head.0", "mlp_head.1"
-    if FN in words:
-        return Names(f"{block}0.fn.", f"{block}1.norm", f"{block}1.fn.net.0", f"{block}1.fn.net.3", norm, head)
-    last = 3 if SIMPLE in words else 4  # one dropout fewer
-    return Names(f"{block}0.", f"{block}1.net.0", f"{block}1.net.1", f"{block}1.net.{last}", norm, head)
 
 
 def _refuse_out(checkpoint: Checkpoint) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import torch
-
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Positions, Resample, ResNetStem, Rotary, ViTConfig
@@ -29,7 +27,7 @@ from vitrail.weights.family import (
     sizes_of,
     usual_size,
 )
-from vitrail.weights.name_tables import GATED, WITHOUT_BATCH, Codec, Row, Table, Tensors, stack
+from vitrail.weights.name_tables import GATED, REGISTER_SLOTS, WITHOUT_BATCH, Row, Table, stack
 from vitrail.weights.preprocessing import timm_default
 from vitrail.weights.reading.contents import WeightContents
 
@@ -60,25 +58,6 @@ EVA: Table = (
     Row("encoder.blocks.{i}.scale1.gamma", "blocks.{i}.gamma_1"),
     Row("encoder.blocks.{i}.scale2.gamma", "blocks.{i}.gamma_2"),
 )
-
-
-def _without_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
-    """timm may give registers places of their own; added to the registers they say the same, and zeros say nothing."""
-    registers, table = tensors
-    named = config.slots
-    places = table[0]
-    if places.device.type != "meta" and bool(places[named : named + config.registers].any()):
-        registers = registers + places[None, named : named + config.registers]
-    return [registers[0], torch.cat((places[:named], places[named + config.registers :]))]
-
-
-def _with_register_slots(tensors: Tensors, config: ViTConfig) -> Tensors:
-    registers, table = tensors
-    zeros = torch.zeros_like(registers)
-    return [registers[None], torch.cat((table[: config.slots], zeros, table[config.slots :]))[None]]
-
-
-REGISTER_SLOTS: Final = Codec("places of registers added to them", _without_register_slots, _with_register_slots)
 
 
 def knows(contents: WeightContents) -> bool:
@@ -229,28 +208,24 @@ def _published(contents: WeightContents, eva: bool) -> Mapping[int, int]:
 def _refuse_others(contents: WeightContents) -> None:
     """Networks of timm that have these names and compute something else."""
     names = contents.tensors
-    eva = "blocks.0.gamma_1" in names
-    if eva and (
-        "pos_embed" in names or "blocks.0.attn.qkv.bias" in names or not {"reg_token", "cls_token"} <= {*names}
-    ):
-        raise CheckpointError(
-            f"{contents.source}: gamma_1 beside these names is one of timm's EVA or rope networks, which no tensor "
-            "tells apart, or an official DeiT-III out of its wrapping: for that give override={'family': 'deit'}"
-        )
-    if not eva and "blocks.0.attn.q_bias" in names:
-        raise CheckpointError(f"{contents.source}: q_bias beside these names is one of timm's EVA: not known here")
-    if not eva and "pos_embed" not in names:
-        raise CheckpointError(
-            f"{contents.source}: no pos_embed and no mark of rotary positions: no timm network known here"
-        )
-    if "norm_pre.weight" in names and "attn_pool.latent" in names:
-        raise CheckpointError(f"{contents.source}: a Perception Encoder of timm's, which is no network known here")
-    behind = not {"cls_token", "reg_token", "blocks.0.attn.qkv.bias"} & names.keys()
-    if behind and "blocks.0.ls1.gamma" in names and not contents.sidecars:
-        raise CheckpointError(
-            f"{contents.source}: these names are also those of timm's rpn networks, whose norms stand behind the "
-            "branches: no tensor tells them apart"
-        )
+    eva, placed, biased = ("blocks.0.gamma_1" in names, "pos_embed" in names, "blocks.0.attn.qkv.bias" in names)
+    prefixed = "cls_token" in names or "reg_token" in names
+    others = {
+        "gamma_1 beside these names is one of timm's EVA or rope networks, which no tensor tells apart, or an official "
+        "DeiT-III out of its wrapping: for that give override={'family': 'deit'}": (
+            eva and (placed or biased or not {"reg_token", "cls_token"} <= {*names})
+        ),
+        "q_bias beside these names is one of timm's EVA: not known here": not eva and "blocks.0.attn.q_bias" in names,
+        "no pos_embed and no mark of rotary positions: no timm network known here": not eva and not placed,
+        "a Perception Encoder of timm's, which is no network known here": (
+            "norm_pre.weight" in names and "attn_pool.latent" in names
+        ),
+        "these names are also those of timm's rpn networks, whose norms stand behind the branches: no tensor tells "
+        "them apart": not (prefixed or biased or contents.sidecars) and "blocks.0.ls1.gamma" in names,
+    }
+    other = next((what for what, holds in others.items() if holds), "")
+    if other:
+        raise CheckpointError(f"{contents.source}: {other}")
 
 
 def _activation(

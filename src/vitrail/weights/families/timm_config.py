@@ -183,14 +183,10 @@ def refuse(name: str, config: ViTConfig) -> None:
 
 def _architecture(config: ViTConfig) -> str:
     """The architecture of timm whose fixed parts are those of the config."""
+    if config.rotary is not None and config.mlp == "swiglu":
+        return "vit_small_plus_patch16_dinov3"
     if config.rotary is not None:
-        return (
-            "vit_small_plus_patch16_dinov3"
-            if config.mlp == "swiglu"
-            else "vit_small_patch16_dinov3_qkvb"
-            if config.qkv_bias == "no-key"
-            else "vit_small_patch16_dinov3"
-        )
+        return f"vit_small_patch16_dinov3{'_qkvb' if config.qkv_bias == 'no-key' else ''}"
     if isinstance(config.stem, ResNetStem):
         return HYBRIDS[config.stem.layers]
     if config.distillation_token:

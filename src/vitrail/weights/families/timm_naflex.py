@@ -72,10 +72,10 @@ def sidecars(description: Description) -> dict[str, Any]:
     config = description.config
     plain = timm_config.sidecars(description)["config.json"]
     arguments = plain["model_args"]
-    for name in ("img_size", "no_embed_class", "qk_norm"):
+    for name in ("img_size", "no_embed_class"):
         arguments.pop(name, None)
     arguments |= {"pos_embed_grid_size": list(config.grid), "patch_size": config.patch_size[0]}
-    arguments |= {"qk_norm": config.qk_norm, "final_norm": config.final_norm == "tokens"}
+    arguments["final_norm"] = config.final_norm == "tokens"
     return {"config.json": plain | {"architecture": "naflexvit_base_patch16_gap"}}
 
 

@@ -12,14 +12,13 @@ from typing import Any, Final
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError
 from vitrail.network.config import Resample
-from vitrail.weights.family import Description, Family, positions_of, rows_of, sizes_of
+from vitrail.weights.family import Description, Family, positions_of, refuse_any, rows_of, sizes_of
 from vitrail.weights.name_tables import KERNEL, WITHOUT_BATCH, Row, Table
 from vitrail.weights.reading.contents import WeightContents
 
 RESAMPLE: Final = Resample(antialias=False, align_corners=True)  # of its interpolate_embeddings
 BLOCK: Final = "encoder.layers.encoder_layer_{i}."
 FIRST: Final = "encoder.layers.encoder_layer_0."
-MLP: Final = {"": ("mlp.0", "mlp.3"), "linear": ("mlp.linear_1", "mlp.linear_2")}  # files of 2021 have the second
 REASONS: Final = {
     "activation": "torchvision's only one",
     "norm_eps": "torchvision's own",
@@ -27,7 +26,7 @@ REASONS: Final = {
     "resample": "torchvision's interpolate_embeddings",
 }
 
-ROWS: Table = (
+BODY: Table = (
     Row("patches.projection.weight", "conv_proj.weight", KERNEL),
     Row("patches.projection.bias", "conv_proj.bias"),
     Row("tokens.cls", "class_token", WITHOUT_BATCH),
@@ -41,6 +40,10 @@ ROWS: Table = (
     Row("head.representation", "heads.pre_logits"),
     Row("head.classify", "heads.head"),
 )
+ROWS: Final = {  # by layout: with the MLP's names of today, or of 2021
+    layout: (*BODY, Row("encoder.blocks.{i}.mlp.up", BLOCK + up), Row("encoder.blocks.{i}.mlp.down", BLOCK + down))
+    for layout, up, down in (("", "mlp.0", "mlp.3"), ("linear", "mlp.linear_1", "mlp.linear_2"))
+}
 
 
 def knows(contents: WeightContents) -> bool:
@@ -56,22 +59,12 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
             f"{contents.source}: torchvision's network with convolutions before the patches, which is not read here"
         )
     layout = "linear" if FIRST + "mlp.linear_1.weight" in tensors else ""
-    settings, heads_why = sizes_of(contents, _rows(layout), override)
+    settings, heads_why = sizes_of(contents, ROWS[layout], override)
     settings |= positions_of(contents, "encoder.pos_embedding", (1,), settings["patch_size"], override, RESAMPLE)
     settings |= {"head_width": 0, "norm_eps": 1e-6}  # its heads share the width
     settings["representation_width"] = rows_of(contents, "heads.pre_logits.weight")
     description = Description.evaluated("torchvision", settings, REASONS | {"heads": heads_why}, layout=layout)
     return _at_224(description) if description.config.image_size == (224, 224) else description
-
-
-def table(description: Description) -> Table:
-    return _rows(description.layout)
-
-
-def _rows(layout: str) -> Table:
-    """The rows, with the MLP's names of today or of 2021."""
-    up, down = MLP[layout]
-    return (*ROWS, Row("encoder.blocks.{i}.mlp.up", BLOCK + up), Row("encoder.blocks.{i}.mlp.down", BLOCK + down))
 
 
 def _at_224(description: Description) -> Description:
@@ -88,14 +81,16 @@ def _at_224(description: Description) -> Description:
 def outline(checkpoint: Checkpoint) -> Description:
     """How torchvision would carry a checkpoint; what its class cannot be built for is refused."""
     config = checkpoint.model.config
-    for name, sides in (("image_size", config.image_size), ("patch_size", config.patch_size)):
-        if sides[0] != sides[1]:
-            raise CheckpointError(f"torchvision cannot carry {name} {sides}: its network is built for squares alone")
-    if config.channels != 3:
-        raise CheckpointError(f"torchvision cannot carry {config.channels} channels: its network takes 3")
-    if not config.slots:
-        raise CheckpointError("torchvision cannot carry a network without a cls token that has a position")
+    reasons = {
+        f"image_size {config.image_size}, where its network is built for squares": len({*config.image_size}) > 1,
+        f"patch_size {config.patch_size}, where its network is built for squares": len({*config.patch_size}) > 1,
+        f"{config.channels} channels, where its network takes 3": config.channels != 3,
+        "a network without a cls token that has a position": not config.slots,
+    }
+    refuse_any("torchvision", reasons)
     return Description.of(checkpoint)
 
 
-FAMILY: Final = Family("torchvision", knows, describe, table, outline, parts={"head": ("heads.*",)})
+FAMILY: Final = Family(
+    "torchvision", knows, describe, lambda found: ROWS[found.layout], outline, parts={"head": ("heads.*",)}
+)

@@ -113,10 +113,9 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
 
 def _expect_head(contents: WeightContents, config: ViTConfig) -> None:
     """A folder that says it classifies has a classifier, unless the user wants to do without."""
-    classes = contents.sidecars.get("config.json", {}).get("architectures") or []
-    classifies = (
-        [name for name in classes if "ForImageClassification" in str(name)] if isinstance(classes, list) else []
-    )
+    classes = contents.sidecars.get("config.json", {}).get("architectures")
+    named = classes if isinstance(classes, list) else []
+    classifies = [name for name in named if "ForImageClassification" in str(name)]
     if classifies and not config.classes and not any("classifier" in name for name in contents.left):
         raise CheckpointError(f"{contents.source}: its config.json says {classifies[0]}, and no tensor is a classifier")
 
@@ -145,26 +144,26 @@ def _sizes(file: _File) -> tuple[dict[str, Any], str]:
         told_why = GRANTED if heads is None else FILE
     rows = names.block_rows("encoder.", layout.blocks, layout, gated)
     blocks, heads_why = block_sizes_of(contents, rows, told)
-    _check_heads(file, layout.blocks, blocks["heads"], settings["width"])
+    _check_heads(file, layout.blocks, blocks)
     return settings | blocks, told_why or heads_why
 
 
-def _check_heads(file: _File, blocks: str, heads: int, width: int) -> None:
+def _check_heads(file: _File, blocks: str, sizes: Mapping[str, Any]) -> None:
     """Not every model type can have heads whose width is not their share."""
+    heads, width = sizes["heads"], sizes["width"]
     inner = shape_of(file.contents, f"{blocks}0.{SPELLINGS[file.layout.spelling].qkv[0]}.weight", axes=2)[0]
     if inner % heads or (inner != width and not file.kind.free_heads):
         raise ConfigError(f"{heads} heads cannot share queries of {inner} values in a network {width} wide")
 
 
 def _patches(file: _File) -> dict[str, Any]:
-    """Width, channels and size of a patch; SigLIP 2 has linear patches, whose channels no shape says."""
+    """Channels and size of a patch; SigLIP 2 has linear patches, whose channels no shape says."""
     weight = f"{file.layout.tower}{STYLES[file.kind.style].patches}.weight"
     if file.layout.kind != "siglip2_vision_model":
-        width, channels, *patch = shape_of(file.contents, weight, axes=4)
-        return {"width": width, "channels": channels, "patch_size": check_pair("patch_size", patch)}
-    width, values = shape_of(file.contents, weight, axes=2)
-    square = square_patch(file.contents.source, values, file.override, usual=file.ask("num_channels", 3))
-    return {"width": width, **square}
+        _, channels, *patch = shape_of(file.contents, weight, axes=4)
+        return {"channels": channels, "patch_size": check_pair("patch_size", patch)}
+    _, values = shape_of(file.contents, weight, axes=2)
+    return square_patch(file.contents.source, values, file.override, usual=file.ask("num_channels", 3))
 
 
 def _qkv_bias(layout: TransformersLayout, there: tuple[bool, ...]) -> str:
@@ -243,11 +242,7 @@ def _positions(file: _File, patch: tuple[int, int]) -> dict[str, Any]:
 def _compare(file: _File, config: ViTConfig) -> None:
     """Whatever config.json and the tensors both say must be the same."""
     name, values = file.layout.kind, file.config_file.values
-    expected: dict[str, Any] = {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_channels": config.channels,
-        "patch_size": config.patch_size,
+    expected = {
         "num_register_tokens": config.registers,
         "head_dim": config.per_head,
         "use_gated_mlp": config.mlp == "swiglu",
@@ -255,43 +250,20 @@ def _compare(file: _File, config: ViTConfig) -> None:
         "proj_bias": True,  # a network without is not known here
         "mlp_bias": True,
     }
-    if name == "siglip2_vision_model":
-        expected["num_patches"] = config.grid[0] * config.grid[1]
-    else:
-        expected["image_size"] = config.image_size
+    configs.agree(values, expected | configs.tensor_settings(name, config))
     if name.startswith("dinov2"):
         configs.ratio_agrees(values, config)
-    else:
-        expected["intermediate_size"] = config.mlp_width
-    if name == "dinov3_vit":
-        expected |= {"key_bias": config.qkv_bias == "all"}
-        expected |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
-    elif file.kind.style == "vit":
-        expected["qkv_bias"] = config.qkv_bias == "all"
-    if config.representation_width:
-        expected["pooler_output_size"] = config.representation_width
-    configs.agree(values, expected)
 
 
 def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
     """The decoder's own stack; its heads are not the encoder's, so no override speaks of them."""
     contents, layout = file.contents, file.layout
-    width = shape_of(contents, "decoder.decoder_embed.weight", axes=2)[0]
     heads = check_int("decoder_num_attention_heads", file.ask("decoder_num_attention_heads", 16))
-    _check_heads(file, layout.decoder, heads, width)
     rows = names.block_rows("encoder.", layout.decoder, layout, gated=False)
     blocks, _ = block_sizes_of(contents, rows, {"heads": heads})
-    configs.agree(
-        file.config_file.values,
-        {
-            "decoder_hidden_size": width,
-            "decoder_num_hidden_layers": blocks["depth"],
-            "decoder_intermediate_size": blocks["mlp_width"],
-        },
-    )
-    return replace(
+    _check_heads(file, layout.decoder, blocks)
+    decoder = replace(
         encoder,
-        width=width,
         **blocks,
         classes=encoder.patch_size[0] * encoder.patch_size[1] * encoder.channels,
         representation_width=0,
@@ -300,6 +272,8 @@ def _decoder(file: _File, encoder: ViTConfig) -> ViTConfig:
         attention_dropout=0.0,
         drop_path=0.0,
     )
+    configs.agree(file.config_file.values, configs.decoder_settings(decoder))
+    return decoder
 
 
 def _preprocess(file: _File, config: ViTConfig) -> tuple[Preprocess, str]:
@@ -327,11 +301,10 @@ def outline(checkpoint: Checkpoint) -> Description:
     tower = kind.tower if beside else ""
     stem = SPELLINGS[kind.spellings[0]].stems[0]
     masked = name in ("dinov2_with_registers", "dinov3_vit") or (name == "dinov2" and "mask_token" in checkpoint.extras)
+    decoder_blocks = "" if decoder is None else names.DECODERS[0]
     return Description.of(
         checkpoint,
-        layout=str(
-            TransformersLayout(name, kind.spellings[0], tower, tower + stem, names.DECODERS[0] if decoder else "")
-        ),
+        layout=str(TransformersLayout(name, kind.spellings[0], tower, tower + stem, decoder_blocks)),
         extras={"mask_token": (1, config.width)} if masked else {},
         warnings=(POOLER,) if name in ("vit", "deit") and not beside and not config.representation_width else (),
     )

@@ -23,8 +23,7 @@ class ModelType:
     style: str  # of the names outside the blocks
     spellings: tuple[str, ...]  # of the blocks; the first is that of version 4, which is written
     tower: str  # before the names of the network where a head stands beside it
-    bare: str  # the class without a head
-    headed: str  # the class with one; "": there is none
+    classes: str  # how the names of its classes begin
     norm_eps: float
     heads: int = 12
     activation: str = "gelu"
@@ -39,49 +38,34 @@ _DINOV2: Final = ("vit", ("dinov2-4", "dinov2-5"))
 _CLIP: Final = ("clip", ("clip",))
 _TANH: Final[dict[str, Any]] = {"activation": "gelu_tanh", "cls_token": False, "free_heads": False}
 MODEL_TYPES: Final[Mapping[str, ModelType]] = {  # eps and heads as in transformers/models/*/configuration_*
-    "vit": ModelType(*_VIT, "vit.", "ViTModel", "ViTForImageClassification", 1e-12),
-    "deit": ModelType(*_VIT, "deit.", "DeiTModel", "DeiTForImageClassification", 1e-12, processor="DeiTImageProcessor"),
-    "vit_msn": ModelType(*_VIT, "vit.", "ViTMSNModel", "ViTMSNForImageClassification", 1e-6),
-    "vit_mae": ModelType(*_VIT, "vit.", "ViTMAEModel", "", 1e-12),
-    "ijepa": ModelType(*_VIT, "ijepa.", "IJepaModel", "IJepaForImageClassification", 1e-12, cls_token=False),
-    "dinov2": ModelType(
-        *_DINOV2, "dinov2.", "Dinov2Model", "Dinov2ForImageClassification", 1e-6, processor="BitImageProcessor"
-    ),
+    "vit": ModelType(*_VIT, "vit.", "ViT", 1e-12),
+    "deit": ModelType(*_VIT, "deit.", "DeiT", 1e-12, processor="DeiTImageProcessor"),
+    "vit_msn": ModelType(*_VIT, "vit.", "ViTMSN", 1e-6),
+    "vit_mae": ModelType(*_VIT, "vit.", "ViTMAE", 1e-12),
+    "ijepa": ModelType(*_VIT, "ijepa.", "IJepa", 1e-12, cls_token=False),
+    "dinov2": ModelType(*_DINOV2, "dinov2.", "Dinov2", 1e-6, processor="BitImageProcessor"),
     "dinov2_with_registers": ModelType(
-        *_DINOV2,
-        "dinov2_with_registers.",
-        "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersForImageClassification",
-        1e-6,
+        *(*_DINOV2, "dinov2_with_registers.", "Dinov2WithRegisters", 1e-6),
         resample=Resample(),
         processor="BitImageProcessor",
     ),
     "dinov3_vit": ModelType(
-        "dinov3",
-        ("dinov3",),
-        "",
-        "DINOv3ViTModel",
-        "",
-        1e-5,
+        *("dinov3", ("dinov3",), "", "DINOv3ViT", 1e-5),
         heads=6,
         free_heads=False,
         processor="DINOv3ViTImageProcessor",
     ),
     "clip_vision_model": ModelType(
-        *_CLIP,
-        "vision_model.",
-        "CLIPVisionModel",
-        "CLIPVisionModelWithProjection",
-        1e-5,
+        *(*_CLIP, "vision_model.", "CLIPVision", 1e-5),
         activation="quick_gelu",
         free_heads=False,
         processor="CLIPImageProcessor",
     ),
     "siglip_vision_model": ModelType(
-        *_CLIP, "vision_model.", "SiglipVisionModel", "", 1e-6, processor="SiglipImageProcessor", **_TANH
+        *_CLIP, "vision_model.", "SiglipVision", 1e-6, processor="SiglipImageProcessor", **_TANH
     ),
     "siglip2_vision_model": ModelType(
-        *_CLIP, "vision_model.", "Siglip2VisionModel", "", 1e-6, resample=Resample("bilinear"), **_TANH
+        *_CLIP, "vision_model.", "Siglip2Vision", 1e-6, resample=Resample("bilinear"), **_TANH
     ),
 }
 WHOLE: Final = {name: f"{name}_vision_model" for name in ("clip", "siglip", "siglip2")}  # with a text tower
@@ -201,34 +185,62 @@ def ratio_agrees(values: Mapping[str, Any], config: ViTConfig) -> None:
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
+def tensor_settings(name: str, config: ViTConfig) -> dict[str, Any]:
+    """What a config.json of a model type says and its tensors say too."""
+    gated, style = config.mlp == "swiglu", MODEL_TYPES[name].style
+    settings: dict[str, Any] = {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_channels": config.channels,
+        "patch_size": config.patch_size,
+    }
+    if name == "siglip2_vision_model":
+        settings["num_patches"] = config.grid[0] * config.grid[1]
+    else:
+        settings["image_size"] = config.image_size
+    if name.startswith("dinov2"):  # which has a ratio of the width instead
+        settings["use_swiglu_ffn"] = gated
+    else:
+        settings["intermediate_size"] = config.mlp_width
+    if name in ("dinov2_with_registers", "dinov3_vit"):
+        settings["num_register_tokens"] = config.registers
+    if style == "vit":
+        settings["qkv_bias"] = config.qkv_bias == "all"
+    if style == "dinov3":
+        settings |= {"use_gated_mlp": gated, "key_bias": config.qkv_bias == "all"}
+        settings |= dict.fromkeys(("query_bias", "value_bias"), config.qkv_bias != "none")
+    if config.representation_width:
+        settings["pooler_output_size"] = config.representation_width
+    return settings
+
+
+def decoder_settings(decoder: ViTConfig) -> dict[str, Any]:
+    """The same of MAE's decoder; its heads no tensor says."""
+    return {
+        "decoder_hidden_size": decoder.width,
+        "decoder_num_hidden_layers": decoder.depth,
+        "decoder_num_attention_heads": decoder.heads,
+        "decoder_intermediate_size": decoder.mlp_width,
+    }
+
+
 def write_config(name: str, config: ViTConfig, decoder: ViTConfig | None, labels: tuple[str, ...]) -> dict[str, Any]:
     """A config.json of a model type, with which transformers builds the same network."""
     kind = MODEL_TYPES[name]
+    settings = tensor_settings(name, config)
     plain: dict[str, Any] = {
         "architectures": [architecture(name, config, decoder)],
         "model_type": name,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
-        "num_channels": config.channels,
-        "patch_size": one_or_pair(config.patch_size),
         "hidden_act": NAMES.get(config.activation, config.activation),
         "layer_norm_eps": config.norm_eps,
+        **{key: one_or_pair(value) if isinstance(value, tuple) else value for key, value in settings.items()},
+        **{"vit": _of_vit, "dinov3": _of_dinov3, "clip": _of_clip}[kind.style](name, config),
     }
-    if name == "siglip2_vision_model":
-        plain["num_patches"] = config.grid[0] * config.grid[1]
-    else:
-        plain["image_size"] = one_or_pair(config.image_size)
     if config.head_width and kind.free_heads:
         plain["head_dim"] = config.head_width
-    plain |= {"vit": _of_vit, "dinov3": _of_dinov3, "clip": _of_clip}[kind.style](name, config)
     if decoder is not None:
-        plain |= {
-            "decoder_hidden_size": decoder.width,
-            "decoder_num_hidden_layers": decoder.depth,
-            "decoder_num_attention_heads": decoder.heads,
-            "decoder_intermediate_size": decoder.mlp_width,
-        }
+        plain |= decoder_settings(decoder)
     if labels and kind.style != "clip":  # CLIP's outputs are an embedding
         plain["id2label"] = {str(number): label for number, label in enumerate(labels)}
         plain["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -241,18 +253,14 @@ def architecture(name: str, config: ViTConfig, decoder: ViTConfig | None) -> str
         return "ViTMAEForPreTraining"
     if config.pool == "cls+distillation" and config.classes:
         return "DeiTForImageClassificationWithTeacher"
-    return MODEL_TYPES[name].headed if config.classes else MODEL_TYPES[name].bare
+    headed = "ModelWithProjection" if name == "clip_vision_model" else "ForImageClassification"
+    return MODEL_TYPES[name].classes + (headed if config.classes else "Model")
 
 
 def _of_vit(name: str, config: ViTConfig) -> dict[str, Any]:
-    plain = {
-        "qkv_bias": config.qkv_bias == "all",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-    }
+    plain = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attention_dropout}
     if not name.startswith("dinov2"):
-        pooler = {"pooler_output_size": config.representation_width} if config.representation_width else {}
-        return plain | {"intermediate_size": config.mlp_width} | pooler
+        return plain
     gated = config.mlp == "swiglu"
     ratio = next((r for r in range(1, 65) if mlp_of_ratio(config.width, r, gated) == config.mlp_width), None)
     if ratio is None:
@@ -260,20 +268,12 @@ def _of_vit(name: str, config: ViTConfig) -> dict[str, Any]:
             f"{name} cannot carry an MLP {config.mlp_width} wide: expected a whole multiple of the width {config.width}"
             f"{', of which two thirds' * gated}"
         )
-    registers = {"num_register_tokens": config.registers} if name == "dinov2_with_registers" else {}
-    scale = {"layerscale_value": config.layer_scale, "drop_path_rate": config.drop_path}
-    return plain | {"mlp_ratio": ratio, "use_swiglu_ffn": gated} | registers | scale
+    return plain | {"mlp_ratio": ratio, "layerscale_value": config.layer_scale, "drop_path_rate": config.drop_path}
 
 
 def _of_dinov3(name: str, config: ViTConfig) -> dict[str, Any]:
     rotary = config.rotary or Rotary("dinov3")
     return {
-        "intermediate_size": config.mlp_width,
-        "use_gated_mlp": config.mlp == "swiglu",
-        "query_bias": config.qkv_bias != "none",
-        "key_bias": config.qkv_bias == "all",
-        "value_bias": config.qkv_bias != "none",
-        "num_register_tokens": config.registers,
         "rope_theta": rotary.theta,
         "pos_embed_shift": rotary.shift or None,
         "pos_embed_jitter": None if rotary.jitter == 1.0 else rotary.jitter,
@@ -285,7 +285,7 @@ def _of_dinov3(name: str, config: ViTConfig) -> dict[str, Any]:
 
 
 def _of_clip(name: str, config: ViTConfig) -> dict[str, Any]:
-    plain: dict[str, Any] = {"intermediate_size": config.mlp_width, "attention_dropout": config.attention_dropout}
+    plain: dict[str, Any] = {"attention_dropout": config.attention_dropout}
     if name == "clip_vision_model":
         return plain | ({"projection_dim": config.classes} if config.classes else {})
     return plain if config.pool == "map" else plain | {"vision_use_head": False}

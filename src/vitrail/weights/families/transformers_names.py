@@ -8,6 +8,7 @@ which both versions load.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -21,13 +22,13 @@ from vitrail.weights.name_tables import (
     GATED,
     KERNEL,
     QKV,
+    REGISTER_SLOTS,
     ROW,
     WITHOUT_BATCH,
     Codec,
     Derived,
     Row,
     Table,
-    Tensors,
 )
 from vitrail.weights.reading.contents import WeightContents
 
@@ -261,22 +262,10 @@ def _clip_ends(layout: TransformersLayout, config: ViTConfig) -> list[Row | Deri
     return rows
 
 
-def _without_distillation(tensors: Tensors, config: ViTConfig) -> Tensors:
-    """A distillation token that no head asks is a register; its place, which registers have not, is added to it."""
-    token, places = tensors[0][0], tensors[1][0]
-    if places.device.type != "meta" and bool(places[1].any()):
-        token = token + places[1:2]
-    return [token, torch.cat((places[:1], places[2:]))]
-
-
-def _with_distillation(tensors: Tensors, config: ViTConfig) -> Tensors:
-    token, places = tensors
-    return [token[None], torch.cat((places[:1], torch.zeros_like(token), places[1:]))[None]]
-
-
 NO_REGISTERS: Final = Codec(
     "followed by no registers",
     lambda t, c: [torch.cat(tuple(t), dim=1)[0]],
     lambda t, c: [t[0][None], t[0].new_zeros(1, 0, c.width)],
 )
-AS_REGISTER: Final = Codec("distillation token with its place as a register", _without_distillation, _with_distillation)
+# a distillation token that no head asks is a register
+AS_REGISTER: Final = replace(REGISTER_SLOTS, name="distillation token with its place as a register")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from vitrail.checks import short_repr
-from vitrail.errors import CheckpointError, InputError, nearest
+from vitrail.errors import CheckpointError, nearest
 from vitrail.images import Preprocess
 from vitrail.images.preprocess import Interpolation
-from vitrail.weights.preprocessing import BYTE, CLIP, HALF, IMAGENET, Size, checked, refuse_beyond_pillow
+from vitrail.weights.preprocessing import BYTE, CLIP, HALF, IMAGENET, checked, refuse_beyond_pillow
 
 NUMBERS: Final[Mapping[int, Interpolation]] = {  # Pillow's numbers of its filters
     0: "nearest",
@@ -60,8 +60,8 @@ NO_MATTER: Final = (  # keys that leave the pixels of an image as they are
 )
 
 
-def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None = None) -> Preprocess:
-    """The preprocessing that a preprocessor_config.json asks for; a size other than its own keeps the rule.
+def from_transformers(preprocessor_config: Mapping[str, Any]) -> Preprocess:
+    """The preprocessing that a preprocessor_config.json asks for.
 
     What the file leaves out takes its class's defaults; a key that is not understood, or cannot be honoured, is
     refused. Where the crop leaves an odd number of rows or columns, transformers cuts at the half rounded down, and
@@ -81,23 +81,21 @@ def from_transformers(preprocessor_config: Mapping[str, Any], size: Size | None 
         )
     _refuse_values(values)
     frame, crop = _frame(values)
-    preprocess = checked(
+    mean = values["image_mean"]
+    return checked(
         "the image processor",
         size=list(frame),
         resize="squash" if "height" in values["size"] else "crop",
         crop=crop,
         interpolation=_interpolation(values["resample"]),
-        channels=1 if _count(values["image_mean"]) == 1 else 3,
-        mean=values["image_mean"] if values["do_normalize"] else 0.0,
+        channels=1 if isinstance(mean, list | tuple) and len(mean) == 1 else 3,
+        mean=mean if values["do_normalize"] else 0.0,
         std=values["image_std"] if values["do_normalize"] else 1.0,
     )
-    return preprocess if size is None else checked("the image processor", **(preprocess.to_dict() | {"size": size}))
 
 
-def to_transformers(preprocess: Preprocess, processor_type: str = "ViTImageProcessor") -> dict[str, Any]:
+def to_transformers(preprocess: Preprocess, processor_type: str) -> dict[str, Any]:
     """A preprocessor_config.json of the class asked for, or else of the first class that can carry this; or refused."""
-    if not isinstance(processor_type, str) or processor_type not in CLASSES:
-        raise InputError(f"no image processor {short_repr(processor_type)}: {nearest(str(processor_type), CLASSES)}")
     refuse_beyond_pillow(preprocess, "transformers")
     height, width = preprocess.size
     tall, wide = (math.floor(side / preprocess.crop) for side in preprocess.size)
@@ -206,7 +204,3 @@ def _interpolation(resample: Any) -> Interpolation:
         expected = ", ".join(f"{number} ({name})" for number, name in NUMBERS.items())
         raise CheckpointError(f"the image processor's resample: expected one of {expected}, got {short_repr(resample)}")
     return NUMBERS[resample]
-
-
-def _count(values: Any) -> int:
-    return len(values) if isinstance(values, Sequence) and not isinstance(values, str) else 0
