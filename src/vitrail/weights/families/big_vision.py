@@ -13,7 +13,7 @@ from vitrail.network.positions import fixed_table
 from vitrail.weights.families import google
 from vitrail.weights.families.google import FlaxSpelling
 from vitrail.weights.family import Description, Family, positions_of, shape_of, usual_size
-from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, Codec, Row, Table, reshaped, then
+from vitrail.weights.name_tables import CHANNELS_LAST, TRANSPOSED, Codec, Row, Table, renamed, reshaped, then
 from vitrail.weights.reading.contents import WeightContents
 
 NAFLEX: Final = Resample("bilinear", antialias=True)  # of every image to its own grid
@@ -58,13 +58,12 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
 def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
     config, spelling = description.config, FlaxSpelling.of(description)
-    rows = [*google.ends(spelling), *google.blocks(spelling, config.depth), *_map_head(spelling.before + spelling.pool)]
+    rows = [*google.ends(spelling), *google.blocks(spelling, config.depth), *_map_head(spelling.pool)]
     if config.positions.kind == FIXED and not spelling.positions:
         rows.append(Row("tokens.tables.0.table", (), MADE))
-    if not spelling.flat:
-        return rows
-    flat = {"patches.projection.weight": FLAT, "tokens.tables.0.table": GRID}
-    return [row._replace(codec=flat.get(str(row.ours), row.codec)) for row in rows]
+    flat = {"patches.projection.weight": FLAT, "tokens.tables.0.table": GRID} if spelling.flat else {}
+    rows = [row._replace(codec=flat.get(str(row.ours), row.codec)) for row in rows]
+    return renamed(rows, lambda name: spelling.before + name)
 
 
 def outline(checkpoint: Checkpoint) -> Description:

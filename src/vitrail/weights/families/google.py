@@ -27,6 +27,7 @@ from vitrail.weights.name_tables import (
     Row,
     Table,
     Tensors,
+    renamed,
     reshaped,
     then,
 )
@@ -82,8 +83,9 @@ def describe(contents: WeightContents, override: Mapping[str, Any]) -> Descripti
 def table(description: Description) -> Table:
     """The rows for a config in one spelling."""
     config, spelling = description.config, FlaxSpelling.of(description)
-    stem = resnet_rows(spelling.before, config.stem) if isinstance(config.stem, ResNetStem) else ()
-    return (*ends(spelling), *stem, *blocks(spelling, config.depth))
+    stem = resnet_rows(config.stem) if isinstance(config.stem, ResNetStem) else ()
+    rows = (*ends(spelling), *stem, *blocks(spelling, config.depth))
+    return renamed(rows, lambda name: spelling.before + name)
 
 
 def outline(checkpoint: Checkpoint) -> Description:
@@ -267,25 +269,22 @@ def mlp(ours: str, theirs: str) -> Sequence[Row]:
 
 def ends(spelling: FlaxSpelling) -> Sequence[Row]:
     """What stands before and after the blocks; without the table where there is none."""
-    before = spelling.before
-    rows = [
-        Row("patches.projection.weight", f"{before}embedding/kernel", PATCHES),
-        Row("patches.projection.bias", f"{before}embedding/bias"),
-        Row("tokens.cls", f"{before}cls", WITHOUT_BATCH),
-        *norm("norm", f"{before}Transformer/encoder_norm"),
-        *dense("head.representation", f"{before}pre_logits"),
-        *dense("head.classify", f"{before}head"),
-    ]
-    if spelling.positions:
-        rows.append(Row("tokens.tables.0.table", before + spelling.positions, WITHOUT_BATCH))
-    return rows
+    return (
+        Row("patches.projection.weight", "embedding/kernel", PATCHES),
+        Row("patches.projection.bias", "embedding/bias"),
+        Row("tokens.cls", "cls", WITHOUT_BATCH),
+        *norm("norm", "Transformer/encoder_norm"),
+        *dense("head.representation", "pre_logits"),
+        *dense("head.classify", "head"),
+        *([Row("tokens.tables.0.table", spelling.positions, WITHOUT_BATCH)] if spelling.positions else []),
+    )
 
 
 def blocks(spelling: FlaxSpelling, depth: int) -> Sequence[Row]:
     """Every block apart, or all of them in one array each."""
     first, second, third = _numbers(spelling)
     ours = "encoder.blocks.{i}"
-    theirs = f"{spelling.before}Transformer/encoderblock" + ("" if spelling.stacked else "_{i}")
+    theirs = "Transformer/encoderblock" + ("" if spelling.stacked else "_{i}")
     rows = (
         *norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
         *attention(f"{ours}.attention", f"{theirs}/MultiHeadDotProductAttention_{first}"),
@@ -300,13 +299,13 @@ def blocks(spelling: FlaxSpelling, depth: int) -> Sequence[Row]:
     ]
 
 
-def resnet_rows(before: str, stem: ResNetStem) -> Sequence[Row]:
+def resnet_rows(stem: ResNetStem) -> Sequence[Row]:
     """The ResNet of a hybrid; the published files keep its norms as (1, 1, 1, C), newer code as (C,)."""
-    rows = [Row("stem.root.weight", f"{before}conv_root/kernel", HWIO)]
-    rows += norm("stem.root_norm", f"{before}gn_root", CHANNELS)
+    rows = [Row("stem.root.weight", "conv_root/kernel", HWIO)]
+    rows += norm("stem.root_norm", "gn_root", CHANNELS)
     for stage, count in enumerate(stem.layers):
         for unit in range(count):
-            ours, theirs = f"stem.stages.{stage}.{unit}.", f"{before}block{stage + 1}/unit{unit + 1}/"
+            ours, theirs = f"stem.stages.{stage}.{unit}.", f"block{stage + 1}/unit{unit + 1}/"
             for number in "123":
                 rows.append(Row(f"{ours}conv{number}.weight", f"{theirs}conv{number}/kernel", HWIO))
                 rows += norm(f"{ours}norm{number}", f"{theirs}gn{number}", CHANNELS)
