@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.checks import join_limited
-from vitrail.data.naming import SUFFIXES, in_order
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError
 from vitrail.images import describe
+from vitrail.images.file_names import SUFFIXES, in_order
 from vitrail.types import Array
 
 

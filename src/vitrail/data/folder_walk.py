@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vitrail.data.naming import SUFFIXES, in_order
 from vitrail.errors import InputError
 from vitrail.images import describe
+from vitrail.images.file_names import SUFFIXES, in_order
 
 HIDDEN: Final = ("__MACOSX", "@eaDir")  # what unpacking on a Mac and photo servers leave behind
 MOST_KINDS: Final = 20  # of files that are no images, told apart

@@ -1,41 +1,15 @@
-"""How things are called: which files are images, natural order, splits under their usual names, labels as text."""
+"""How splits and classes are called: splits under any of their usual names, classes in one spelling."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Iterable
 from typing import Final
 
 from vitrail.errors import InputError, nearest
 
-# What predict takes for images in a folder, and arrays with any number of bands.
-SUFFIXES: Final = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),
-    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif", ".npy"),
-)
 _SPLIT_NAMES = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 SPLIT_NAMES: Final = {name: split for split, names in _SPLIT_NAMES.items() for name in names}
 LONGEST_LABEL: Final = 500
-
-_DIGITS = re.compile(r"\d+")
-
-
-def natural(text: str) -> str:
-    """A key that sorts numbers by value: a2 before a10."""
-    return _DIGITS.sub(_by_value, text)
-
-
-def _by_value(match: re.Match[str]) -> str:
-    """A number so that text order is its order: below every letter, the shorter one first."""
-    digits = match[0] if match[0].isascii() else "".join(str(unicodedata.decimal(each)) for each in match[0])
-    digits = digits.lstrip("0")
-    return f"\0{chr(len(digits))}{digits}"
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Names in natural order; those of equal numbers, a1 and a01, in a fixed order too."""
-    return sorted(sorted(names), key=natural)
 
 
 def as_split(text: str, where: str) -> str:

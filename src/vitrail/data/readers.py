@@ -13,11 +13,11 @@ from vitrail.data.cifar import find_cifar, read_cifar
 from vitrail.data.classes import Reading, build_dataset
 from vitrail.data.fashion_mnist import fashion, fashion_full
 from vitrail.data.folders import read_folders, read_images, read_names
-from vitrail.data.naming import SUFFIXES
 from vitrail.data.samples import Dataset
 from vitrail.data.tables import read_table
 from vitrail.errors import InputError, nearest
 from vitrail.images import describe
+from vitrail.images.file_names import SUFFIXES
 
 BUILT_IN: Final = {"vitrail:fashion": fashion, "vitrail:fashion-full": fashion_full}
 KINDS: Final = "a folder of class folders or of CIFAR, a table (.csv, .tsv), arrays (.npz), or vitrail:fashion"

@@ -12,10 +12,10 @@ import numpy as np
 
 from vitrail.checks import check_int, check_number, join_limited
 from vitrail.data.counter_rng import uniform
-from vitrail.data.naming import in_order
 from vitrail.data.samples import SPLITS, Dataset, Sample
 from vitrail.data.stratification import Unit, by_class, by_unit
 from vitrail.errors import ConfigError, InputError
+from vitrail.images.file_names import in_order
 from vitrail.types import Array
 
 

@@ -14,10 +14,11 @@ from vitrail.checks import join_limited, short_repr
 from vitrail.data.classes import Reading
 from vitrail.data.file_names import Files
 from vitrail.data.folder_walk import is_inside
-from vitrail.data.naming import as_label, as_split, in_order
+from vitrail.data.naming import as_label, as_split
 from vitrail.data.samples import Sample
 from vitrail.errors import InputError
 from vitrail.images import describe
+from vitrail.images.file_names import in_order
 
 DELIMITERS: Final = (",", "\t", ";")
 BETWEEN: Final = "|"  # two labels of one image

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.errors import ImageError, InputError
+from vitrail.images.file_names import SUFFIXES, in_order
 from vitrail.inference.image_reader import Named
 from vitrail.inference.video import frames, is_video
-
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),
-    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif", ".npy"),
-)
 
 
 def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -71,15 +66,10 @@ def stream_images(paths: Iterable[str | os.PathLike[str]], every: int | None = N
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    inside = [each for each in folder.rglob("*") if _is_image(each, folder)]
+    inside = [str(path) for path in folder.rglob("*") if _is_image(path, folder)]
     if not inside:
         raise InputError(f"no images in {folder}: expected files ending in {', '.join(SUFFIXES)}")
-    return sorted(sorted(inside), key=natural)  # names of equal number, a1 and a01, in a fixed order too
-
-
-def natural(path: Path) -> list[tuple[int, str]]:
-    """A key that sorts numbers by value: a2 before a10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+    return [Path(path) for path in in_order(inside)]
 
 
 def _is_image(path: Path, root: Path) -> bool:
