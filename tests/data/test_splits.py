@@ -225,6 +225,3 @@ def test_every_label_near_its_share(seed: int) -> None:
 def test_no_labels_at_all_are_split_by_name() -> None:
     found = split(dataset([Sample(str(n), ()) for n in range(50)], "multi-label"), val=0.1)
     assert Counter(each.split for each in found.dataset.samples) == {"train": 45, "val": 5}
-
-
-# Two ways, one answer

@@ -1,4 +1,4 @@
-"""Shares of classes: rounded to the nearest, never the last image of train, the fast way as the greedy one."""
+"""Shares of classes: rounded to the nearest, never the last image of train, first come, first served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from data.named_samples import counts, dataset, of_sizes
 from vitrail.data import Sample, split
-from vitrail.data.stratification import by_class, by_unit
+from vitrail.data.stratification import TEST, TRAIN, VAL, by_unit, quotas
 
 
 @pytest.mark.parametrize("val, test", [(0.2, 0.0), (0.1, 0.2), (0.5, 0.45), (0.0, 0.3), (0.01, 0.01)])
@@ -43,10 +43,15 @@ def test_the_rarest_label_chooses_first(seed: int) -> None:
 
 
 @pytest.mark.parametrize("shares", [(0.2, 0.0), (0.15, 0.1), (0.0, 0.3), (0.5, 0.4)])
-def test_the_fast_way_is_the_greedy_way(shares: tuple[float, float]) -> None:
+def test_the_first_images_of_a_class_go_to_val_and_the_next_to_test(shares: tuple[float, float]) -> None:
     for seed in range(20):
         dice = np.random.default_rng(seed)
         classes = dice.integers(0, 9, dice.integers(1, 120)) ** 2 // 8  # uneven, some empty
         places = dice.random(len(classes))
-        greedy = by_unit([((int(each), 1),) for each in classes], places, shares)
-        assert np.array_equal(by_class(classes, places, shares), greedy), seed
+        found = by_unit([((int(each), 1),) for each in classes], places, shares)
+        sizes = np.bincount(classes)
+        for kind, wanted in enumerate(quotas(sizes, sizes, shares).tolist()):
+            rows = np.flatnonzero(classes == kind)
+            order = rows[np.argsort(places[rows])]
+            expected = np.repeat([VAL, TEST, TRAIN], [*wanted, len(rows) - sum(wanted)])
+            assert np.array_equal(found[order], expected), (seed, kind)

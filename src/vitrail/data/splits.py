@@ -13,7 +13,7 @@ import numpy as np
 from vitrail.checks import check_int, check_number, join_limited
 from vitrail.data.counter_rng import uniform
 from vitrail.data.samples import SPLITS, Dataset, Sample
-from vitrail.data.stratification import Unit, by_class, by_unit
+from vitrail.data.stratification import Unit, by_unit
 from vitrail.errors import ConfigError, InputError
 from vitrail.images.file_names import in_order
 from vitrail.types import Array
@@ -82,9 +82,6 @@ def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> A
     """The number of the split (n,) for each sample."""
     names = sorted({label for each in samples for label in each.labels})
     kinds = {label: place for place, label in enumerate(names)}
-    if all(len(each.labels) == 1 and not each.group for each in samples):
-        classes = np.array([kinds[each.labels[0]] for each in samples], np.int64)
-        return by_class(classes, random_places([f"name/{each.name}" for each in samples], seed), shares)
     members: dict[str, list[int]] = {}
     for row, each in enumerate(samples):
         members.setdefault(f"group/{each.group}" if each.group else f"name/{each.name}", []).append(row)

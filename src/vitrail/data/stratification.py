@@ -37,19 +37,6 @@ def quotas(images: Array, units: Array, shares: Shares) -> Array:
     return found
 
 
-def by_class(classes: Array, places: Array, shares: Shares) -> Array:
-    """The split (n,) of each image, where each has one class (n,) and is free to go anywhere.
-
-    `places` (n,) are random numbers; the lowest of a class go first.
-    """
-    counts = np.bincount(classes)
-    wanted = quotas(counts, counts, shares)[classes]  # (n, 2)
-    order = np.lexsort((places, classes))
-    rank = np.empty(len(classes), np.int64)
-    rank[order] = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.where(rank < wanted[:, 0], VAL, np.where(rank < wanted.sum(axis=1), TEST, TRAIN))
-
-
 def by_unit(units: Sequence[Unit], places: Array, shares: Shares) -> Array:
     """The split (n,) of each unit: classes in turn, the rarest first, each filling its shares from units left over.
 
