@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.checks import join_limited
-from vitrail.data.samples import Dataset, Sample
+from vitrail.data.samples import Dataset, Files, Sample
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
@@ -20,7 +20,7 @@ class Reading(NamedTuple):
     """What a source holds, before its classes are agreed on."""
 
     samples: Sequence[Sample]
-    images: Sequence[Path] | Array
+    images: Path | Array  # the folder that the samples' names are paths in, or all of them beside the samples
     left_out: Mapping[str, int]
     task: str = "single-label"
     named: Collection[str] = ()  # classes that the source names, whether or not it has images of them
@@ -47,7 +47,9 @@ def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None =
             raise InputError(f"the classes of {name} are not those that were expected: {difference}")
         if any(spelling[each] != each for each in labels):
             samples = [each._replace(labels=tuple(spelling[label] for label in each.labels)) for each in samples]
-    return Dataset(source, tuple(samples), reading.images, order, reading.task, dict(reading.left_out))
+    images = reading.images
+    files = Files(images, [each.name for each in samples]) if isinstance(images, Path) else images
+    return Dataset(source, tuple(samples), files, order, reading.task, dict(reading.left_out))
 
 
 def differing(expected: Collection[str], found: Collection[str], unknown: str = "unknown") -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitrail.checks import join_limited
 from vitrail.data.classes import Reading, differing
-from vitrail.data.file_names import Files
-from vitrail.data.folder_walk import Walk, entries, folders_in, walk
+from vitrail.data.folder_walk import entries, folders_in, walk
 from vitrail.data.naming import SPLIT_NAMES, as_label, as_split
 from vitrail.data.samples import Sample
 from vitrail.errors import InputError
@@ -21,11 +19,33 @@ OUTSIDE = "images outside class folders"
 
 def read_folders(root: Path) -> Reading:
     """folder/<class>/**/image, or folder/<split>/<class>/**/image."""
-    folders = folders_in(root)
-    splits = _split_folders(root, folders)
-    if not splits:
-        return _read_classes(root, folders)
-    return _read_splits(root, splits)
+    splits = _split_folders(root)
+    tops = splits or {"": ""}  # folder -> split; the root itself where it holds the classes
+    hint = _hint(root)
+    classes = {top: _class_names(root / top) for top in tops}
+    for top, names in classes.items():
+        if not names:
+            expected = f"{top}/<class>/image" if top else "<class>/image, or train/<class>/image"
+            raise InputError(f"{describe(root / top)} holds no class folders: expected {expected}{hint}")
+    first = next((top for top in tops if tops[top] == "train"), next(iter(tops)))
+    for top, names in classes.items():
+        difference = differing(classes[first].values(), names.values(), f"unknown to {first}")
+        if difference:
+            raise InputError(
+                f"{describe(root)}: the classes of {top} are not those of {first}: {difference} "
+                f"(a class of which {top} has no images needs an empty folder, to say that it is meant)"
+            )
+    labels = {(*Path(top).parts, folder): (name,) for top, names in classes.items() for folder, name in names.items()}
+    depth = 2 if splits else 1  # of a class below the root
+    files = walk(root)
+    samples = []
+    for name in files.names:
+        folders = tuple(name.split("/", depth)[:depth])
+        if folders in labels:
+            samples.append(Sample(name, labels[folders], splits.get(folders[0], "")))
+        else:
+            files.left_out[OUTSIDE] += 1
+    return Reading(samples, root, files.left_out, named=classes[first].values(), hint="" if splits else hint)
 
 
 def read_names(root: Path, pattern: str) -> Reading:
@@ -48,7 +68,8 @@ def read_names(root: Path, pattern: str) -> Reading:
         label = parts["label"]
         if label not in labels:
             labels[label] = (as_label(label, describe(name)),)
-        split = as_split(groups["split"] or "", describe(name)) if "split" in groups else splits.get(_top(name), "")
+        top = name.partition("/")[0]
+        split = as_split(groups["split"] or "", describe(name)) if "split" in groups else splits.get(top, "")
         samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
     if wrong:
         raise InputError(
@@ -56,13 +77,13 @@ def read_names(root: Path, pattern: str) -> Reading:
             f"{join_limited([describe(each) for each in wrong], ', ')}: it must match the whole path below the folder, "
             r"as in '.*_(?P<label>[^_]+)\.jpg'"
         )
-    return Reading(samples, _files(root, samples), files.left_out)
+    return Reading(samples, root, files.left_out)
 
 
 def read_images(root: Path) -> Reading:
     """Every image below a folder, without labels."""
-    found = walk(root)
-    return Reading([Sample(name, ()) for name in found.names], Files(root, found.names), found.left_out)
+    files = walk(root)
+    return Reading([Sample(name, ()) for name in files.names], root, files.left_out)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -75,13 +96,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _split_folders(root: Path, folders: list[str]) -> dict[str, str]:
+def _split_folders(root: Path) -> dict[str, str]:
     """The folders that stand for splits, and for which; none where the folders are classes."""
+    folders = folders_in(root)
     if splits := _splits_by_name(folders):
         return splits
     named = [each for each in folders if each.lower() in SPLIT_NAMES]
     # A train may be a vehicle: it is a class among others if no folders stand in it.
-    if [each for each in named if folders_in(root / each)]:
+    if any(folders_in(root / each) for each in named):
         others = join_limited([repr(each) for each in folders if each not in named], ", ")
         raise InputError(
             f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: "
@@ -102,64 +124,9 @@ def _splits_by_name(folders: list[str]) -> dict[str, str]:
     return splits
 
 
-def _read_classes(root: Path, folders: list[str]) -> Reading:
-    hint = _hint(root)
-    if not folders:
-        raise InputError(
-            f"{describe(root)} holds no class folders: expected <class>/image, or train/<class>/image{hint}"
-        )
-    files = walk(root)
-    names = _class_names(root, folders)
-    labels = {folder: (name,) for folder, name in names.items()}
-    samples = [Sample(name, labels[parts[0]]) for name, parts in _divided(files, 2)]  # class / rest
-    return Reading(samples, _files(root, samples), files.left_out, named=names.values(), hint=hint)
-
-
-def _read_splits(root: Path, splits: dict[str, str]) -> Reading:
-    files = walk(root)
-    classes = {folder: _class_names(root / folder, folders_in(root / folder)) for folder in splits}
-    for folder, names in classes.items():
-        if not names:
-            raise InputError(
-                f"{describe(root / folder)} holds no class folders: expected {folder}/<class>/image{_hint(root)}"
-            )
-    first = next((each for each in splits if splits[each] == "train"), next(iter(splits)))
-    for folder, names in classes.items():
-        difference = differing(classes[first].values(), names.values(), f"unknown to {first}")
-        if difference:
-            raise InputError(
-                f"{describe(root)}: the classes of {folder} are not those of {first}: {difference} "
-                f"(a class of which {folder} has no images needs an empty folder, to say that it is meant)"
-            )
-    labels = {(folder, each): (name,) for folder, names in classes.items() for each, name in names.items()}
-    samples = [
-        Sample(name, labels[parts[0], parts[1]], splits[parts[0]])
-        for name, parts in _divided(files, 3)  # split / class / rest
-    ]
-    return Reading(samples, _files(root, samples), files.left_out, named=classes[first].values())
-
-
-def _files(root: Path, samples: Sequence[Sample]) -> Files:
-    return Files(root, [each.name for each in samples])
-
-
-def _top(name: str) -> str:
-    return name.partition("/")[0]
-
-
-def _divided(files: Walk, least: int) -> Iterator[tuple[str, list[str]]]:
-    """The names that have so many parts, with them; others are left out."""
-    for name in files.names:
-        parts = name.split("/", least - 1)
-        if len(parts) == least:
-            yield name, parts
-        else:
-            files.left_out[OUTSIDE] += 1
-
-
-def _class_names(root: Path, folders: list[str]) -> dict[str, str]:
+def _class_names(root: Path) -> dict[str, str]:
     """Folder -> class, in one spelling."""
-    names = {each: as_label(each, describe(root / each)) for each in folders}
+    names = {each: as_label(each, describe(root / each)) for each in folders_in(root)}
     for name, count in Counter(names.values()).items():
         if count > 1:
             raise InputError(

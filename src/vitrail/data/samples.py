@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
@@ -22,6 +22,27 @@ class Sample(NamedTuple):
     labels: tuple[str, ...]  # one; any number for several labels
     split: str = ""  # train, val or test; empty: not yet decided
     group: str = ""  # images of one group (a patient, a video) stay in one split; empty: a group of its own
+
+
+class Files(Sequence[Path]):
+    """The paths of names below a folder, made when asked for: a million of them would take seconds and much memory."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, place: int) -> Path: ...
+    @overload
+    def __getitem__(self, place: slice) -> Files: ...
+    def __getitem__(self, place: int | slice) -> Path | Files:
+        """One path, or fewer files."""
+        if isinstance(place, slice):
+            return Files(self.folder, self.names[place])
+        return self.folder / self.names[place]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, TextIO
 
 from vitrail.checks import join_limited, short_repr
 from vitrail.data.classes import Reading
-from vitrail.data.file_names import Files
 from vitrail.data.folder_walk import is_inside
 from vitrail.data.naming import as_label, as_split
 from vitrail.data.samples import Sample
@@ -49,7 +48,7 @@ def read_table(path: Path) -> Reading:
         name = files.add(file.strip(), line)
         samples.append(Sample(name, labels[label], as_split(split, where) if split else "", group.strip()))
     files.check()
-    return Reading(samples, Files(path.parent, list(files.lines)), {}, "multi-label" if several else "single-label")
+    return Reading(samples, path.parent, {}, "multi-label" if several else "single-label")
 
 
 def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[TableRow]:
