@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,10 +53,10 @@ def read_idx_folder(folder: Path, classes: Sequence[str] | None = None) -> Readi
     return joined(parts, classes, describe(folder))
 
 
-def read_npz_file(path: Path) -> Reading:
+def read_npz_file(path: Path, classes: Sequence[str] | None = None) -> Reading:
     """train_images, train_labels, and the same for val and test; or images, labels and perhaps splits.
 
-    `classes` may name the numbers. x_train and y_train stand for train_images and train_labels.
+    `classes`, here or in the file, may name the numbers. x_train and y_train stand for train_images and train_labels.
     """
     name = describe(path)
     others = {f"{old}_{split}": f"{split}_{new}" for old, new in _OTHER_NAMES.items() for split in SPLITS}
@@ -65,20 +65,19 @@ def read_npz_file(path: Path) -> Reading:
 
     arrays = read_npz(path, wanted | {"images", "labels", "splits", "classes"})
     arrays = {others.get(key, key): array for key, array in arrays.items()}
-    names = [str(each) for each in _texts(arrays["classes"], f"{name}: classes")] if "classes" in arrays else None
-    present = [split for split in SPLITS if f"{split}_images" in arrays]
-    if present:
-        parts = [
-            ArrayPart(split, arrays[f"{split}_images"], _labels(arrays, f"{split}_labels", name)) for split in present
-        ]
-    elif "images" in arrays:
-        parts = [ArrayPart("", arrays["images"], _labels(arrays, "labels", name))]
-    else:
-        raise InputError(
-            f"{name} has no images: expected the arrays train_images and train_labels, or images and labels"
-        )
+    names = _texts(arrays["classes"], f"{name}: classes") if "classes" in arrays else classes
+    parts = []
+    for split in [split for split in SPLITS if f"{split}_images" in arrays] or [""]:
+        images, labels = (f"{split}_{what}".lstrip("_") for what in ("images", "labels"))
+        if images not in arrays:
+            raise InputError(
+                f"{name} has no images: expected the arrays train_images and train_labels, or images and labels"
+            )
+        if labels not in arrays:
+            raise InputError(f"{name} has images but no array {labels!r}")
+        parts.append(ArrayPart(split, arrays[images], arrays[labels]))
     reading = joined(parts, names, name)
-    if "splits" not in arrays or present:
+    if "splits" not in arrays or parts[0].split:
         return reading
     splits = _texts(arrays["splits"], f"{name}: splits")
     if len(splits) != len(reading.samples):
@@ -112,12 +111,6 @@ def joined(parts: Sequence[ArrayPart], classes: Sequence[str] | None, where: str
     images = parts[0].images if len(parts) == 1 else np.concatenate([part.images for part in parts])
     task = "single-label" if all(len(each.labels) == 1 for each in samples) else "multi-label"
     return Reading(samples, images, {}, task, names or ())
-
-
-def _labels(arrays: Mapping[str, Array], key: str, name: str) -> Array:
-    if key not in arrays:
-        raise InputError(f"{name} has images but no array {key!r}")
-    return arrays[key]
 
 
 def _check_images(images: Array, where: str) -> None:

@@ -5,7 +5,7 @@ The files for Python are pickles, which are read and never unpickled (`cifar_pic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,14 +64,16 @@ def read_cifar(folder: Path, layout: Layout) -> Reading:
     files = {each.name for each in entries(folder) if each.is_file()}
     if missing := [name for name in layout.files if name not in files]:
         raise InputError(f"{where} is {layout.name}, but lacks {', '.join(missing)}: unpack the archive anew")
-    read: Callable[[Path, Layout], ArrayPart] = _read_binary if layout.is_binary else _read_python
-    train = [read(folder / name, layout) for name in layout.train]
-    images, labels = (
-        np.concatenate(parts) for parts in zip(*((part.images, part.labels) for part in train), strict=True)
-    )
-    return joined(
-        [ArrayPart("train", images, labels), read(folder / layout.test, layout)], _names(folder, layout), where
-    )
+    parts = [_read_part(folder, layout, "train", layout.train), _read_part(folder, layout, "test", (layout.test,))]
+    return joined(parts, _names(folder, layout), where)
+
+
+def _read_part(folder: Path, layout: Layout, split: str, names: Sequence[str]) -> ArrayPart:
+    """The images and labels of some files, one after the other."""
+    read = _read_binary if layout.is_binary else _read_python
+    rows, labels = zip(*(read(folder / name, layout) for name in names), strict=True)
+    planes = np.concatenate(rows).reshape(-1, 3, SIDE, SIDE)
+    return ArrayPart(split, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.concatenate(labels))
 
 
 def _names(folder: Path, layout: Layout) -> list[str]:
@@ -88,35 +90,24 @@ def _names(folder: Path, layout: Layout) -> list[str]:
     return names
 
 
-def _read_binary(path: Path, layout: Layout) -> ArrayPart:
-    """Rows of one or two labels and an image."""
+def _read_binary(path: Path, layout: Layout) -> tuple[Array, Array]:
+    """Rows of one or two labels and an image -> (n, 3072) values, (n,) labels."""
     raw, row = _bytes(path), layout.before + VALUES
     if not raw or len(raw) % row:
         raise InputError(f"{describe(path)}: {len(raw):,} bytes, expected rows of {row:,} each: get the file anew")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, row)
-    return ArrayPart(
-        _split(path, layout), _images(rows[:, layout.before :]), rows[:, layout.before - 1].astype(np.int64)
-    )
+    return rows[:, layout.before :], rows[:, layout.before - 1].astype(np.int64)
 
 
-def _read_python(path: Path, layout: Layout) -> ArrayPart:
-    """A dict with data, an array (n, 3072) of bytes, and a list of labels."""
+def _read_python(path: Path, layout: Layout) -> tuple[Array, Array]:
+    """A dict with data, an array (n, 3072) of bytes, and a list of labels -> the two as arrays."""
     values, where = _pickled(path), describe(path)
     pixels, labels = values.get("data"), values.get(layout.labels)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != VALUES:
         raise InputError(f"{where} has no array of images (n, {VALUES}) of bytes: get the file anew")
     if not isinstance(labels, list) or not all(type(each) is int for each in labels):
         raise InputError(f"{where} has no list of numbers {layout.labels!r}: get the file anew")
-    return ArrayPart(_split(path, layout), _images(pixels), np.array(labels, np.int64))
-
-
-def _split(path: Path, layout: Layout) -> str:
-    return "test" if path.name == layout.test else "train"
-
-
-def _images(rows: Array) -> Array:
-    """(n, 3072) -> (n, 32, 32, 3)."""
-    return np.ascontiguousarray(rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
+    return pixels, np.array(labels, np.int64)
 
 
 def _pickled(path: Path) -> dict[str, Any]:

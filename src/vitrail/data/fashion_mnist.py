@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from vitrail.data.arrays import ArrayPart, has_idx, joined, read_idx_folder
+from vitrail.data.arrays import has_idx, read_idx_folder, read_npz_file
 from vitrail.data.classes import build_dataset
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
@@ -25,11 +25,7 @@ VARIABLE: Final = "VITRAIL_FASHION"
 def fashion(classes: Sequence[str] | None = None) -> Dataset:
     """6,000 images to train and 1,000 to test, 28x28 and grey: the first 600 and 100 of each class."""
     with resources.as_file(resources.files("vitrail") / "data" / "fashion.npz") as path:
-        from vitrail.data.npz import read_npz  # here, since it imports torch, which plain folders do without
-
-        arrays = read_npz(path, {f"{split}_{what}" for split in ("train", "test") for what in ("images", "labels")})
-    parts = [ArrayPart(split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in ("train", "test")]
-    return build_dataset("vitrail:fashion", joined(parts, NAMES, "vitrail:fashion"), classes)
+        return build_dataset("vitrail:fashion", read_npz_file(path, NAMES), classes)
 
 
 def fashion_full(classes: Sequence[str] | None = None) -> Dataset:
