@@ -7,52 +7,53 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.checks import check_bools, check_int, check_number
+from vitrail.checks import check_int, check_number
 from vitrail.data.counter_rng import uniform
 from vitrail.data.randaugment import means, rand_augmented
 from vitrail.errors import ConfigError, InputError
+from vitrail.settings import Flag, between, settle
 from vitrail.types import Array
 
 ERASED: Final = (0.02, 0.33)  # least and most share of the area, and
 ERASED_ASPECT: Final = 10 / 3  # shape, of an erased rectangle: Zhong et al. 2020
 
 
+def _check_crop(name: str, shares: Any) -> tuple[float, float]:
+    if not isinstance(shares, tuple | list) or len(shares) != 2:
+        raise ConfigError(f"{name}: expected two shares of the area, (least, most), got {shares!r}")
+    least, most = (check_number(name, each, 1e-3, 1.0) for each in shares)
+    if least > most:
+        raise ConfigError(f"{name}: expected the least share first, got {shares!r}")
+    return least, most
+
+
+Crop = Annotated[tuple[float, float], _check_crop]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Augment:
     """What may happen to a training image; the defaults leave it as it is."""
 
-    crop: tuple[float, float] | None = None  # random resized crop: the least and most share of the area
-    aspect: float = 4 / 3  # augment far a crop may be from the image's own shape
-    shift: int = 0  # pixels by which it may move each way, its edge repeated
-    flip: bool = False  # left to right, half of the time
-    rand_ops: int = 0  # RandAugment: operations an image
-    rand_magnitude: float = 9.0  # their strength, 0 to 10
-    erase: float = 0.0  # share of images from which a rectangle is erased
-    mixup: float = 0.0  # alpha of the beta distribution; 0: never
-    cutmix: float = 0.0  # the same; where both are given, each batch takes one of them
+    crop: Crop | None = None  # random resized crop: the least and most share of the area
+    aspect: Annotated[float, between(1.0, 10.0)] = 4 / 3  # how far a crop may be from the image's own shape
+    shift: Annotated[int, partial(check_int, least=0, most=4096)] = 0  # pixels it may move each way, its edge repeated
+    flip: Flag = False  # left to right, half of the time
+    rand_ops: Annotated[int, partial(check_int, least=0, most=16)] = 0  # RandAugment: operations an image
+    rand_magnitude: Annotated[float, between(0.0, 10.0)] = 9.0  # their strength
+    erase: Annotated[float, between(0.0, 1.0)] = 0.0  # share of images from which a rectangle is erased
+    mixup: Annotated[float, between(0.0, 100.0)] = 0.0  # alpha of the beta distribution; 0: never
+    cutmix: Annotated[float, between(0.0, 100.0)] = 0.0  # the same; where both are given, each batch takes one of them
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__
-        if self.crop is not None:
-            if not isinstance(self.crop, tuple | list) or len(self.crop) != 2:
-                raise ConfigError(f"augment crop: expected two shares of the area, (least, most), got {self.crop!r}")
-            least, most = (check_number("augment crop", each, 1e-3, 1.0) for each in self.crop)
-            if least > most:
-                raise ConfigError(f"augment crop: expected the least share first, got {self.crop!r}")
-            settle(self, "crop", (least, most))
-        settle(self, "aspect", check_number("augment aspect", self.aspect, 1.0, 10.0))
-        settle(self, "shift", check_int("augment shift", self.shift, 0, 4096))
-        settle(self, "rand_ops", check_int("augment rand_ops", self.rand_ops, 0, 16))
-        for name, most in {"rand_magnitude": 10.0, "erase": 1.0, "mixup": 100.0, "cutmix": 100.0}.items():
-            settle(self, name, check_number(f"augment {name}", getattr(self, name), 0.0, most))
-        check_bools(self, "flip")
+        settle(self, "augment ")
 
     @property
     def changes(self) -> bool:
@@ -122,23 +123,13 @@ def _moved(images: Tensor, augment: Augment, chances: Array) -> Tensor:
     height, width = images.shape[2:]
     down, across = (chances[:, :2] * (2 * augment.shift + 1)).astype(np.int64).T.tolist()
     turned = (chances[:, 2] < (0.5 if augment.flip else 0.0)).tolist()
-    wide = _edged(images.numpy(), augment.shift) if augment.shift else images.numpy()
+    margin = (augment.shift, augment.shift)
+    wide = np.pad(images.numpy(), ((0, 0), (0, 0), margin, margin), "edge")
     found = np.empty(images.shape, wide.dtype)
     for place, (top, left, turn) in enumerate(zip(down, across, turned, strict=True)):
         part = wide[place, :, top : top + height, left : left + width]
         found[place] = part[:, :, ::-1] if turn else part
     return torch.from_numpy(found)  # (B, C, H, W)
-
-
-def _edged(images: Array, by: int) -> Array:
-    """The images with their outermost pixels repeated `by` times on every side."""
-    batch, channels, height, width = images.shape
-    wide = np.empty((batch, channels, height + 2 * by, width + 2 * by), images.dtype)
-    inner = wide[:, :, :, by : by + width]
-    inner[:, :, by : by + height] = images
-    inner[:, :, :by], inner[:, :, by + height :] = images[:, :, :1], images[:, :, -1:]
-    wide[:, :, :, :by], wide[:, :, :, by + width :] = inner[:, :, :, :1], inner[:, :, :, -1:]
-    return wide
 
 
 def _erased(images: Tensor, share: float, chances: Array) -> Tensor:

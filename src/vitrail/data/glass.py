@@ -169,13 +169,4 @@ def _angles(start: float, stop: float, count: int) -> list[float]:
     return [start + (stop - start) * index / count for index in range(count + 1)]
 
 
-_EMBLEMS: dict[str, Callable[[], list[list[Point]]]] = {
-    "crescent": _crescent,
-    "cross": _cross,
-    "diamond": _diamond,
-    "fish": _fish,
-    "heart": _heart,
-    "leaf": _leaf,
-    "star": _star,
-    "sun": _sun,
-}
+_EMBLEMS = dict(zip(CLASSES, (_crescent, _cross, _diamond, _fish, _heart, _leaf, _star, _sun), strict=True))

@@ -29,20 +29,8 @@ from torch import Tensor
 from vitrail.types import Array
 
 OPERATIONS: Final = (
-    "identity",
-    "autocontrast",
-    "equalise",
-    "rotate",
-    "solarise",
-    "colour",
-    "posterise",
-    "contrast",
-    "brightness",
-    "sharpness",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
+    *("identity", "autocontrast", "equalise", "rotate", "solarise", "colour", "posterise", "contrast"),
+    *("brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y"),
 )
 _VALUES: Final = np.arange(256)
 _RED, _GREEN, _BLUE = 19595, 38470, 7471  # Pillow's grey, in 65536ths
@@ -106,22 +94,6 @@ def _rotation(degrees: Array, height: int, width: int) -> Array:
     return np.stack([cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y], 1)
 
 
-def _shear_x(amount: Array, height: int, width: int) -> Array:
-    return _matrices(amount, 1)
-
-
-def _shear_y(amount: Array, height: int, width: int) -> Array:
-    return _matrices(amount, 3)
-
-
-def _translation_x(share: Array, height: int, width: int) -> Array:
-    return _matrices(share * width, 2)
-
-
-def _translation_y(share: Array, height: int, width: int) -> Array:
-    return _matrices(share * height, 5)
-
-
 def _matrices(values: Array, place: int) -> Array:
     """The identity with one number changed: (n, 6)."""
     found = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(values), 1))
@@ -131,10 +103,10 @@ def _matrices(values: Array, place: int) -> Array:
 
 _MATRICES: Final[dict[str, Callable[[Array, int, int], Array]]] = {
     "rotate": _rotation,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translation_x,
-    "translate_y": _translation_y,
+    "shear_x": lambda amount, height, width: _matrices(amount, 1),
+    "shear_y": lambda amount, height, width: _matrices(amount, 3),
+    "translate_x": lambda share, height, width: _matrices(share * width, 2),
+    "translate_y": lambda share, height, width: _matrices(share * height, 5),
 }
 
 
@@ -191,29 +163,13 @@ def _levels(counts: Array) -> Array:
     return np.asarray(np.minimum((step // 2 + below) // step, 255))
 
 
-def _solarise(images: Array, threshold: Array) -> Array:
-    return np.where(threshold > _VALUES, _VALUES, 255 - _VALUES)
-
-
-def _posterise(images: Array, bits: Array) -> Array:
-    return np.asarray(_VALUES & (256 - 2 ** (8 - bits.astype(np.int64))))
-
-
-def _contrast(images: Array, factor: Array) -> Array:
-    return _towards(means(_grey(images))[:, :, 0], _VALUES, factor)
-
-
-def _brightness(images: Array, factor: Array) -> Array:
-    return _towards(np.zeros_like(factor), _VALUES, factor)
-
-
 _TABLES: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "autocontrast": _autocontrast,
     "equalise": _equalise,
-    "solarise": _solarise,
-    "posterise": _posterise,
-    "contrast": _contrast,
-    "brightness": _brightness,
+    "solarise": lambda images, threshold: np.where(threshold > _VALUES, _VALUES, 255 - _VALUES),
+    "posterise": lambda images, bits: _VALUES & (256 - 2 ** (8 - bits.astype(np.int64))),
+    "contrast": lambda images, factor: _towards(means(_grey(images))[:, :, 0], _VALUES, factor),
+    "brightness": lambda images, factor: _towards(np.zeros_like(factor), _VALUES, factor),
 }
 
 
