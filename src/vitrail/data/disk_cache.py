@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.files import reason
+from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
 from vitrail.types import Array
 
@@ -72,7 +72,6 @@ def open_disk_cache(path: Path, shape: tuple[int, ...]) -> DiskCache | None:
 def write_disk_cache(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]) -> DiskCache:
     """Write views, in order, a part (b, C, H, W) at a time; the name appears when all of it is on the disk."""
     needed = math.prod(shape) * dtype.itemsize
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _clean(path.parent)
@@ -83,7 +82,7 @@ def write_disk_cache(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], p
                 "GB are free: give --cache another folder, or take a smaller --size"
             )
         checks = []
-        with open(temporary, "wb") as file:
+        with atomic_write(path) as temporary, open(temporary, "wb") as file:
             header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             for part in parts:
@@ -92,19 +91,14 @@ def write_disk_cache(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], p
                     checks.append(zlib.crc32(plain))
                     file.write(plain)
             file.write(np.array(checks, np.uint32).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"the cache could not be written to {path.parent}: {reason(error)}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return DiskCache(path)
 
 
 def _clean(folder: Path) -> None:
-    """Remove what killed processes left half-written."""
-    for path in folder.glob("views-*.*.tmp"):
+    """Remove what killed processes left half-written, also under the names of earlier releases."""
+    for path in (*folder.glob(".views-*.*.tmp"), *folder.glob("views-*.*.tmp")):
         number = path.suffixes[-2].removeprefix(".")
         if number.isdigit() and not _is_alive(int(number)):
             path.unlink(missing_ok=True)
@@ -115,6 +109,6 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
-        return True
+    except PermissionError:
+        pass  # somebody else's
     return True

@@ -81,10 +81,8 @@ def _look(dataset: Dataset, row: int, store: ViewStore | None) -> Entry | str:
 
 def _stored_size(row: int, source: Path | Array, store: ViewStore | None) -> tuple[int, int] | None:
     """(height, width) of an image whose views are kept; None where none are."""
-    if store is None or not store.wants(row):
-        return None
     try:
-        return store.add(row, source)
+        return None if store is None else store.add(row, source)
     except (ImageError, InputError):  # it may be readable in other bands, which is told when they are asked for
         return None
 

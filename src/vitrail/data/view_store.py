@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,22 +15,16 @@ from vitrail.types import Array
 LIMIT: Final = 2 * 2**30  # bytes of one kind of view held in memory
 
 
-class StoredViews(NamedTuple):
-    """Views of one kind, a row for every image of the data set; those not `made` are zero."""
+class StoredViews:
+    """All views that one Preprocess gives, a row for every image of the data set; those not `made` are zero."""
 
-    views: Array  # (n, C, H, W)
-    made: Array  # (n,) bool
-    rows: Mapping[str, int]  # by the name of the sample
-
-
-class _Kind:
-    """All views that one Preprocess gives."""
-
-    def __init__(self, preprocess: Preprocess, wanted: Array) -> None:
+    def __init__(self, preprocess: Preprocess, wanted: Array, rows: Mapping[str, int]) -> None:
+        shape = (len(wanted), preprocess.channels, *preprocess.size)
         self.preprocess = preprocess
-        self.wanted = wanted
-        self.made = np.zeros(len(wanted), bool)
-        self.views = np.zeros((len(wanted), preprocess.channels, *preprocess.size), view_dtype(preprocess))
+        self.wanted = wanted  # (n,) bool
+        self.made = np.zeros(len(wanted), bool)  # (n,)
+        self.views = np.zeros(shape, view_dtype(preprocess))  # (n, C, H, W)
+        self.rows = rows  # by the name of the sample
 
 
 class ViewStore:
@@ -44,21 +39,22 @@ class ViewStore:
     ) -> None:
         self._rows = {name: row for row, name in enumerate(names)}
         self._sizes = np.zeros((len(names), 2), np.int64)  # (height, width)
-        self._kinds: dict[Preprocess, _Kind] = {}
+        self._kinds: dict[Preprocess, StoredViews] = {}
         for preprocess, rows in wanted:
             view_bytes = preprocess.channels * np.prod(preprocess.size) * view_dtype(preprocess).itemsize
             if rows and not preprocess.scaled_decoding and len(rows) * view_bytes <= limit:
                 mask = np.zeros(len(names), bool)
                 mask[list(rows)] = True
-                self._kinds[_kind_of(preprocess)] = _Kind(preprocess, mask)
+                self._kinds[_kind_of(preprocess)] = StoredViews(preprocess, mask, self._rows)
 
-    def wants(self, row: int) -> bool:
-        """Whether any view of an image will be asked for."""
-        return any(kind.wanted[row] for kind in self._kinds.values())
+    def add(self, row: int, source: Path | Array) -> tuple[int, int] | None:
+        """Decode an image, once, and keep its views; gives its height and width. An ImageError leaves nothing.
 
-    def add(self, row: int, source: Path | Array) -> tuple[int, int]:
-        """Decode an image, once, and keep its views; gives its height and width. An ImageError leaves nothing."""
+        None where no view of it will be asked for.
+        """
         wanted = [kind for kind in self._kinds.values() if kind.wanted[row]]
+        if not wanted:
+            return None
         decoded = _decoded(source, wanted[0].preprocess)  # the kinds differ in size alone
         size = decoded.shape[:2] if isinstance(decoded, np.ndarray) else (decoded.height, decoded.width)
         for kind in wanted:
@@ -80,7 +76,7 @@ class ViewStore:
                 seen = kind.views[row].transpose(1, 2, 0)  # (H, W, C)
                 kind.views[row] = preprocess.with_bars(seen, *self._sizes[row].tolist()).transpose(2, 0, 1)
         kind.preprocess = preprocess
-        return StoredViews(kind.views, kind.made, self._rows)
+        return kind
 
     def clear(self) -> None:
         """Let go of all views that nobody holds."""
@@ -107,5 +103,4 @@ def _decoded(source: Path | Array, preprocess: Preprocess) -> Any:
 
 def _kind_of(preprocess: Preprocess) -> Preprocess:
     """The same for all that differ in the normalisation alone, which comes after the view."""
-    neutral = {"mean": (0.0,) * preprocess.channels, "std": (1.0,) * preprocess.channels, "order": "RGB"}
-    return Preprocess.from_dict(preprocess.to_dict() | neutral)
+    return replace(preprocess, mean=(0.0,) * preprocess.channels, std=(1.0,) * preprocess.channels, order="RGB")

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from vitrail.checks import check_int
-from vitrail.errors import InputError
+from vitrail.errors import ImageError, InputError
 from vitrail.images import Source, check_image_stream
-from vitrail.inference.image_reader import ImageReader, Named, ReadBatch, ReadImage, Skip
+from vitrail.inference.image_reader import ImageReader, Named, ReadImage, Skip, UnreadImage
 from vitrail.inference.prefetch import Prefetcher
 from vitrail.inference.runtime import Runtime, check_runtime
 from vitrail.types import Array, ProgressCallback
@@ -51,50 +51,54 @@ def run_batches(
     check_int("threads", threads, 1, 256, error=InputError)
     if runtime.takes == "images":
         batch = 1  # full images have sizes of their own
-    return BatchRunner(runtime, batch, threads).results(images, skip, done)
+    return _results(runtime, images, batch, threads, skip, done)
 
 
-class BatchRunner:
-    """A runtime and how it is asked: images are read as it takes them, and run as many at a time as it should."""
+def _results(
+    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: ProgressCallback | None
+) -> Generator[BatchResult, None, None]:
+    reader = ImageReader(runtime)
+    # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
+    held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
+    with Prefetcher(enumerate(images), reader.read, threads, held) as prefetcher:
+        while outcomes := prefetcher.take(batch):
+            drawn = len(outcomes)
+            read, error = _readable(outcomes, skip)
+            del outcomes  # the network may work long, and nothing is held twice meanwhile
+            if read:
+                yield _run(reader, read)
+            if error is not None:
+                raise error
+            prefetcher.used(drawn)
+            if done is not None:
+                done(drawn)
 
-    def __init__(self, runtime: Runtime, batch: int, threads: int) -> None:
-        self._runtime = runtime
-        self._reader = ImageReader(runtime)
-        self._batch = batch
-        self._threads = threads
 
-    def results(
-        self, images: Stream, skip: Skip | None, done: ProgressCallback | None
-    ) -> Generator[BatchResult, None, None]:
-        # Where readers alone fill the machine, they and the network take turns: side by side they only hold each
-        # other up.
-        batch, threads = self._batch, self._threads
-        held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
-        with Prefetcher(enumerate(images), self._reader.read, threads, held) as prefetcher:
-            while outcomes := prefetcher.take(batch):
-                read = ReadBatch.of(outcomes, skip is not None)
-                del outcomes
-                read.report(skip)
-                if read.images:
-                    yield self._run(read.images)
-                if read.error is not None:
-                    raise read.error
-                prefetcher.used(read.drawn)
-                if done is not None:
-                    done(read.drawn)
+def _readable(outcomes: list[ReadImage | UnreadImage], skip: Skip | None) -> tuple[list[ReadImage], ImageError | None]:
+    """Those that were read; where nobody is to be told of the others, those before the first of them, and its error."""
+    images: list[ReadImage] = []
+    for outcome in outcomes:
+        if isinstance(outcome, ReadImage):
+            images.append(outcome)
+        elif skip is None:
+            return images, outcome.error
+        else:
+            skip(outcome.name, outcome.error)
+    return images, None
 
-    def _run(self, images: list[ReadImage]) -> BatchResult:
-        """The list is emptied: the network may work long, and nothing is held twice meanwhile."""
-        rows, names = np.array([each.row for each in images]), [each.name for each in images]
-        values = np.stack([each.values for each in images])
-        images.clear()
-        logits, embedding = self._reader.run(values)
-        if not len(logits) == len(embedding) == len(rows):
-            raise InputError(
-                f"{type(self._runtime).__name__} gave {len(logits)} rows of logits and {len(embedding)} embeddings "
-                f"for {len(rows)} images"
-            )
-        return BatchResult(rows, names, logits, embedding)
+
+def _run(reader: ImageReader, images: list[ReadImage]) -> BatchResult:
+    """The list is emptied, for the same reason."""
+    rows, names = np.array([each.row for each in images]), [each.name for each in images]
+    values = np.stack([each.values for each in images])
+    images.clear()
+    logits, embedding = reader.run(values)
+    if not len(logits) == len(embedding) == len(rows):
+        raise InputError(
+            f"{type(reader.runtime).__name__} gave {len(logits)} rows of logits and {len(embedding)} embeddings "
+            f"for {len(rows)} images"
+        )
+    return BatchResult(rows, names, logits, embedding)
 
 
 def _cores() -> int:

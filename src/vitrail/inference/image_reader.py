@@ -36,38 +36,11 @@ class UnreadImage(NamedTuple):
     error: ImageError
 
 
-class ReadBatch(NamedTuple):
-    """Images that were read, those that were not, and why no more are."""
-
-    images: list[ReadImage]
-    unread: list[UnreadImage]
-    error: ImageError | None
-    drawn: int  # all of them
-
-    @classmethod
-    def of(cls, outcomes: list[ReadImage | UnreadImage], skipping: bool) -> ReadBatch:
-        """Without `skipping`, only those before the first that was not read, and its error."""
-        images: list[ReadImage] = []
-        unread: list[UnreadImage] = []
-        for outcome in outcomes:
-            if isinstance(outcome, ReadImage):
-                images.append(outcome)
-            elif not skipping:
-                return cls(images, [], outcome.error, len(outcomes))
-            else:
-                unread.append(outcome)
-        return cls(images, unread, None, len(outcomes))
-
-    def report(self, skip: Skip | None) -> None:
-        if skip is not None:
-            for each in self.unread:
-                skip(each.name, each.error)
-
-
 class ImageReader:
     """How one image is read for a runtime, and how a batch of what was read is run."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
         preprocess = runtime.preprocess
         self._values: Callable[[Source], Array] = preprocess
         self.run: Run = runtime.run
