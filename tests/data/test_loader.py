@@ -141,6 +141,7 @@ def test_t13_the_order_is_a_function_of_seed_epoch_and_index() -> None:
     assert len(hashes) == 1
     for epoch in range(3):
         assert sorted(epoch_order(4, epoch, COUNT).tolist()) == list(range(COUNT))
+    assert epoch_order(1, 2, 8).tolist() == [5, 1, 4, 3, 6, 7, 2, 0]  # for ever
     assert epoch_order(4, 0, COUNT).tolist() != epoch_order(4, 1, COUNT).tolist()
     assert epoch_order(4, 0, COUNT).tolist() != epoch_order(5, 0, COUNT).tolist()
 

@@ -26,11 +26,6 @@ def uniform(seed: int, stream: str, epoch: int, indices: Array, count: int) -> A
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def order(seed: int, epoch: int, count: int) -> Array:
-    """The order of an epoch: every index from 0 to count once."""
-    return np.argsort(uniform(seed, "order", epoch, np.arange(count), 1)[:, 0], kind="stable")
-
-
 def _mix(values: Array) -> Array:
     """The finaliser of SplitMix64: every bit of the result depends on every bit of the value."""
     values = (values ^ (values >> np.uint64(30))) * _FIRST

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.checks import check_int, check_number
 from vitrail.data.augmentation import Augment, augment_images
 from vitrail.data.cache import Views, normalise
-from vitrail.data.counter_rng import order, uniform
+from vitrail.data.counter_rng import uniform
 from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 def epoch_order(seed: int, epoch: int, count: int) -> Array:
     """The rows of an epoch in their order, each once."""
-    return order(seed, epoch, count)
+    return _shuffled(seed, "order", epoch, np.arange(count))
 
 
 def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
@@ -62,7 +62,7 @@ def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
     if labels.ndim != 1 or not len(labels):
         raise InputError(f"labels: expected one class number an image, got shape {labels.shape}: balance needs (n,)")
     present = np.unique(labels)
-    lucky = np.argsort(uniform(seed, "balance classes", epoch, present, 1)[:, 0], kind="stable")  # who gets one more
+    lucky = _shuffled(seed, "balance classes", epoch, present)  # who gets one more
     share = np.full(len(present), count // len(present))
     share[lucky[: count % len(present)]] += 1
     drawn = []
@@ -72,7 +72,12 @@ def balanced_order(labels: Array, seed: int, epoch: int, count: int) -> Array:
         chances = uniform(seed, "balance rows", epoch, rows, rounds)  # (rows, rounds)
         drawn.append(rows[np.argsort(chances, axis=0, kind="stable")].T.ravel()[:wanted])
     rows = np.concatenate(drawn)
-    return np.asarray(rows[np.argsort(uniform(seed, "balance order", epoch, np.arange(count), 1)[:, 0], kind="stable")])
+    return np.asarray(rows[_shuffled(seed, "balance order", epoch, np.arange(count))])
+
+
+def _shuffled(seed: int, stream: str, epoch: int, indices: Array) -> Array:
+    """The places of these indices in a random order."""
+    return np.argsort(uniform(seed, stream, epoch, indices, 1)[:, 0], kind="stable")
 
 
 def repeats(rows: Array) -> Array:

@@ -16,6 +16,7 @@ from vitrail.images.model_info import EARLIER_TASKS, TASKS
 FORMAT: Final = 2
 EARLIER: Final = 1  # the same but for the words of the task
 _SPLITS = ("", *SPLITS)  # in the file, a split is its number here
+_COLUMNS = ("names", "labels", "splits", "groups", "heights", "widths", "bytes", "digests")  # the fields of Entry
 
 
 class Entry(NamedTuple):
@@ -44,16 +45,10 @@ class Manifest:
         """Compact JSON: a list a column, labels and splits as numbers; names that are not UTF-8 survive."""
         number = {name: place for place, name in enumerate(self.classes)}
         labels: list[Any] = [[number[label] for label in each.labels] for each in self.entries]
-        columns: dict[str, list[Any]] = {
-            "names": [each.name for each in self.entries],
-            "labels": [each[0] for each in labels] if self.task == "single-label" else labels,
-            "splits": [_SPLITS.index(each.split) for each in self.entries],
-            "groups": [each.group for each in self.entries] if any(each.group for each in self.entries) else [],
-            "heights": [each.height for each in self.entries],
-            "widths": [each.width for each in self.entries],
-            "bytes": [each.bytes for each in self.entries],
-            "digests": [each.digest for each in self.entries],
-        }
+        columns = {name: [each[place] for each in self.entries] for place, name in enumerate(_COLUMNS)}
+        columns["labels"] = [each[0] for each in labels] if self.task == "single-label" else labels
+        columns["splits"] = [_SPLITS.index(split) for split in columns["splits"]]
+        columns["groups"] = columns["groups"] if any(columns["groups"]) else []
         head = {"format": FORMAT, "source": self.source, "task": self.task, "classes": list(self.classes)}
         return json.dumps({**head, **columns}, separators=(",", ":"))
 
@@ -71,12 +66,9 @@ class Manifest:
             labels = [[each] for each in plain["labels"]] if task == "single-label" else plain["labels"]
             known = [(name,) for name in classes]  # shared, not one an image
             named = [known[each[0]] if len(each) == 1 else tuple(classes[one] for one in each) for each in labels]
-            names = plain["names"]
-            rows = zip(
-                *(names, named, [_SPLITS[each] for each in plain["splits"]], plain["groups"] or [""] * len(names)),
-                *(plain[each] for each in ("heights", "widths", "bytes", "digests")),
-                strict=True,
-            )
+            splits = [_SPLITS[each] for each in plain["splits"]]
+            columns = plain | {"labels": named, "splits": splits, "groups": plain["groups"] or [""] * len(splits)}
+            rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
             return cls(plain["source"], task, classes, tuple(map(Entry._make, rows)))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             if isinstance(error, InputError):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vitrail.checks import check_int, check_number
 from vitrail.data.cache import Views, normalise
-from vitrail.data.counter_rng import order
+from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation.folds import stratified
@@ -115,7 +115,7 @@ def choose_l2(features: Array, targets: Array, classes: int, *, folds: int = 3, 
     count = len(features)
     if count < 2 * folds:
         return DEFAULT
-    rows = np.sort(order(seed, 0, count)[:TRIED])
+    rows = np.sort(epoch_order(seed, 0, count)[:TRIED])
     basis, kept = basis_of(features[rows], torch.float32), targets[rows]
     fold = stratified(kept, folds, seed)
     best, lowest = DEFAULT, np.inf
