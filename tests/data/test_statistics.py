@@ -10,7 +10,6 @@ import pytest
 from vitrail.data.cache import Views, normalise
 from vitrail.data.samples import Dataset, Sample
 from vitrail.data.statistics import band_statistics
-from vitrail.errors import InputError
 from vitrail.images import Preprocess
 
 
@@ -55,13 +54,6 @@ def test_bands_are_measured_against_their_range() -> None:
     np.testing.assert_allclose(found.std, (images / 4095).std((0, 1, 2)), rtol=1e-12)
 
 
-def test_chosen_rows_alone_count() -> None:
-    images = np.stack([np.full((8, 8), value, np.uint8) for value in (0, 51, 255)])
-    views = views_of(images, Preprocess(size=8, crop=1.0, channels=1), limit=0)
-    assert band_statistics(views, [0, 1]) == ((0.1,), (0.1,))
-    assert band_statistics(views, [0, 2]) == ((0.5,), (0.5,))
-
-
 def test_a_channel_that_never_changes_has_std_one() -> None:
     images = np.full((3, 8, 8, 3), (200, 7, 0), np.uint8)
     images[0, 0, 0, 1] = 9
@@ -70,8 +62,3 @@ def test_a_channel_that_never_changes_has_std_one() -> None:
     assert (std[0], std[2]) == (1.0, 1.0)
     assert 0 < std[1] < 0.001
     Preprocess(size=8, mean=mean, std=std)
-
-
-def test_no_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="rows: expected at least one image"):
-        band_statistics(views_of(make_images(2), Preprocess(size=16, crop=1.0)), [])

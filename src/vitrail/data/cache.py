@@ -164,10 +164,7 @@ class Views:
                 yield chunk.views.numpy()
 
     def _in_threads(self, threads: int) -> Generator[_Chunk, None, None]:
-        if threads < 2:
-            yield from map(self._reader.__getitem__, range(len(self._reader)))
-            return
-        with ThreadPoolExecutor(threads, "vitrail-views") as pool:
+        with ThreadPoolExecutor(max(1, threads), "vitrail-views") as pool:
             yield from pool.map(self._reader.__getitem__, range(len(self._reader)))
 
     def _in_processes(self, workers: int) -> Generator[_Chunk, None, None]:

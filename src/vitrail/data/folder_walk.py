@@ -55,7 +55,7 @@ def folders_in(folder: Path) -> list[str]:
             continue
         if entry.is_dir(follow_symlinks=False):
             names.append(entry.name)
-        elif entry.is_symlink() and _leads_to_folder(entry):
+        elif entry.is_symlink() and os.path.isdir(entry.path):
             raise InputError(
                 f"{describe(entry.path)} is a link to a folder, which is not followed: copy the folder here, "
                 "or name the one that it leads to"
@@ -98,13 +98,6 @@ def _refusal(entry: os.DirEntry[str], inside: str) -> str:
     if not is_inside(target, inside):
         return "links that lead out of the folder"
     return "" if stat.S_ISREG(kind) else "pipes, sockets and devices"
-
-
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def _other(name: str, left_out: Counter[str]) -> str:

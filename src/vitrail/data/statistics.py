@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.data.cache import Views
-from vitrail.errors import InputError
-from vitrail.types import Array
 
 
 class BandStatistics(NamedTuple):
@@ -21,23 +18,21 @@ class BandStatistics(NamedTuple):
     std: tuple[float, ...]
 
 
-def band_statistics(views: Views, rows: Sequence[int] | Array | None = None, batch: int = 64) -> BandStatistics:
-    """Mean and std of every channel over all pixels of these images (all of them by default).
+def band_statistics(views: Views, batch: int = 64) -> BandStatistics:
+    """Mean and std of every channel over all pixels of all images.
 
     Sums of 8-bit values are exact, so the order and the batches do not matter. A channel that never changes has no
     spread to divide by: its std is 1.
     """
-    chosen = np.arange(len(views)) if rows is None else np.asarray(rows, np.int64)
-    if not len(chosen):
-        raise InputError("rows: expected at least one image to measure")
     channels, height, width = views.shape
     total, squares = np.zeros(channels), np.zeros(channels)
-    for start in range(0, len(chosen), batch):
-        values = views.get(chosen[start : start + batch]).numpy().astype(np.float64)  # (B, C, H, W)
+    for start in range(0, len(views), batch):
+        rows = range(start, min(start + batch, len(views)))
+        values = views.get(rows).numpy().astype(np.float64)  # (B, C, H, W)
         total += values.sum((0, 2, 3))
         squares += np.square(values).sum((0, 2, 3))
     full = views.preprocess.range  # what counts as 1
-    count = len(chosen) * height * width
+    count = len(views) * height * width
     means = [Fraction(each) / count for each in total.tolist()]
     variances = [Fraction(each) / count - mean**2 for each, mean in zip(squares.tolist(), means, strict=True)]
     channel_values = [

@@ -38,16 +38,28 @@ def read_table(path: Path) -> Reading:
     """
     rows = list(read_rows(path, {"path": None, "label": None, "split": "", "group": ""}))
     several = any(BETWEEN in row.cells[1] for row in rows)
+    table, folder, real_folder = describe(path), os.fspath(path.parent), os.path.realpath(path.parent)
     labels: dict[str, tuple[str, ...]] = {}
-    files = _Files(path)
-    samples = []
+    lines: dict[str, int] = {}  # by the name of the file
+    samples, faults = [], []
     for line, (file, label, split, group) in rows:
-        where = f"{files.table}, line {line}"
+        where = f"{table}, line {line}"
         if label not in labels:
             labels[label] = _labels(label, several, where)
-        name = files.add(file.strip(), line)
+        name = _file_name(file.strip(), where)
+        if lines.setdefault(name, line) != line:
+            raise InputError(
+                f"{where}: {describe(name)} stands in line {lines[name]} already: expected every image once "
+                f"(several labels go into one cell, as in cat{BETWEEN}dog)"
+            )
+        if fault := _fault(name, folder, real_folder):
+            faults.append(f"line {line}: {describe(name)} {fault}")
         samples.append(Sample(name, labels[label], as_split(split, where) if split else "", group.strip()))
-    files.check()
+    if faults:
+        raise InputError(
+            f"{table}: {len(faults):,} of {len(lines):,} images cannot be used "
+            f"(paths are relative to the folder of the table): {join_limited(faults)}"
+        )
     return Reading(samples, path.parent, {}, "multi-label" if several else "single-label")
 
 
@@ -120,57 +132,22 @@ def _labels(cell: str, several: bool, where: str) -> tuple[str, ...]:
     return tuple(in_order({as_label(each.strip(), where) for each in cell.split(BETWEEN)}))
 
 
-class _Files:
-    """The files of a table, each named once and each there."""
+def _file_name(text: str, where: str) -> str:
+    if not text or "\0" in text:
+        raise InputError(f"{where}: expected the path of an image, got {text!r:.80}")
+    return os.path.normpath(text)
 
-    def __init__(self, table: Path) -> None:
-        self.table = describe(table)
-        self.folder = os.fspath(table.parent)
-        self.inside = os.path.realpath(self.folder)
-        self.lines: dict[str, int] = {}  # by name
-        self.faults: list[str] = []
-        self.inner: dict[str, bool] = {}  # whether a folder is really inside the table's
 
-    def add(self, text: str, line: int) -> str:
-        """The name of a file; what is wrong with it is kept for later."""
-        if not text or "\0" in text:
-            raise InputError(f"{self.table}, line {line}: expected the path of an image, got {text!r:.80}")
-        name = os.path.normpath(text)
-        if self.lines.setdefault(name, line) != line:
-            raise InputError(
-                f"{self.table}, line {line}: {describe(name)} stands in line {self.lines[name]} already: expected "
-                f"every image once (several labels go into one cell, as in cat{BETWEEN}dog)"
-            )
-        if fault := self._fault(name):
-            self.faults.append(f"line {line}: {describe(name)} {fault}")
-        return name
-
-    def check(self) -> None:
-        if self.faults:
-            raise InputError(
-                f"{self.table}: {len(self.faults):,} of {len(self.lines):,} images cannot be used "
-                f"(paths are relative to the folder of the table): {join_limited(self.faults)}"
-            )
-
-    def _fault(self, name: str) -> str:
-        path = os.path.join(self.folder, name)
-        try:
-            kind = os.lstat(path).st_mode
-            linked = stat.S_ISLNK(kind)
-            if linked:
-                kind = os.stat(path).st_mode
-        except OSError as error:
-            return f"is not there ({error.strerror})"
-        if not stat.S_ISREG(kind):
-            return "is a folder" if stat.S_ISDIR(kind) else "is a pipe, socket or device"
-        # What the table spells out may stand anywhere; what a link hides may not.
-        if os.path.isabs(name) or name.startswith("../"):
-            return ""
-        inner = is_inside(os.path.realpath(path), self.inside) if linked else self._is_inner(os.path.dirname(name))
-        return "" if inner else "is a link that leads out of the folder"
-
-    def _is_inner(self, below: str) -> bool:
-        if below not in self.inner:
-            real = os.path.realpath(os.path.join(self.folder, below))
-            self.inner[below] = real == self.inside or is_inside(real, self.inside)
-        return self.inner[below]
+def _fault(name: str, folder: str, real_folder: str) -> str:
+    """What is wrong with a file named in the table of a folder; empty where it may be used."""
+    path = os.path.join(folder, name)
+    try:
+        kind = os.stat(path).st_mode
+    except OSError as error:
+        return f"is not there ({error.strerror})"
+    if not stat.S_ISREG(kind):
+        return "is a folder" if stat.S_ISDIR(kind) else "is a pipe, socket or device"
+    # What the table spells out may stand anywhere; what a link hides may not.
+    if os.path.isabs(name) or name.startswith("../") or is_inside(os.path.realpath(path), real_folder):
+        return ""
+    return "is a link that leads out of the folder"

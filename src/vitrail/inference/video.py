@@ -109,7 +109,8 @@ def _of_file(
     if head.startswith(_MULTIPART):
         yield from _of_video(joined, name, every, limits, "mpjpeg")
     elif head.startswith(_JPEG):
-        yield from _of_jpegs(joined, name, path, every, limits, has_end=path is not None or _has_end(file))
+        has_end = path is not None or (isinstance(file, io.IOBase) and file.seekable())
+        yield from _of_jpegs(joined, name, path, every, limits, has_end)
     elif head.startswith(_IMAGES) or head[8:12] in (b"WEBP", b"avif", b"avis"):
         with closing(decode_pages(joined.rest(limits.file_bytes + 1), name, every, limits)) as pages:
             yield from pages
@@ -131,10 +132,6 @@ def _of_jpegs(
             yield from _of_video(io.BytesIO(data), name, every, limits, "mjpeg")
         else:
             yield decode(data, limits=limits, name=name)
-
-
-def _has_end(file: Readable) -> bool:
-    return isinstance(file, io.IOBase) and file.seekable()
 
 
 def _reader(file: Readable) -> Any:
