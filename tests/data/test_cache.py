@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch.utils.data import get_worker_info
 
-from vitrail.data.cache import UnreadableError, Views, normalise
+from vitrail.data.cache import Views, normalise
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError, VitrailError
 from vitrail.images import Preprocess
@@ -177,14 +177,12 @@ def test_large_arrays_are_not_copied() -> None:
 def test_t16_bad_files_are_errors_by_name(files: list[Path], threads: int, workers: int) -> None:
     for row in (3, 20, 21):
         files[row].write_bytes(files[row].read_bytes()[:60])
-    with pytest.raises(UnreadableError, match=r"3\.jpg: damaged or cut short") as caught:
+    with pytest.raises(InputError, match=r"/3\.jpg: damaged or cut short"):
         Views(dataset_of(files), PREPROCESSES["colour"], threads=threads, workers=workers)
-    assert caught.value.row == 3
     views = Views(dataset_of(files), PREPROCESSES["colour"], limit=0)
     assert views.get([19, 22]).any()
-    with pytest.raises(UnreadableError, match=r"20\.png") as later:
+    with pytest.raises(InputError, match=r"/20\.png"):
         views.get([19, 20])
-    assert later.value.row == 20
 
 
 def test_images_in_memory_outlive_their_files_and_others_do_not(files: list[Path]) -> None:
@@ -197,14 +195,13 @@ def test_images_in_memory_outlive_their_files_and_others_do_not(files: list[Path
     assert torch.equal(read.get([8]), expected)
     files[8].unlink()
     assert torch.equal(held.get([8]), expected)
-    with pytest.raises(UnreadableError, match=r"8\.png: no such file") as caught:
+    with pytest.raises(InputError, match=r"/8\.png: no such file"):
         read.get([8])
-    assert caught.value.row == 8
 
 
 def test_arrays_that_cannot_be_read_are_named() -> None:
     images = noise(3, 12, 12).astype(np.float32)
-    with pytest.raises(UnreadableError, match=r"set, 0: float32 array of shape \(12, 12\): values 0 to 249, expected"):
+    with pytest.raises(InputError, match=r"set, 0: float32 array of shape \(12, 12\): values 0 to 249, expected"):
         Views(dataset_of(images), Preprocess(size=12, crop=1.0, channels=1))
 
 

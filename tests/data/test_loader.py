@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from vitrail.data.augmentation import Augment, augment_images
-from vitrail.data.cache import UnreadableError, Views, normalise
+from vitrail.data.cache import Views, normalise
 from vitrail.data.loader import Batch, BatchRows, balanced_order, batches, epoch_order, repeats
 from vitrail.data.mixing import mix_batch, one_hot
 from vitrail.data.samples import Dataset, Sample
@@ -269,9 +269,8 @@ def test_t16_a_file_that_breaks_in_the_middle_of_an_epoch_is_named(tmp_path: Pat
     files[bad].write_bytes(files[bad].read_bytes()[:50])
     feed = load(views, plan(), threads=threads)
     assert same([next(feed) for _ in range(3)], expected[:3])
-    with pytest.raises(UnreadableError, match=rf"/{bad}\.png: damaged or cut short") as caught:
+    with pytest.raises(InputError, match=rf"/{bad}\.png: damaged or cut short"):
         next(feed)
-    assert caught.value.row == bad
     assert loader_threads() == []
     without = (step for step in plan(start=3) if bad not in step.rows)
     assert len(list(load(views, without, threads=threads))) == 12 - 3 - 2

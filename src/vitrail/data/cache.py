@@ -28,14 +28,6 @@ from vitrail.types import Array
 _CHUNK: Final = 16  # images a thread or process reads at a time
 
 
-class UnreadableError(InputError):
-    """An image that cannot be read, by its row."""
-
-    def __init__(self, message: str, row: int = -1) -> None:
-        super().__init__(message)
-        self.row = row
-
-
 class Views:
     """What the network sees of every image of a data set, (C, H, W) each.
 
@@ -43,7 +35,7 @@ class Views:
     `store` has are taken from there. Else they are held in memory if they take at most `limit` bytes, else on disk if
     `cache` gives a folder and a digest of every image, else read whenever they are asked for. A margin of 1.25 gives
     views 1.25 times as large, for crops to be cut from. Several `threads` or `workers` (processes) read them faster,
-    never differently. An image that cannot be read is an UnreadableError.
+    never differently. An image that cannot be read is an InputError that names it.
     """
 
     def __init__(
@@ -159,8 +151,8 @@ class Views:
         chunks = self._in_processes(workers) if workers else self._in_threads(threads)
         with closing(chunks):
             for chunk in chunks:
-                if chunk.unreadable is not None:
-                    raise UnreadableError(*chunk.unreadable)
+                if chunk.fault:
+                    raise InputError(chunk.fault)
                 yield chunk.views.numpy()
 
     def _in_threads(self, threads: int) -> Generator[_Chunk, None, None]:
@@ -181,10 +173,10 @@ class Views:
 
 
 class _Chunk(NamedTuple):
-    """Some views, or why an image among them could not be read, and its row."""
+    """Some views, or why an image among them could not be read."""
 
     views: Tensor  # (b, C, H, W); tensors pass between processes in shared memory, which a death cannot cut in half
-    unreadable: tuple[str, int] | None = None
+    fault: str = ""
 
 
 class _Reader(loading.Dataset[_Chunk]):
@@ -201,8 +193,8 @@ class _Reader(loading.Dataset[_Chunk]):
         rows = range(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(self.dataset)))
         try:
             return _Chunk(torch.from_numpy(np.stack([self.read(row) for row in rows])))
-        except UnreadableError as error:  # as values: an exception of a process loses its row
-            return _Chunk(torch.empty(0), (str(error), error.row))
+        except InputError as error:  # as a value: the loader buries the message of a process's exception in others
+            return _Chunk(torch.empty(0), str(error))
 
     def read(self, row: int) -> Array:
         """One view, (C, H, W)."""
@@ -211,7 +203,7 @@ class _Reader(loading.Dataset[_Chunk]):
             return view_of(image, self.preprocess)
         except ImageError as error:  # of a file it gives the path, of an array only the shape
             name = f"{self.dataset.source}, {self.dataset.samples[row].name}: " if isinstance(image, np.ndarray) else ""
-            raise UnreadableError(f"{name}{error}", row) from error
+            raise InputError(f"{name}{error}") from error
 
 
 def with_margin(preprocess: Preprocess, margin: float) -> Preprocess:

@@ -109,8 +109,8 @@ def batches(
     """The batches of a plan, in its order, `ahead` of them prepared in `threads` background threads (0: in line).
 
     Targets are class numbers (n,), or 0 and 1 for several labels (n, K). What goes wrong in a thread is raised here;
-    a file that can no longer be read is an UnreadableError with its row. Closing the iterator, or losing it, ends
-    the threads.
+    a file that can no longer be read is an InputError that names it. Closing the iterator, or losing it, ends the
+    threads.
     """
     if len(targets) != len(views):
         raise InputError(f"targets: expected one for each of {len(views)} images, got {len(targets)}")

@@ -6,7 +6,6 @@ import atexit
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Generic, NamedTuple, TypeVar
 
 PATIENCE = 5.0  # seconds at the end of a process: a camera that gives nothing more must not hold it up for ever
@@ -48,7 +47,7 @@ class Prefetcher(Generic[Item, Result]):
     def __enter__(self) -> Prefetcher[Item, Result]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, count: int) -> list[Result]:
