@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from vitrail.checks import join_limited
-from vitrail.data.classes import Reading
+from vitrail.data.classes import Reading, as_label
 from vitrail.data.folder_walk import entries
 from vitrail.data.idx import read_idx
-from vitrail.data.naming import as_label, as_split
-from vitrail.data.samples import SPLITS, Sample
+from vitrail.data.samples import SPLITS, Sample, as_split
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.types import Array

@@ -6,7 +6,7 @@ import difflib
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
 from vitrail.data.samples import Dataset, Files, Sample
@@ -14,6 +14,8 @@ from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
 from vitrail.types import Array
+
+LONGEST_LABEL: Final = 500
 
 
 class Reading(NamedTuple):
@@ -50,6 +52,21 @@ def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None =
     images = reading.images
     files = Files(images, [each.name for each in samples]) if isinstance(images, Path) else images
     return Dataset(source, tuple(samples), files, order, reading.task, dict(reading.left_out))
+
+
+def as_label(text: str, where: str) -> str:
+    """A class name in one spelling (é may be written in two ways), or an error that says where it stands."""
+    name = unicodedata.normalize("NFC", text)
+    if not name.strip():
+        raise InputError(f"{where}: expected the name of a class, got {text!r}")
+    if len(name) > LONGEST_LABEL:
+        raise InputError(f"{where}: a class name of {len(name):,} characters, expected at most {LONGEST_LABEL}")
+    kinds = {unicodedata.category(each) for each in name}
+    if "Cs" in kinds:
+        raise InputError(f"{where}: the class name {name!r} is not UTF-8: rename it, or save the file as UTF-8")
+    if "Cc" in kinds:
+        raise InputError(f"{where}: the class name {name!r} holds control characters: rename it")
+    return name
 
 
 def differing(expected: Collection[str], found: Collection[str], unknown: str = "unknown") -> str:

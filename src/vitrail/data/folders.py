@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from vitrail.checks import join_limited
-from vitrail.data.classes import Reading, differing
+from vitrail.data.classes import Reading, as_label, differing
 from vitrail.data.folder_walk import entries, folders_in, walk
-from vitrail.data.naming import SPLIT_NAMES, as_label, as_split
-from vitrail.data.samples import Sample
+from vitrail.data.samples import SPLIT_NAMES, Sample, as_split
 from vitrail.errors import InputError
 from vitrail.images import describe
 

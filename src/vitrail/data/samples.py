@@ -13,6 +13,8 @@ from vitrail.errors import InputError, nearest
 from vitrail.types import Array
 
 SPLITS: Final = ("train", "val", "test")
+_SPLIT_NAMES = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+SPLIT_NAMES: Final = {name: split for split, names in _SPLIT_NAMES.items() for name in names}
 
 
 class Sample(NamedTuple):
@@ -22,6 +24,14 @@ class Sample(NamedTuple):
     labels: tuple[str, ...]  # one; any number for several labels
     split: str = ""  # train, val or test; empty: not yet decided
     group: str = ""  # images of one group (a patient, a video) stay in one split; empty: a group of its own
+
+
+def as_split(text: str, where: str) -> str:
+    """train, val or test, from any of their usual names; empty stays empty."""
+    name = text.strip().lower()
+    if name and name not in SPLIT_NAMES:
+        raise InputError(f"{where}: the split {text!r} is unknown: {nearest(name, SPLIT_NAMES)}")
+    return SPLIT_NAMES[name] if name else ""
 
 
 class Files(Sequence[Path]):

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from vitrail.checks import join_limited, short_repr
-from vitrail.data.classes import Reading
+from vitrail.data.classes import Reading, as_label
 from vitrail.data.folder_walk import is_inside
-from vitrail.data.naming import as_label, as_split
-from vitrail.data.samples import Sample
+from vitrail.data.samples import Sample, as_split
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import in_order
