@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
-from vitrail.data.samples import Dataset, Files, Sample
+from vitrail.data.samples import Dataset, Files, Sample, labels_of
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
@@ -35,7 +35,7 @@ def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None =
     if not reading.samples:
         found_none = f"no images in {name}: expected files ending in {', '.join(SUFFIXES)}"
         raise InputError(found_none + _left_out(reading) + reading.hint)
-    labels = {label for sample in reading.samples for label in sample.labels} | set(reading.named)
+    labels = labels_of(reading.samples) | set(reading.named)
     samples = reading.samples
     if classes is None:
         order = tuple(in_order(labels))
@@ -89,18 +89,17 @@ def _suggestion(name: str, known: Collection[str]) -> str:
 
 def _check_learnable(name: str, reading: Reading, order: tuple[str, ...]) -> None:
     """Where there is something to train on, every class must have images there."""
-    learned = {label for each in reading.samples if each.split in ("train", "") for label in each.labels}
+    learned = labels_of(reading.samples, ("train", ""))
     if not any(each.split in ("train", "") for each in reading.samples):
         return
-    seen = {label for sample in reading.samples for label in sample.labels}
+    seen = labels_of(reading.samples)
     if empty := [each for each in order if each not in seen]:
         names = join_limited([repr(each) for each in empty], ", ")
         raise InputError(
             f"{name} has no images of {names}: add some, or remove the name of the class{_left_out(reading)}"
         )
     for split in ("val", "test"):
-        there = {label for each in reading.samples if each.split == split for label in each.labels}
-        if difference := differing(learned, there | learned, "unknown to train"):
+        if difference := differing(learned, labels_of(reading.samples, (split,)) | learned, "unknown to train"):
             raise InputError(f"{name}: {split} has classes that train does not: {difference}")
 
 

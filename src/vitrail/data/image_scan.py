@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail.checks import check_choice, check_int, join_limited
 from vitrail.data.manifest import Entry
-from vitrail.data.samples import Dataset, Sample
+from vitrail.data.samples import SPLITS, Dataset, labels_of
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import ImageError, InputError
 from vitrail.images import decode, decode_bands, describe, describe_bands
@@ -122,12 +122,8 @@ def _check(dataset: Dataset, kept: Dataset, bad: Sequence[tuple[str, str]], poli
         raise ImageError(f"{count}: {reasons}; put them right, or skip them (policy 'skip')")
     if 2 * len(bad) > len(dataset):
         raise ImageError(f"{count}, which is more than half: {reasons}")
-    for train in (False, True):
-        lost = _labels(dataset.samples, train) - _labels(kept.samples, train)
+    for place, splits in {"": ("", *SPLITS), " in train": ("train",)}.items():
+        lost = labels_of(dataset.samples, splits) - labels_of(kept.samples, splits)
         if lost:
             names = join_limited(sorted(map(repr, lost)), ", ")
-            raise ImageError(f"{count}, and no image of {names} is left{' in train' * train}: {reasons}")
-
-
-def _labels(samples: Sequence[Sample], train: bool) -> set[str]:
-    return {label for each in samples if not train or each.split == "train" for label in each.labels}
+            raise ImageError(f"{count}, and no image of {names} is left{place}: {reasons}")

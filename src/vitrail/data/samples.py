@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, overload
@@ -24,6 +24,11 @@ class Sample(NamedTuple):
     labels: tuple[str, ...]  # one; any number for several labels
     split: str = ""  # train, val or test; empty: not yet decided
     group: str = ""  # images of one group (a patient, a video) stay in one split; empty: a group of its own
+
+
+def labels_of(samples: Iterable[Sample], splits: Collection[str] = ("", *SPLITS)) -> set[str]:
+    """All labels that samples of these splits have."""
+    return {label for sample in samples if sample.split in splits for label in sample.labels}
 
 
 def as_split(text: str, where: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.checks import check_int, check_number, join_limited
 from vitrail.data.counter_rng import uniform
-from vitrail.data.samples import SPLITS, Dataset, Sample
+from vitrail.data.samples import SPLITS, Dataset, Sample, labels_of
 from vitrail.data.stratification import Unit, by_unit
 from vitrail.errors import ConfigError, InputError
 from vitrail.images.file_names import in_order
@@ -80,7 +80,7 @@ def _followed(dataset: Dataset) -> list[str]:
 
 def _cut(samples: Sequence[Sample], shares: tuple[float, float], seed: int) -> Array:
     """The number of the split (n,) for each sample."""
-    names = sorted({label for each in samples for label in each.labels})
+    names = sorted(labels_of(samples))
     kinds = {label: place for place, label in enumerate(names)}
     members: dict[str, list[int]] = {}
     for row, each in enumerate(samples):
@@ -116,11 +116,11 @@ def _notes(
 ) -> list[str]:
     """What was cut from what, and which classes came off badly."""
     notes = []
-    everything = {label for row in pool for label in dataset.samples[row].labels}
+    everything = labels_of(dataset.samples[row] for row in pool)
     for name in cuts:
         rows = [row for row in pool if splits[row] == name]
         notes.append(f"{name}: {len(rows):,} of {len(pool):,} images, cut from {origin} (seed {seed})")
-        absent = in_order(everything - {label for row in rows for label in dataset.samples[row].labels})
+        absent = in_order(everything - labels_of(dataset.samples[row] for row in rows))
         if absent:
             named = join_limited([repr(each) for each in absent], ", ")
             notes.append(f"{name} has no images of {named}: too few of them, or all in one group")
