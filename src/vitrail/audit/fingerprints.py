@@ -12,8 +12,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.checks import check_int
+from vitrail.data.image_scan import own_numbers
 from vitrail.errors import ImageError, InputError
-from vitrail.images import Bands, decode, decode_bands, describe, describe_bands
+from vitrail.images import Bands, decode, describe, describe_bands
 from vitrail.types import Array
 
 SIDE: Final = 16  # of the tiny copy
@@ -86,7 +87,7 @@ def wave_hash(pixels: Array) -> np.uint64:
 def visible(source: Path | Array) -> Image.Image:
     """An image for people: of other kinds than 8-bit grey and colour, the first bands from darkest to brightest."""
     bands = _unusual(source)
-    return decode(source) if bands is None else _stretched(_numbers(source, bands))
+    return decode(source) if bands is None else _stretched(own_numbers(source, bands))
 
 
 class _Reduced(NamedTuple):
@@ -109,7 +110,7 @@ def _reduced(images: Sequence[Path] | Array, threads: int) -> Iterator[_Reduced 
 def _reduce(source: Path | Array) -> _Reduced | str:
     try:
         bands = _unusual(source)
-        values = np.asarray(decode(source)) if bands is None else _numbers(source, bands)
+        values = np.asarray(decode(source)) if bands is None else own_numbers(source, bands)
     except (ImageError, InputError) as error:
         return str(error).removeprefix(f"{describe(source)}: ")
     mark = hashlib.blake2b(f"{values.shape} {values.dtype}".encode(), digest_size=16)
@@ -128,17 +129,6 @@ def _unusual(source: Path | Array) -> Bands | None:
     except ImageError:
         return None
     return None if bands.kind == "uint8" and bands.channels <= 4 else bands
-
-
-def _numbers(source: Path | Array, bands: Bands) -> Array:
-    """The image's own numbers (H, W, C); what counts as 1.0 does not matter here, but must be possible."""
-    *ranges, last = {"uint8": (255.0,), "uint16": (65535.0,), "float32": (1.0, 1e9)}[bands.kind]
-    for full in ranges:
-        try:
-            return decode_bands(source, bands.channels, full)
-        except ImageError:
-            continue
-    return decode_bands(source, bands.channels, last)
 
 
 def _stretched(values: Array) -> Image.Image:

@@ -17,7 +17,7 @@ from vitrail.data.manifest import Entry
 from vitrail.data.samples import SPLITS, Dataset, labels_of
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import ImageError, InputError
-from vitrail.images import decode, decode_bands, describe, describe_bands
+from vitrail.images import Bands, decode, decode_bands, describe, describe_bands
 from vitrail.types import Array
 
 BLOCK: Final = 64  # images that a thread takes at a time
@@ -95,15 +95,19 @@ def _size(source: Path | Array) -> tuple[int, int]:
     except ImageError:
         if not isinstance(source, np.ndarray) and source.suffix.lower() not in BANDED:
             raise
-    bands = describe_bands(source)
-    full = {"uint8": 255.0, "uint16": 65535.0, "float32": 1.0}[bands.kind]
-    try:
-        values = decode_bands(source, bands.channels, full)
-    except ImageError:
-        if bands.kind != "float32":
-            raise
-        values = decode_bands(source, bands.channels, 1e9)  # such numbers may have any range
-    return values.shape[0], values.shape[1]
+    height, width, _ = own_numbers(source, describe_bands(source)).shape
+    return height, width
+
+
+def own_numbers(source: Path | Array, bands: Bands) -> Array:
+    """An image in its own bands (H, W, C); what counts as 1.0 does not matter here, but must be possible."""
+    *ranges, last = {"uint8": (255.0,), "uint16": (65535.0,), "float32": (1.0, 1e9)}[bands.kind]
+    for full in ranges:
+        try:
+            return decode_bands(source, bands.channels, full)
+        except ImageError:
+            continue
+    return decode_bands(source, bands.channels, last)
 
 
 def fingerprint(source: Path | Array) -> tuple[int, str]:

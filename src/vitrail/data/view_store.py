@@ -68,10 +68,8 @@ class ViewStore:
         kind = self._kinds.get(_kind_of(preprocess))
         if kind is None:
             return None
-        if preprocess.resize == "pad" and (preprocess.mean, preprocess.order) != (
-            kind.preprocess.mean,
-            kind.preprocess.order,
-        ):
+        bars_differ = (preprocess.mean, preprocess.order) != (kind.preprocess.mean, kind.preprocess.order)
+        if preprocess.resize == "pad" and bars_differ:
             for row in np.flatnonzero(kind.made):  # bars have the mean's colour, and that was measured since
                 seen = kind.views[row].transpose(1, 2, 0)  # (H, W, C)
                 kind.views[row] = preprocess.with_bars(seen, *self._sizes[row].tolist()).transpose(2, 0, 1)
