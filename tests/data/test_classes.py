@@ -10,7 +10,6 @@ import pytest
 from data.empty_files import touch
 from vitrail.data import read_data
 from vitrail.data.classes import as_label
-from vitrail.data.samples import as_split
 from vitrail.errors import InputError
 
 
@@ -74,14 +73,6 @@ def test_one_name_in_two_spellings_is_refused(tmp_path: Path) -> None:
 
 
 # Names
-
-
-def test_splits_go_by_their_usual_names() -> None:
-    assert [as_split(each, "x") for each in ("Train", " validation ", "VALID", "testing", "")] == [
-        *("train", "val", "val", "test", ""),
-    ]
-    with pytest.raises(InputError, match="line 3: the split 'tset' is unknown: did you mean 'test'"):
-        as_split("tset", "line 3")
 
 
 def test_labels_have_one_spelling() -> None:
