@@ -14,16 +14,15 @@ from PIL import Image
 
 from audit.memory import array_dataset
 from evaluation import markup
-from evaluation.photos import jpeg, photo
+from evaluation.photos import photo
 from vitrail.audit.audit_page import build_page
-from vitrail.audit.auditor import Audit, audit, keep_together
+from vitrail.audit.auditor import Audit, audit
 from vitrail.audit.duplicates import Near
 from vitrail.audit.findings_table import findings
 from vitrail.audit.label_errors import Judgement
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.readers import read_data, read_unlabelled
 from vitrail.data.samples import Dataset, Sample
-from vitrail.data.splits import split
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
@@ -304,39 +303,6 @@ def test_several_labels_with_a_label_too_many_and_one_missing() -> None:
     assert {each.name: each.suggested for each in found.suspects} == truth
     assert [each.given for each in found.suspects] == [labels[int(each.name)] for each in found.suspects]
     assert found.agreement == pytest.approx(318 / 320)
-
-
-# ---- what is written ---------------------------------------------------------------------------------------------
-
-
-# ---- splits that follow ------------------------------------------------------------------------------------------
-
-
-def test_duplicates_kept_together_do_not_leak_when_split() -> None:
-    """Forty images, each twice; given groups join theirs."""
-    originals = [photo(seed) for seed in range(40)]
-    copies = [jpeg(80)(each) for each in originals]
-    images = np.stack([np.asarray(each) for each in originals + copies])
-    rows = [("a", "", "series" if place in (0, 1) else "") for place in range(80)]
-    dataset = array_dataset(images, *rows)
-    found = audit(dataset)
-    assert len(found.duplicates) == 40
-    apart, together = (split(each, val=0.3, seed=1).dataset for each in (dataset, keep_together(dataset, found)))
-    assert len(audit(apart).leaks) > 5
-    assert audit(together).leaks == ()
-    groups = [each.group for each in together.samples]
-    assert groups[0] == groups[1] == groups[40] == groups[41] == "series"
-    assert groups[2] == groups[42] == "2"
-    assert {each.split for each in together.samples} == {"train", "val"}
-
-
-def test_two_given_groups_that_share_an_image_become_one() -> None:
-    """A copy of the first of ann's images is among bob's: all of both belong on one side, cy's stay by themselves."""
-    images = np.stack([np.asarray(photo(seed)) for seed in (0, 1, 0, 3, 4, 5, 6)])
-    groups = ("ann", "ann", "bob", "bob", "cy", "cy", "")
-    dataset = array_dataset(images, *(("a", "", group) for group in groups))
-    together = keep_together(dataset, audit(dataset))
-    assert [each.group for each in together.samples] == ["ann"] * 4 + ["cy"] * 2 + [""]
 
 
 def test_real_data_that_leaks(fixtures: Path) -> None:

@@ -17,16 +17,15 @@ from vitrail.data.cache import Views
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ConfigError, ImageError, InputError
 from vitrail.evaluation import probes
-from vitrail.evaluation.folds import stratified
 from vitrail.evaluation.probes import (
     choose_l2,
     features,
     fit_probe,
     knn,
-    linear_probe,
     out_of_fold,
     probe_head,
     ridge,
+    stratified,
 )
 from vitrail.images import Preprocess
 from vitrail.inference import embed
@@ -38,13 +37,13 @@ from vitrail.network import ViT, ViTConfig
 def test_features_that_may_not_be_written_to() -> None:
     """As from a file that is mapped: the same, and nothing is written."""
     values, targets = clusters(40, 5, 3)
-    expected, near = linear_probe(values, targets, 3), knn(values, targets, values)
+    expected, near = fit_probe(values, targets, 3, l2=1e-2), knn(values, targets, values)
     kept = values.copy()
     values.setflags(write=False)
-    assert np.array_equal(linear_probe(values, targets, 3).weight, expected.weight)
+    assert np.array_equal(fit_probe(values, targets, 3, l2=1e-2).weight, expected.weight)
     assert np.array_equal(knn(values, targets, values), near)
     assert np.array_equal(values, kept)
-    assert np.array_equal(linear_probe(values.astype(np.float64), targets, 3).weight, expected.weight)
+    assert np.array_equal(fit_probe(values.astype(np.float64), targets, 3, l2=1e-2).weight, expected.weight)
 
 
 # ---- the strength of the penalty ---------------------------------------------------------------------------------
@@ -60,7 +59,7 @@ def test_the_penalty_is_chosen_by_images_held_out() -> None:
     assert clear < 0.1 < noise
     held = probes.losses(fit_probe(values[:300], targets[:300], 4).logits(values[300:]), targets[300:]).mean()
     for end in (1.0, 1e-5):
-        other = linear_probe(values[:300], targets[:300], 4, l2=end).logits(values[300:])
+        other = fit_probe(values[:300], targets[:300], 4, l2=end).logits(values[300:])
         assert held < probes.losses(other, targets[300:]).mean()
 
 
@@ -95,7 +94,7 @@ def images() -> Dataset:
 def test_a_probe_copied_into_the_head(small: Checkpoint, images: Dataset) -> None:
     """The network then answers what the probe answered."""
     known = features(small, images)
-    probe = linear_probe(known, images.targets(), 3)
+    probe = fit_probe(known, images.targets(), 3, l2=1e-2)
     weight, bias = probe_head(probe)
     model = ViT(CONFIG).eval()
     model.load_state_dict(small.model.state_dict())
@@ -138,7 +137,7 @@ def test_features_of_unreadable_images(small: Checkpoint, images: Dataset, tmp_p
     assert np.isnan(found).any(axis=1).tolist() == [False, False, True, False]
     assert found[3] == pytest.approx(features(small, paths[3:])[0], abs=1e-5)
     with pytest.raises(InputError, match="features: 1 rows are no numbers, first 2: leave unreadable images out"):
-        linear_probe(found, np.arange(4), 4)
+        fit_probe(found, np.arange(4), 4)
     with pytest.raises(InputError, match="no images that can be read"):
         features(small, paths[2:3], skip=lambda *_: None)
 
@@ -305,17 +304,17 @@ def test_out_of_fold_with_classes_smaller_than_the_folds() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     values, targets = clusters(10, 3, 2)
     with pytest.raises(InputError, match=r"features: expected an array \(images, width\), got shape \(10,\)"):
-        linear_probe(values[:, 0], targets, 2)
+        fit_probe(values[:, 0], targets, 2)
     with pytest.raises(InputError, match=r"one row for each of 10 features, got shape \(9,\)"):
-        linear_probe(values, targets[:9], 2)
+        fit_probe(values, targets[:9], 2)
     with pytest.raises(InputError, match="targets: expected whole numbers from 0 to 1, got 0 to 7"):
         ridge(values, np.where(targets, 7, 0), 2)
     with pytest.raises(InputError, match="expected 3 columns, one a label, got 2"):
-        linear_probe(values, np.zeros((10, 2)), 3)
+        fit_probe(values, np.zeros((10, 2)), 3)
     with pytest.raises(InputError, match="queries of 2 numbers beside features of 3"):
         knn(values, targets, values[:, :2])
     with pytest.raises(ConfigError, match="l2: expected a number from"):
-        linear_probe(values, targets, 2, l2=0)
+        fit_probe(values, targets, 2, l2=0)
     with pytest.raises(InputError, match="folds: expected a whole number from 2"):
         out_of_fold(values, targets, 1)
     with pytest.raises(InputError, match="at least 2 images"):

@@ -10,8 +10,17 @@ import pytest
 from evaluation.markup import read
 from reporting.shapes import numbers
 from vitrail.errors import InputError
-from vitrail.reporting.axes import Axis, AxisScale, log_ticks, ticks, ticks_inside
-from vitrail.reporting.axis_labels import cut_text, short_count, text_width, tick_label
+from vitrail.reporting.axes import (
+    Axis,
+    AxisScale,
+    cut_text,
+    log_ticks,
+    short_count,
+    text_width,
+    tick_label,
+    ticks,
+    ticks_inside,
+)
 from vitrail.reporting.charts import Line, Point, Series, curves
 
 X, Y = Axis("x"), Axis("y")

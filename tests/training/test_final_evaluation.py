@@ -14,8 +14,7 @@ from training import tiny
 from vitrail.data.augmentation import Augment
 from vitrail.data.cache import Views
 from vitrail.data.loader import epoch_order
-from vitrail.evaluation.calibration import fit_temperature
-from vitrail.evaluation.thresholds import fit_thresholds
+from vitrail.evaluation.calibration import fit_temperature, fit_thresholds
 from vitrail.images import Preprocess
 from vitrail.inference import probabilities
 from vitrail.network.vit import ViT

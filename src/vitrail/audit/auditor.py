@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Crossing, Group, Member, Suspect
 from vitrail.audit.balance import weigh
-from vitrail.audit.duplicates import BLANK, Alike, Near, Sets, contrast, find_duplicates, find_lookalikes, matches
+from vitrail.audit.duplicates import BLANK, Alike, Near, contrast, find_duplicates, find_lookalikes, matches
 from vitrail.audit.fingerprints import Fingerprints, fingerprint
 from vitrail.audit.label_errors import FOLDS, Judgement, judge, judge_several
 from vitrail.audit.sizes import measure
@@ -74,26 +74,6 @@ def audit(
         notes=_notes(dataset, runtime),
     )
     return result if runtime is None else _with_network(result, dataset, runtime, near, threads, done)
-
-
-def keep_together(dataset: Dataset, audited: Audit) -> Dataset:
-    """The data set with duplicates in one group each, so that a split keeps them on one side; given groups join."""
-    rows = {each.name: row for row, each in enumerate(dataset.samples)}
-    sets = Sets(len(dataset))
-    firsts: dict[str, int] = {}
-    for row, sample in enumerate(dataset.samples):
-        if sample.group:
-            sets.join(firsts.setdefault(sample.group, row), row)
-    for group in audited.duplicates:
-        inside = [rows[each.name] for each in group.members if each.name in rows]
-        for row in inside[1:]:
-            sets.join(inside[0], row)
-    samples = list(dataset.samples)
-    for together in sets.groups():
-        name = next((samples[row].group for row in together if samples[row].group), samples[together[0]].name)
-        for row in together:
-            samples[row] = samples[row]._replace(group=name)
-    return replace(dataset, samples=tuple(samples))
 
 
 def find_crossing(samples: Sequence[Sample]) -> tuple[Crossing, ...]:

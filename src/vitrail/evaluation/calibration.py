@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: temperature, calibration error, and when to answer "none of these"."""
+"""Probabilities that mean what they say: temperature, calibration error, thresholds, when to answer "none of these"."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ COLDEST: Final = 0.05
 HOTTEST: Final = 20.0
 FEW: Final = 50  # images, or right answers, with which no reject threshold can be fitted
 MOST_ACCURATE: Final = 0.99
+MIDDLE: Final = 0.5  # the threshold of a label for which none is better
 
 
 def fit_temperature(logits: Array, targets: Array, task: str = "single-label") -> float:
@@ -142,6 +143,34 @@ def fit_reject(probabilities: Array, targets: Array, accuracy: float | None = No
     if not enough.any():
         return None
     return below(falling[::-1], float(falling[np.flatnonzero(enough)[-1]]))
+
+
+def fit_thresholds(probabilities: Array, targets: Array) -> tuple[float, ...]:
+    """For each label the threshold with the highest F1 on held-out images, (n, K) and (n, K).
+
+    Every threshold that makes a difference is tried. One half stays where it is as good as any, and for a label that
+    no image has; else, of equal ones, the nearest to it is taken.
+    """
+    return tuple(
+        _best_threshold(*columns)
+        for columns in zip(check_finite("probabilities", probabilities).T, targets.T, strict=True)
+    )
+
+
+def _best_threshold(scores: Array, marks: Array) -> float:
+    order = np.argsort(-scores, kind="stable")
+    falling, own = scores[order], np.cumsum(marks[order] > 0)
+    total = int(own[-1]) if len(own) else 0
+    if not total:
+        return MIDDLE
+    last = np.flatnonzero(np.append(falling[1:] != falling[:-1], True))  # equal scores pass together
+    f1 = 2 * own[last] / (last + 1 + total)
+    passing = int((scores >= MIDDLE).sum())
+    if passing and 2 * own[passing - 1] / (passing + total) == f1.max():
+        return MIDDLE
+    rising = falling[::-1]
+    best = [below(rising, float(falling[place])) for place in last[f1 == f1.max()]]
+    return min(best, key=lambda each: abs(each - MIDDLE))
 
 
 def check_finite(name: str, values: Array) -> Array:

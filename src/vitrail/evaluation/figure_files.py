@@ -14,7 +14,7 @@ from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import label_names
 from vitrail.evaluation.sections import Images, class_bars, image_of, named
 from vitrail.evaluation.training_sections import Row, learning_charts
-from vitrail.reporting.axis_labels import cut_text
+from vitrail.reporting.axes import cut_text
 from vitrail.reporting.charts import Bar, bars, reliability
 from vitrail.reporting.image_sheets import captioned_sheet
 from vitrail.reporting.matrix_charts import confusion

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from vitrail.checks import check_int, check_number
 from vitrail.data.cache import Views, normalise
+from vitrail.data.counter_rng import uniform
 from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
-from vitrail.evaluation.folds import stratified
 from vitrail.evaluation.logistic import Basis, basis_of, fit, tensor_of
 from vitrail.evaluation.metrics import losses
 from vitrail.images import check_image_list
@@ -28,6 +28,7 @@ from vitrail.types import Array, ProgressCallback
 
 LADDER: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)  # values of l2 that are tried
 TRIED: Final = 6000  # images they are tried on, at most
+TRIED_FOLDS: Final = 3  # parts of these, each held out once
 DEFAULT: Final = 1e-2  # l2 where there are too few to try
 
 
@@ -87,32 +88,28 @@ def features(
     return embeddings
 
 
-def linear_probe(features: Array, targets: Array, classes: int, *, l2: float = DEFAULT) -> Probe:
-    """Logistic regression: over all classes, or for several labels each by itself.
+def fit_probe(features: Array, targets: Array, classes: int, *, l2: float | None = None, seed: int = 0) -> Probe:
+    """Logistic regression: over all classes, or for several labels each by itself. `choose_l2` gives l2 unless given.
 
     The loss is the mean cross entropy + l2 / 2 * |weight|², on standardised features: scikit-learn's
     LogisticRegression with C = 1 / (n * l2), or twice that for two classes, of which it fits one row alone. A class
     that no image shows is never the answer.
     """
     features, targets, classes = _checked(features, targets, classes)
-    return _probe(basis_of(features), targets, classes, _positive(l2))
+    strength = _strength(features, targets, classes, l2, seed)
+    basis = basis_of(features)
+    weight, bias = fit(basis, targets, classes, strength)
+    return Probe(weight, bias, basis.mean, basis.std, _task(targets), strength)
 
 
-def fit_probe(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> Probe:
-    """A linear probe with the l2, of a ladder from 1 down to 0.00001, that does best on images held out."""
-    features, targets, classes = _checked(features, targets, classes)
-    return _probe(basis_of(features), targets, classes, choose_l2(features, targets, classes, folds=folds, seed=seed))
-
-
-def choose_l2(features: Array, targets: Array, classes: int, *, folds: int = 3, seed: int = 0) -> float:
-    """The l2 with the lowest loss in cross-validation, on at most 6,000 images.
+def choose_l2(features: Array, targets: Array, classes: int, *, seed: int = 0) -> float:
+    """The l2, of a ladder from 1 down to 0.00001, with the lowest loss in cross-validation, on at most 6,000 images.
 
     The more images, the less they need it: what suits m of them is given out as m / n of it for n. The ladder is
     walked down until the loss rises.
     """
     features, targets, classes = _checked(features, targets, classes)
-    check_int("folds", folds, 2, 1000, error=InputError)
-    count = len(features)
+    count, folds = len(features), TRIED_FOLDS
     if count < 2 * folds:
         return DEFAULT
     rows = np.sort(epoch_order(seed, 0, count)[:TRIED])
@@ -120,40 +117,54 @@ def choose_l2(features: Array, targets: Array, classes: int, *, folds: int = 3, 
     fold = stratified(kept, folds, seed)
     best, lowest = DEFAULT, np.inf
     for l2 in LADDER:
-        loss = sum(_held_out(basis, kept, classes, l2, fold, each).sum() for each in range(folds))
+        loss = 0.0
+        for held in (fold == each for each in range(folds)):  # fitted only as well as the choice needs
+            loss += losses(_logits(basis, kept, classes, l2, held, change=1e-5), kept[held]).sum()
         if loss >= lowest:
             break
         best, lowest = l2, loss
     return float(best * len(rows) * (folds - 1) / folds / count)
 
 
-def out_of_fold(
-    features: Array,
-    targets: Array,
-    folds: int = 5,
-    seed: int = 0,
-    *,
-    classes: int | None = None,
-    l2: float | None = None,
-) -> Array:
+def out_of_fold(features: Array, targets: Array, folds: int = 5, seed: int = 0, *, l2: float | None = None) -> Array:
     """Probabilities (n, K) of every image, by a probe that was fitted without it: what it says of doubtful labels.
 
     The l2 is chosen by `choose_l2` unless given. A class of one single image is unknown to the probe that judges
     it: its probability there is next to 0, whatever it shows.
     """
-    features, targets, classes = _checked(features, targets, classes)
+    features, targets, classes = _checked(features, targets, None)
     check_int("folds", folds, 2, 1000, error=InputError)
     if len(features) < 2:
         raise InputError("expected at least 2 images, so that each can be judged by others, got 1")
     folds = min(folds, len(features))
-    strength = choose_l2(features, targets, classes, seed=seed) if l2 is None else _positive(l2)
+    strength = _strength(features, targets, classes, l2, seed)
     basis, fold = basis_of(features), stratified(targets, folds, seed)
     shares = np.empty((len(features), classes))
     for each in range(folds):
         held = fold == each
-        logits = _logits(basis, targets, classes, strength, held)
-        shares[held] = probabilities(logits, "single-label" if targets.ndim == 1 else "multi-label")
+        shares[held] = probabilities(_logits(basis, targets, classes, strength, held), _task(targets))
     return shares
+
+
+def stratified(targets: Array, folds: int, seed: int = 0) -> Array:
+    """The fold of every image (n,), by class numbers (n,) or 0 and 1 (n, K).
+
+    A class of fewer images than folds has at most one in each, so no two of them are ever held out together. Of
+    several labels the rarest decides.
+    """
+    count = len(targets)
+    groups = targets if targets.ndim == 1 else _rarest(targets)
+    chance = uniform(seed, "folds", 0, np.arange(count), 1)[:, 0]
+    folded = np.empty(count, np.int64)
+    folded[np.lexsort((chance, groups))] = np.arange(count) % folds  # dealt like cards, class after class
+    return folded
+
+
+def _rarest(marks: Array) -> Array:
+    """The rarest label of every image, K where it has none."""
+    counts = marks.sum(axis=0)
+    rarity = np.where(marks > 0, counts, np.inf)
+    return np.asarray(np.where(marks.any(axis=1), rarity.argmin(axis=1), marks.shape[1]))
 
 
 def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: float = 1.0) -> Probe:
@@ -169,13 +180,13 @@ def ridge(features: Array, targets: Array, classes: int | None = None, *, l2: fl
     std[std <= 1e-12 * np.maximum(np.abs(mean), 1e-12)] = 1.0
     placed = (raw - mean) / std
     bias = aims.mean(axis=0)
-    strength = _positive(l2)
+    strength = check_number("l2", l2, 1e-9, 1e9)
     if len(placed) < placed.shape[1]:  # fewer images than features: the smaller of two equal systems
         weight = placed.T @ np.linalg.solve(placed @ placed.T + strength * np.eye(len(placed)), aims - bias)
     else:
         square = placed.T @ placed + strength * np.eye(placed.shape[1])
         weight = np.linalg.solve(square, placed.T @ (aims - bias))
-    return Probe(weight.T, bias, mean, std, "single-label" if targets.ndim == 1 else "multi-label", strength)
+    return Probe(weight.T, bias, mean, std, _task(targets), strength)
 
 
 def knn(
@@ -208,9 +219,13 @@ def knn(
     return torch.cat(votes).numpy()
 
 
-def _probe(basis: Basis, targets: Array, classes: int, l2: float) -> Probe:
-    weight, bias = fit(basis, targets, classes, l2)
-    return Probe(weight, bias, basis.mean, basis.std, "single-label" if targets.ndim == 1 else "multi-label", l2)
+def _task(targets: Array) -> str:
+    return "single-label" if targets.ndim == 1 else "multi-label"
+
+
+def _strength(features: Array, targets: Array, classes: int, l2: float | None, seed: int) -> float:
+    """The l2 to fit with: the one given, else the one that does best on images held out."""
+    return choose_l2(features, targets, classes, seed=seed) if l2 is None else check_number("l2", l2, 1e-9, 1e9)
 
 
 def _logits(basis: Basis, targets: Array, classes: int, l2: float, held: Array, change: float = 0.0) -> Array:
@@ -219,12 +234,6 @@ def _logits(basis: Basis, targets: Array, classes: int, l2: float, held: Array, 
     turned = torch.from_numpy(weight) @ basis.axes  # (K, D)
     rows = basis.features[torch.from_numpy(np.flatnonzero(held))]
     return (rows.double() @ turned.T + torch.from_numpy(bias)).numpy()
-
-
-def _held_out(basis: Basis, targets: Array, classes: int, l2: float, fold: Array, each: int) -> Array:
-    """Losses of the images of one fold; fitted only as well as the choice needs."""
-    held = fold == each
-    return losses(_logits(basis, targets, classes, l2, held, change=1e-5), targets[held])
 
 
 def _features_of_views(runtime: Runtime, views: Views, batch: int, done: ProgressCallback | None) -> Array:
@@ -270,7 +279,3 @@ def _checked(features: Any, targets: Any, classes: int | None) -> tuple[Array, A
     if not np.isin(targets, np.arange(most + 1)).all():
         raise InputError(f"targets: expected whole numbers from 0 to {most}, got {targets.min()} to {targets.max()}")
     return table, targets.astype(np.int64 if targets.ndim == 1 else np.uint8), classes
-
-
-def _positive(l2: float) -> float:
-    return check_number("l2", l2, 1e-9, 1e9)

@@ -8,8 +8,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from vitrail.reporting.axes import Axis, AxisScale, draw_axes, left_margin, log_ticks, ticks, ticks_inside
-from vitrail.reporting.axis_labels import cut_text, percent_label, short_count, text_width, tick_label
+from vitrail.reporting.axes import (
+    Axis,
+    AxisScale,
+    cut_text,
+    draw_axes,
+    left_margin,
+    log_ticks,
+    percent_label,
+    short_count,
+    text_width,
+    tick_label,
+    ticks,
+    ticks_inside,
+)
 from vitrail.reporting.html_page import number, percent, text
 from vitrail.reporting.svg import Chart, Colour, Key, Mark, mark_shape
 from vitrail.types import Array

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.reporting.axis_labels import cut_text, short_count, text_width
+from vitrail.reporting.axes import cut_text, short_count, text_width
 from vitrail.reporting.html_page import percent, text
 from vitrail.reporting.image_sheets import colours_of
 from vitrail.reporting.svg import Chart

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from PIL import Image, ImageFont
 
 from vitrail.errors import InputError, MissingExtraError
-from vitrail.reporting.axis_labels import text_width
+from vitrail.reporting.axes import text_width
 from vitrail.reporting.html_page import Html, text
 from vitrail.reporting.style import CHART_STYLE, LIGHT
 

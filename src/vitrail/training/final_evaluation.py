@@ -17,13 +17,12 @@ from vitrail.data.loader import epoch_order
 from vitrail.data.samples import Dataset
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import MissingExtraError
-from vitrail.evaluation.calibration import fit_reject, fit_temperature
+from vitrail.evaluation.calibration import fit_reject, fit_temperature, fit_thresholds
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
-from vitrail.evaluation.thresholds import fit_thresholds
 from vitrail.evaluation.training_sections import DataFacts
 from vitrail.inference import probabilities
 from vitrail.training.job import Job, Part, Progress
