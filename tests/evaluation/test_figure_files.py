@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.errors import MissingExtraError
+from vitrail.errors import ImageError, MissingExtraError
 from vitrail.evaluation.figure_files import (
     batch_sheet,
     evaluation_charts,
@@ -181,7 +181,11 @@ def test_only_what_there_is_is_drawn(tmp_path: Path) -> None:
     assert write_figures(tmp_path) == []
     holes = [{"event": "epoch", "epoch": 1, "step": 1, "loss": math.nan}, {"event": "step", "step": 1, "lr": None}]
     assert write_figures(tmp_path, holes) == []
-    files = write_figures(tmp_path, [], made([[2, 0], [1, 1]], ("a", "b")), images=lambda row: None)
+
+    def gone(row: int) -> Image.Image:
+        raise ImageError(f"{row} cannot be read")
+
+    files = write_figures(tmp_path, [], made([[2, 0], [1, 1]], ("a", "b")), images=gone)
     assert [each.stem for each in files] == ["confusion", "confusion-normalised", "reliability", "per-class"]
 
 

@@ -154,10 +154,10 @@ def test_hostile_names_are_only_text() -> None:
 
 
 def test_images_that_are_gone_are_listed_by_name() -> None:
-    def gone(row: int) -> Image.Image | None:
+    def gone(row: int) -> Image.Image:
         if row % 2:
             raise ImageError(f"{row} cannot be read")
-        return None
+        raise FileNotFoundError(row)
 
     for images in (gone, None):
         page = read(build(Report(title="x", evaluation=made(), images=images)))

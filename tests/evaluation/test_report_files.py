@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from vitrail.data.samples import Dataset, Sample
-from vitrail.errors import InputError
+from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import evaluation_of
 from vitrail.evaluation.report_files import _write, images_of, predictions_table
 from vitrail.images import Preprocess
@@ -64,7 +64,8 @@ def test_images_are_found_by_name_in_the_split_that_was_looked_at(tmp_path: Path
     paths[1].write_bytes(b"no image")
     image = images_of(found, Preprocess(size=8, crop=1.0), dataset)
     assert [image(row).getpixel((4, 4)) for row in (0, 1)] == [(180, 0, 0), (120, 0, 0)]
-    assert image(2) is None
+    with pytest.raises(ImageError, match="1.png"):
+        image(2)
 
 
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -21,30 +21,10 @@ from vitrail.errors import ImageError, InputError
 from vitrail.files import reason
 from vitrail.images import Preprocess
 from vitrail.images.preprocess import Resize
+from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import histogram
-from vitrail.reporting.html_page import (
-    Cell,
-    Html,
-    Section,
-    Shown,
-    Tile,
-    beside,
-    callout,
-    code,
-    counted,
-    facts,
-    folded,
-    gallery,
-    heading,
-    meter,
-    page,
-    paragraph,
-    percent,
-    table,
-    tabs,
-    tiles,
-)
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent
 from vitrail.types import Array
 
 Images = Callable[[str], Image.Image]
@@ -93,7 +73,7 @@ def build_page(audit: Audit, images: Dataset) -> str:
         _next(audit),
     ]
     subtitle = f"{counted(audit.images, 'image')} of {_kinds(audit)} in {audit.source}"
-    return page("Data audit", subtitle, [each for each in sections if each is not None])
+    return html.page("Data audit", subtitle, [each for each in sections if each is not None])
 
 
 def _looker(images: Dataset) -> Images:
@@ -143,9 +123,9 @@ def _short(audit: Audit) -> Section:
         Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
     ]
     said = findings_table.verdicts(audit)
-    body = [callout(each.words, "bad" if each.grave else "warn") for each in said]
-    body = body or [callout("Nothing was found that would spoil a training or its score.", "good")]
-    return Section("In short", "".join([tiles(numbers), *body, *map(paragraph, audit.notes)]))
+    body = [html.callout(each.words, "bad" if each.grave else "warn") for each in said]
+    body = body or [html.callout("Nothing was found that would spoil a training or its score.", "good")]
+    return Section("In short", "".join([html.tiles(numbers), *body, *map(html.paragraph, audit.notes)]))
 
 
 def _leaks(audit: Audit, look: Images) -> Section | None:
@@ -156,8 +136,8 @@ def _leaks(audit: Audit, look: Images) -> Section | None:
         rows = [
             [each.name, ", ".join(f"{split}: {n:,}" for split, n in each.counts.items())] for each in audit.crossing
         ]
-        body += [heading("Groups in more than one split"), table(["group", "images"], rows, most=CLASSES)]
-        body.append(paragraph("Images of one group belong in one split: `train` refuses them otherwise."))
+        body += [html.heading("Groups in more than one split"), html.table(["group", "images"], rows, most=CLASSES)]
+        body.append(html.paragraph("Images of one group belong in one split: `train` refuses them otherwise."))
     note = (
         "A network that learned from an image, or from its twin, is not tested by it. "
         "Training images that audit.csv excludes are underlined in red."
@@ -182,7 +162,7 @@ def _suspects(audit: Audit, look: Images) -> Section | None:
         f"nothing of the probability that images of its class usually get, and another gets much. {trust}"
     )
     if not audit.suspects:
-        return Section("Labels in doubt", callout("No label is in doubt.", "good"), note)
+        return Section("Labels in doubt", html.callout("No label is in doubt.", "good"), note)
     items = [
         Shown(
             look(each.name),
@@ -193,7 +173,7 @@ def _suspects(audit: Audit, look: Images) -> Section | None:
         for each in audit.suspects[:SUSPECTS]
     ]
     more = _more(len(audit.suspects) - SUSPECTS, "label")
-    return Section("Labels in doubt", Html(gallery(items) + more), note)
+    return Section("Labels in doubt", Html(html.gallery(items) + more), note)
 
 
 def _duplicates(audit: Audit, look: Images) -> Section | None:
@@ -201,9 +181,9 @@ def _duplicates(audit: Audit, look: Images) -> Section | None:
     exact, near = [each for each in plain if each.exact], [each for each in plain if not each.exact]
     if not plain:
         return None
-    body = [heading(f"The same, pixel for pixel ({len(exact):,})"), _groups(exact, look)] if exact else []
+    body = [html.heading(f"The same, pixel for pixel ({len(exact):,})"), _groups(exact, look)] if exact else []
     if near:
-        body += [heading(f"Nearly the same ({len(near):,})"), _groups(near, look)]
+        body += [html.heading(f"Nearly the same ({len(near):,})"), _groups(near, look)]
     note = (
         "Within one split, copies weigh double and hide how few different images there are. "
         "Of the same images in training, audit.csv keeps the first."
@@ -231,8 +211,8 @@ def _groups(groups: Sequence[Group], look: Images, how: str = "") -> Html:
         same = how or ("the same" if group.exact else "nearly the same")
         what = f"{len(kept):,} images" if group.conflicts else f"{_label(group.members[0].labels)}: {len(kept):,}"
         more = f" ({MEMBERS} shown)" if len(kept) > MEMBERS else ""
-        parts.append(paragraph(f"{what} {same}{more}") + gallery(items, small=True))
-    return Html(beside(*parts) + _more(len(groups) - GROUPS, "group"))
+        parts.append(html.paragraph(f"{what} {same}{more}") + html.gallery(items, small=True))
+    return Html(html.beside(*parts) + _more(len(groups) - GROUPS, "group"))
 
 
 def _shown(member: Member, look: Images, out: bool, labelled: bool) -> Shown:
@@ -251,17 +231,19 @@ def _classes(audit: Audit) -> Section | None:
     several = len(balance.splits) > 1
     headers = ["class", "", "images", *(split or "not split" for split in balance.splits if several)]
     rows: list[list[Cell]] = [
-        [name, meter(sum(row) / most), sum(row), *(map(int, row) if several else ())]
+        [name, html.meter(sum(row) / most), sum(row), *(map(int, row) if several else ())]
         for name, row in sorted(balance.counts.items(), key=lambda pair: -sum(pair[1]))
     ]
-    return Section("Classes", table(headers, rows, most=CLASSES), balance.advice)
+    return Section("Classes", html.table(headers, rows, most=CLASSES), balance.advice)
 
 
 def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
     sizes, hint = audit.sizes, audit.sizes.suggestion
     body = [
-        callout(f"Suggested: {_frame(hint.size)} by {hint.resize}. {hint.reason[0].upper()}{hint.reason[1:]}.", "good"),
-        facts(
+        html.callout(
+            f"Suggested: {_frame(hint.size)} by {hint.resize}. {hint.reason[0].upper()}{hint.reason[1:]}.", "good"
+        ),
+        html.facts(
             [
                 ("middle size", f"{np.median(sizes.widths):.0f}x{np.median(sizes.heights):.0f}"),
                 ("short side", f"{sizes.shorts.min()} to {sizes.shorts.max()} pixels"),
@@ -273,19 +255,19 @@ def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
         ),
     ]
     if sizes.distinct > len(sizes.common):
-        body.append(beside(_spread(sizes.shorts, "short side in pixels"), _aspects(sizes)))
+        body.append(html.beside(_spread(sizes.shorts, "short side in pixels"), _aspects(sizes)))
     elif sizes.distinct > 1:
         rows: list[list[Cell]] = [[f"{each.width}x{each.height}", each.images] for each in sizes.common]
-        body.append(table(["size", "images"], rows))
+        body.append(html.table(["size", "images"], rows))
     body.append(_views(audit, images))
     if sizes.odd:
         items = [
             Shown(look(odd.name), f"{odd.width}x{odd.height}\n{odd.name}\n{odd.why}") for odd in sizes.odd[:OTHERS]
         ]
-        body += [heading("Odd sizes"), gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
+        body += [html.heading("Odd sizes"), html.gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
     if audit.blank:
         items = [_shown(each, look, False, True) for each in audit.blank[:OTHERS]]
-        body += [heading("Of a single colour"), gallery(items), _more(len(audit.blank) - OTHERS, "image")]
+        body += [html.heading("Of a single colour"), html.gallery(items), _more(len(audit.blank) - OTHERS, "image")]
     return Section("Sizes", "".join(body), "How large the images are, and how they should reach the network.")
 
 
@@ -328,33 +310,35 @@ def _views(audit: Audit, images: Dataset) -> Html:
                 items.append(Shown(seen.visible_image(images.images[rows[name]]), name))
             except (KeyError, ImageError):
                 continue
-        views.append((way if way != hint.resize else f"{way} (suggested)", gallery(items)))
-    shown_ways = tabs("views", views) if len(views) > 1 else views[0][1]
-    return Html(heading(f"What the network sees, at {_frame(hint.size)}") + shown_ways)
+        views.append((way if way != hint.resize else f"{way} (suggested)", html.gallery(items)))
+    shown_ways = html.tabs("views", views) if len(views) > 1 else views[0][1]
+    return Html(html.heading(f"What the network sees, at {_frame(hint.size)}") + shown_ways)
 
 
 def _unreadable(audit: Audit) -> Section | None:
     if not audit.unreadable and not audit.left_out:
         return None
-    body = [table(["file", "why"], [list(each) for each in audit.unreadable], most=CLASSES)]
+    body = [html.table(["file", "why"], [list(each) for each in audit.unreadable], most=CLASSES)]
     if audit.left_out:
-        body.append(folded("Files that are no samples", facts((why, f"{n:,}") for why, n in audit.left_out.items())))
+        body.append(
+            html.folded("Files that are no samples", html.facts((why, f"{n:,}") for why, n in audit.left_out.items()))
+        )
     return Section("Unreadable files", "".join(body), "Nothing of these reached the other parts of this page.")
 
 
 def _next(audit: Audit) -> Section:
-    body = paragraph(
+    body = html.paragraph(
         "audit.csv lies beside this page, with a row for every finding. Its last column says what to leave out of a "
         "training: 1 for unreadable files, for training images of which a copy is held out, and for all but the "
         "first of the same images in training; 0 for all that is only likely. Change it as you see fit, then:"
     )
     return Section(
-        "What to do next", Html(body + code(f"vitrail train {shlex.quote(audit.source)} --exclude audit.csv"))
+        "What to do next", Html(body + html.code(f"vitrail train {shlex.quote(audit.source)} --exclude audit.csv"))
     )
 
 
 def _more(count: int, thing: str) -> Html:
-    return paragraph(f"… and {counted(count, thing)} more in audit.csv.") if count > 0 else Html()
+    return html.paragraph(f"… and {counted(count, thing)} more in audit.csv.") if count > 0 else Html()
 
 
 def _label(labels: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from PIL import Image
 
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import label_names
-from vitrail.evaluation.sections import Images, class_bars, image_of, named
+from vitrail.evaluation.sections import Images, class_bars, named, readable
 from vitrail.evaluation.training_sections import Row, learning_charts
 from vitrail.reporting.axes import cut_text
 from vitrail.reporting.charts import Bar, bars, reliability
@@ -65,15 +66,13 @@ def evaluation_charts(evaluation: Evaluation) -> dict[str, Chart]:
 
 
 def worst_sheet(evaluation: Evaluation, images: Images) -> Image.Image | None:
-    """The worst errors with what they are and what the model said; nothing where no image can be shown."""
-    tiles: list[tuple[Image.Image, str]] = []
-    for each in evaluation.worst:
-        image = image_of(images, each.row) if len(tiles) < WORST else None
-        if image is not None:
-            sure = "" if math.isnan(each.probability) else f", {100 * each.probability:.0f} %"
-            tiles.append(
-                (image, f"{cut_text(named(each.truth), 20)}\nsaid {cut_text(named(each.predicted), 14)}{sure}")
-            )
+    """The worst errors with what they are and what was predicted; nothing where no image can be shown."""
+    missed = {each.row: each for each in evaluation.worst}
+    tiles = []
+    for row, image in islice(readable(images, missed), WORST):
+        truth, predicted = cut_text(named(missed[row].truth), 20), cut_text(named(missed[row].predicted), 14)
+        sure = "" if math.isnan(missed[row].probability) else f", {100 * missed[row].probability:.0f} %"
+        tiles.append((image, f"{truth}\nsaid {predicted}{sure}"))
     return captioned_sheet(tiles, "Worst errors", columns=4) if tiles else None
 
 
@@ -97,11 +96,9 @@ def prediction_chart(
 
 def first_prediction(evaluation: Evaluation, images: Images) -> Chart:
     """The answer for the first image that can be shown: not a chosen one."""
-    for row in range(len(evaluation)):
-        image = image_of(images, row)
-        if image is not None:
-            shares = evaluation.probabilities[row]
-            best = np.argsort(-shares, kind="stable")[:5]
-            truth = label_names(evaluation.targets[row], evaluation.classes)
-            return prediction_chart(image, [evaluation.classes[each] for each in best], shares[best].tolist(), truth)
+    for row, image in readable(images, range(len(evaluation))):
+        shares = evaluation.probabilities[row]
+        best = np.argsort(-shares, kind="stable")[:5]
+        truth = label_names(evaluation.targets[row], evaluation.classes)
+        return prediction_chart(image, [evaluation.classes[each] for each in best], shares[best].tolist(), truth)
     return Chart()

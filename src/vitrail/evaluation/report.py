@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from PIL import Image
@@ -14,24 +15,8 @@ from vitrail.evaluation.comparison import Comparison, Differing
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.sections import Images
 from vitrail.evaluation.training_sections import DataFacts, Row
-from vitrail.reporting.html_page import (
-    Cell,
-    Html,
-    Section,
-    Shown,
-    Tile,
-    callout,
-    code,
-    counted,
-    facts,
-    folded,
-    gallery,
-    page,
-    paragraph,
-    percent,
-    table,
-    tiles,
-)
+from vitrail.reporting import html_page as html
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent
 
 DIFFERING: Final = 18  # images shown of each kind
 SPLITS: Final = {"train": "training images", "val": "validation images", "test": "test images"}
@@ -79,7 +64,7 @@ def build(report: Report) -> str:
         _again(report),
     ]
     subtitle = "" if shown is None else f"{len(shown):,} {images_of(shown)} of {shown.source}"
-    return page(report.title, subtitle, [each for each in parts if each is not None])
+    return html.page(report.title, subtitle, [each for each in parts if each is not None])
 
 
 def images_of(evaluation: Evaluation) -> str:
@@ -89,30 +74,30 @@ def images_of(evaluation: Evaluation) -> str:
 
 def _short(report: Report) -> Section:
     """The numbers that matter, what limits them, and what the run was."""
-    body = [callout(each, "warn") for each in report.warnings]
+    body = [html.callout(each, "warn") for each in report.warnings]
     shown = report.evaluation or report.validation
     if shown is not None and not len(shown):
-        body.append(callout("No image could be evaluated, so there are no scores.", "bad"))
+        body.append(html.callout("No image could be evaluated, so there are no scores.", "bad"))
     elif shown is not None:
         body.append(sections.headline(shown))
         if shown.split == "train":
             words = "The network was trained on these very images: nothing here says how it does on new ones."
-            body.append(callout(words, "bad"))
+            body.append(html.callout(words, "bad"))
         elif report.evaluation is None:
             words = (
                 "These are the validation images, by which the network was chosen: expect a little less on new ones."
             )
-            body.append(callout(words, "warn"))
+            body.append(html.callout(words, "warn"))
         compared = sections.commonest(shown)
-        body.append(paragraph(compared) if compared else Html())
-    body.append(facts(report.summary))
+        body.append(html.paragraph(compared) if compared else Html())
+    body.append(html.facts(report.summary))
     known = [(images_of(each), each) for each in (report.evaluation, report.validation) if each is not None]
     if any(len(each) for _, each in known):
-        body.append(folded("All scores with their intervals", sections.all_scores(known)))
+        body.append(html.folded("All scores with their intervals", sections.all_scores(known)))
     if shown is not None and shown.skipped:
         words = f"Unreadable, so not counted: {counted(len(shown.skipped), 'image')}: "
         names = ", ".join(name for name, _ in shown.skipped[:5])
-        body.append(callout(f"{words}{names}{' …' if len(shown.skipped) > 5 else ''}", "warn"))
+        body.append(html.callout(f"{words}{names}{' …' if len(shown.skipped) > 5 else ''}", "warn"))
     return Section("In short", "".join(body))
 
 
@@ -120,8 +105,8 @@ def _again(report: Report) -> Section | None:
     """The command, and what it ran on."""
     if not report.command and not report.environment:
         return None
-    command = code(report.command) if report.command else ""
-    return Section("To do it again", Html(command + facts(report.environment)))
+    command = html.code(report.command) if report.command else ""
+    return Section("To do it again", Html(command + html.facts(report.environment)))
 
 
 def comparison_page(
@@ -137,9 +122,9 @@ def comparison_page(
     ]
     parts += [_differences(title, found, names, images) for title, found in kinds if found]
     if command:
-        parts.append(Section("To do it again", code(command)))
+        parts.append(Section("To do it again", html.code(command)))
     subtitle = f"{counted(len(a), 'image')} of {a.source or b.source}".removesuffix(" of ")
-    return page(f"{names[0]} against {names[1]}", subtitle, parts)
+    return html.page(f"{names[0]} against {names[1]}", subtitle, parts)
 
 
 def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
@@ -149,7 +134,7 @@ def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
     kind = "right" if comparison.a.task == "single-label" else "with all labels right"
     span = f"{names[0]} minus {names[1]}: between {100 * gap.low:+.1f} and {100 * gap.high:+.1f} (95 % interval)."
     body = [
-        tiles(
+        html.tiles(
             [
                 *(Tile(percent(share), name, f"of images {kind}") for share, name in zip(shares, names, strict=True)),
                 Tile(f"{100 * gap.value:+.1f}", "points of difference", span),
@@ -159,17 +144,17 @@ def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
     ]
     if comparison.p_value < 0.05:
         words = f"{better} is better on images like these: so large a difference is seldom chance."
-        body.append(callout(words, "good"))
+        body.append(html.callout(words, "good"))
     else:
         words = "The difference may well be chance: more images would be needed to tell which is better."
-        body.append(callout(words, "warn"))
+        body.append(html.callout(words, "warn"))
     rows: list[list[Cell]] = [
         [f"{names[0]} right", comparison.both_right, comparison.only_a],
         [f"{names[0]} wrong", comparison.only_b, comparison.both_wrong],
     ]
-    body.append(table(["images", f"{names[1]} right", f"{names[1]} wrong"], rows))
+    body.append(html.table(["images", f"{names[1]} right", f"{names[1]} wrong"], rows))
     scores = sections.all_scores([(names[0], comparison.a), (names[1], comparison.b)])
-    body.append(folded("All scores with their intervals", scores))
+    body.append(html.folded("All scores with their intervals", scores))
     return Section("In short", "".join(body))
 
 
@@ -187,23 +172,21 @@ def _classes_of_both(comparison: Comparison, names: tuple[str, str]) -> Section:
         for one, other in both
     ]
     headers = ["class", "images", f"F1 of {names[0]}", f"F1 of {names[1]}", "difference in points"]
-    return Section("Class by class", table(headers, rows, most=30), "The largest differences first.")
+    return Section("Class by class", html.table(headers, rows, most=30), "The largest differences first.")
 
 
 def _differences(title: str, differing: Sequence[Differing], names: tuple[str, str], images: Images | None) -> Section:
-    items: list[Shown] = []
-    rows: list[list[Cell]] = []
-    for image_pair in differing:
-        answers = (
-            sections.answer(image_pair.predicted_a, image_pair.probability_a),
-            sections.answer(image_pair.predicted_b, image_pair.probability_b),
-        )
-        rows.append([image_pair.name, sections.named(image_pair.truth), *answers])
-        image = sections.image_of(images, image_pair.row) if images and len(items) < DIFFERING else None
-        if image is not None:
-            lines = (sections.named(image_pair.truth), f"{names[0]}: {answers[0]}", f"{names[1]}: {answers[1]}")
-            items.append(Shown(image, "\n".join(lines), "good" if image_pair.right_a or image_pair.right_b else "bad"))
-    listed = table(["image", "truth", f"{names[0]} said", f"{names[1]} said"], rows[:200])
+    seen = dict(islice(sections.readable(images, (each.row for each in differing)), DIFFERING))
+    items, rows = [], []
+    for pair in differing:
+        truth = sections.named(pair.truth)
+        one = sections.answer(pair.predicted_a, pair.probability_a)
+        other = sections.answer(pair.predicted_b, pair.probability_b)
+        rows.append([pair.name, truth, one, other])
+        if pair.row in seen:
+            caption = f"{truth}\n{names[0]}: {one}\n{names[1]}: {other}"
+            items.append(Shown(seen[pair.row], caption, "good" if pair.right_a or pair.right_b else "bad"))
+    listed = html.table(["image", "truth", f"{names[0]} predicted", f"{names[1]} predicted"], rows[:200])
     more = f" The first {len(items)} are shown." if 0 < len(items) < len(differing) else ""
-    body = gallery(items) + (folded("As a list", listed) if items else listed)
+    body = html.gallery(items) + (html.folded("As a list", listed) if items else listed)
     return Section(title, body, f"{counted(len(differing), 'image')}; the truth in bold.{more}")

@@ -7,17 +7,15 @@ import io
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from PIL import Image
 
 from vitrail.data.samples import Dataset
-from vitrail.errors import ImageError, InputError, MissingExtraError
+from vitrail.errors import InputError, MissingExtraError
 from vitrail.evaluation.comparison import Comparison
 from vitrail.evaluation.evaluator import chosen
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build, comparison_page
 from vitrail.evaluation.results import Evaluation
+from vitrail.evaluation.sections import Images
 from vitrail.files import reason
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime
@@ -59,18 +57,11 @@ def shorter(first: str, second: str) -> tuple[str, str]:
     return first, second
 
 
-def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Any:
-    """A function from a row of an evaluation to its image, as the network saw it; None if it cannot be read."""
+def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Images:
+    """A function from a row of an evaluation to its image, as the network saw it."""
     part = chosen(dataset, evaluation.split)[1] if evaluation.split != "unsplit" else dataset
     rows = {each.name: row for row, each in enumerate(part.samples)}
-
-    def image(row: int) -> Image.Image | None:
-        try:
-            return preprocess.visible_image(part.images[rows[evaluation.names[row]]])
-        except ImageError:
-            return None
-
-    return image
+    return lambda row: preprocess.visible_image(part.images[rows[evaluation.names[row]]])
 
 
 def predictions_table(evaluation: Evaluation) -> str:

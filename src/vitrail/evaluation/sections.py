@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -14,32 +15,15 @@ from vitrail.evaluation.intervals import wilson
 from vitrail.evaluation.results import ClassScores, Evaluation, Score
 from vitrail.evaluation.scoring import correct_answers, predictions_of
 from vitrail.reporting import charts
+from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
-from vitrail.reporting.html_page import (
-    Cell,
-    Html,
-    Section,
-    Shown,
-    Tile,
-    beside,
-    callout,
-    folded,
-    gallery,
-    heading,
-    meter,
-    number,
-    paragraph,
-    percent,
-    table,
-    tabs,
-    tiles,
-)
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, number, percent
 from vitrail.reporting.matrix_charts import confusion
 from vitrail.reporting.svg import Chart
 from vitrail.types import Array
 
-Images = Callable[[int], Image.Image | None]  # the image of a row of an evaluation
+Images = Callable[[int], Image.Image]  # the image of a row of an evaluation; ImageError where it has gone
 
 WORST: Final = 24  # images shown of each kind: enough to see a pattern, few enough for a small file
 PAIRS: Final = 6
@@ -69,10 +53,7 @@ def between(score: Score) -> str:
 
 HEADLINES: Final = {  # what a score means, and its interval in words
     "top1": ("of images named right", "Expect {} on new images like these (95 % interval)."),
-    "mean_ap": (
-        "how well labels are ranked",
-        "Mean average precision; {} on new images like these (95 % interval).",
-    ),
+    "mean_ap": ("how well labels are ranked", "Mean average precision; {} on new images like these (95 % interval)."),
     "exact": ("of images with all labels right", "Every label right and none too many; {}."),
     "top5": ("right within five answers", "The truth is among the five likeliest; {}."),
     "macro_f1": ("F1, mean of the classes", "Every class counts the same, however rare; {}."),
@@ -88,7 +69,7 @@ def headline(evaluation: Evaluation) -> Html:
             score = evaluation.scores[name]
             note = "" if evaluation.split == "train" else words.format(between(score))
             numbers.append(Tile(percent(score.value), label, note))
-    return tiles(numbers)
+    return html.tiles(numbers)
 
 
 def commonest(evaluation: Evaluation) -> str:
@@ -114,7 +95,7 @@ def all_scores(evaluations: Sequence[tuple[str, Evaluation]]) -> Html:
             cells += ["–", "–"] if score is None else [show(score.value), f"{show(score.low)} to {show(score.high)}"]
         rows.append(cells)
     headers = ["score", *(part for name, _ in evaluations for part in (name, "95 % interval"))]
-    return table(headers, rows)
+    return html.table(headers, rows)
 
 
 def weakest_first(evaluation: Evaluation) -> list[ClassScores]:
@@ -141,7 +122,7 @@ def classes(evaluation: Evaluation) -> Section | None:
         row: list[Cell] = [
             scores.name,
             scores.count,
-            meter(scores.f1),
+            html.meter(scores.f1),
             percent(scores.f1),
             f"{percent(low, 0)} to {percent(high, 0)}",
             percent(scores.recall),
@@ -151,12 +132,12 @@ def classes(evaluation: Evaluation) -> Section | None:
         rows.append(row + ([number(scores.threshold)] if several else []))
     headers = ["class", "images", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
     headers += ["average precision"] + (["said from"] if several else [])
-    body = beside(class_bars(evaluation).html, "")
-    absent = evaluation.absent
-    if absent:
-        body = Html(body + callout(f"No image of these classes was there to test: {', '.join(absent)}.", "warn"))
+    chart: str = html.beside(class_bars(evaluation).html, "")
+    if evaluation.absent:
+        chart += html.callout(f"No image of these classes was there to test: {', '.join(evaluation.absent)}.", "warn")
+    body = html.table(headers, rows, most=30) + html.folded("The same as a chart", chart)
     note = "The weakest first. F1 is high only if a class is found and not said in vain; few images, wide intervals."
-    return Section("Class by class", Html(table(headers, rows, most=30) + folded("The same as a chart", body)), note)
+    return Section("Class by class", body, note)
 
 
 def f1_interval(scores: ClassScores) -> tuple[float, float]:
@@ -178,30 +159,28 @@ def confusions(evaluation: Evaluation, images: Images | None) -> Section | None:
         ("Counts", confusion(evaluation.confusion, evaluation.classes).html),
         ("Per cent of each true class", confusion(evaluation.confusion, evaluation.classes, normalised=True).html),
     ]
-    matrix = tabs("confusion", views)
+    matrix = html.tabs("confusion", views)
     pairs = evaluation.most_confused[:PAIRS]
     rows: list[list[Cell]] = [[each.truth, each.predicted, each.count, percent(each.share)] for each in pairs]
-    listed = heading("Most often confused") + table(["truth", "taken for", "images", "of the class"], rows)
-    shown = [] if images is None else [_pair(evaluation, each.truth, each.predicted, images) for each in pairs]
+    listed = html.heading("Most often confused") + html.table(["truth", "taken for", "images", "of the class"], rows)
     parts = [matrix, listed if pairs else ""]
-    body = beside(*parts) if len(evaluation.classes) <= 12 else Html("".join(parts))  # a larger one needs the width
+    body = html.beside(*parts) if len(evaluation.classes) <= 12 else "".join(parts)  # a larger one needs the width
+    shown = [_pair(evaluation, each.truth, each.predicted, images) for each in pairs]
     note = "Each row is a true class, each column an answer: blue is right, red is wrong."
-    return Section("Confusions", body + beside(*(each for each in shown if each)), note)
+    return Section("Confusions", body + html.beside(*filter(None, shown)), note)
 
 
-def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images) -> str:
+def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images | None) -> str:
     """The surest errors of one pair."""
     answers = predictions_of(evaluation)
     asked, given = evaluation.classes.index(truth), evaluation.classes.index(predicted)
     rows = np.flatnonzero((evaluation.targets == asked) & (answers == given))
     rows = rows[np.argsort(-evaluation.probabilities[rows, given], kind="stable")]
-    items: list[Shown] = []
-    for row in rows.tolist():
-        image = image_of(images, row)
-        if image is not None and len(items) < OF_A_PAIR:
-            sure = percent(evaluation.probabilities[row, given])
-            items.append(Shown(image, f"{sure}\n{_file(evaluation.names[row])}", "bad"))
-    return heading(f"{truth}, taken for {predicted}") + gallery(items, small=True) if items else ""
+    items = [
+        Shown(image, f"{percent(evaluation.probabilities[row, given])}\n{_file(evaluation.names[row])}", "bad")
+        for row, image in islice(readable(images, rows.tolist()), OF_A_PAIR)
+    ]
+    return html.heading(f"{truth}, taken for {predicted}") + html.gallery(items, small=True) if items else ""
 
 
 def calibration(evaluation: Evaluation) -> Section | None:
@@ -215,9 +194,9 @@ def calibration(evaluation: Evaluation) -> Section | None:
         groups = [("right", sure[right]), ("wrong", sure[~right])]
         axis = Axis("stated confidence", percent=True, low=0.0, high=1.0)
         parts.append(charts.histogram(groups, axis, "How sure it is").html)
-    sentences = "".join(paragraph(each) for each in trust(evaluation))
+    sentences = "".join(html.paragraph(each) for each in trust(evaluation))
     note = "A calibrated model that says 80 % is right 80 % of the time: the bars reach the dashed line."
-    return Section("Can its confidence be trusted?", Html(sentences + beside(*parts)), note)
+    return Section("Can its confidence be trusted?", sentences + html.beside(*parts), note)
 
 
 def trust(evaluation: Evaluation) -> list[str]:
@@ -282,11 +261,11 @@ def rejection(evaluation: Evaluation) -> Section | None:
     for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.5):
         last = max(round(share * len(order)), 1) - 1
         rows.append([percent(share, 0), percent(accuracy[last]), percent(sure[order[last]])])
-    listed = table(["images answered", "right among them", "least confidence"], rows)
+    listed = html.table(["images answered", "right among them", "least confidence"], rows)
     if evaluation.reject is None:
         note = "No threshold is set, so it answers every image. This is what one would bring on these images."
-        return Section("When it may decline", beside(chart.html, listed), note)
-    tried = tiles(
+        return Section("When it may decline", html.beside(chart.html, listed), note)
+    tried = html.tiles(
         [
             Tile(percent(evaluation.answered), "of images answered", "The rest it leaves to a person."),
             Tile(percent(evaluation.answered_top1), "right among the answered", "Of those it did not decline."),
@@ -294,7 +273,7 @@ def rejection(evaluation: Evaluation) -> Section | None:
         ]
     )
     return Section(
-        "When it may decline", tried + beside(chart.html, listed), "It answers only where it is sure enough."
+        "When it may decline", tried + html.beside(chart.html, listed), "It answers only where it is sure enough."
     )
 
 
@@ -303,20 +282,17 @@ def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
     missed = evaluation.worst[:WORST]
     if not missed:
         return None
-    items: list[Shown] = []
-    for missed_image in missed:
-        image = None if images is None else image_of(images, missed_image.row)
-        if image is not None:
-            predicted = f"said {answer(missed_image.predicted, missed_image.probability)}"
-            items.append(Shown(image, f"{named(missed_image.truth)}\n{predicted}\n{_file(missed_image.name)}", "bad"))
-    rows = [
-        [missed_image.name, named(missed_image.truth), named(missed_image.predicted), percent(missed_image.probability)]
-        for missed_image in missed
-    ]
-    listed = table(["image", "truth", "said", "with probability"], rows)
+    seen = dict(readable(images, (each.row for each in missed)))
+    items, rows = [], []
+    for wrong in missed:
+        truth, predicted = named(wrong.truth), answer(wrong.predicted, wrong.probability)
+        rows.append([wrong.name, truth, named(wrong.predicted), percent(wrong.probability)])
+        if wrong.row in seen:
+            items.append(Shown(seen[wrong.row], f"{truth}\nsaid {predicted}\n{_file(wrong.name)}", "bad"))
+    listed = html.table(["image", "truth", "predicted", "with probability"], rows)
     all_seen = len(items) == len(missed)
-    body = gallery(items) + (folded("The same as a list", listed) if all_seen else listed)
-    note = "In bold the label given, then what the model said. Look closely: some of these are errors of the label."
+    body = html.gallery(items) + (html.folded("The same as a list", listed) if all_seen else listed)
+    note = "In bold the label given, then what was predicted. Look closely: some of these are errors of the label."
     return Section("Worst errors", body, note)
 
 
@@ -326,7 +302,7 @@ def named(labels: Sequence[str]) -> str:
 
 
 def answer(labels: Sequence[str], probability: float) -> str:
-    """What was said, and how surely."""
+    """What was predicted, and how surely."""
     return f"{named(labels)}, {percent(probability)}" if math.isfinite(probability) else named(labels)
 
 
@@ -335,9 +311,13 @@ def _file(name: str) -> str:
     return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or name
 
 
-def image_of(images: Images, row: int) -> Image.Image | None:
-    """An image if it can still be read; a report is not lost for a file that has gone."""
-    try:
-        return images(row)
-    except (ImageError, OSError):
-        return None
+def readable(images: Images | None, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:
+    """Rows with their images, where these can still be read; a report is not lost for a file that has gone."""
+    if images is None:
+        return
+    for row in rows:
+        try:
+            image = images(row)
+        except (ImageError, OSError):
+            continue
+        yield row, image

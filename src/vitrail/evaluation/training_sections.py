@@ -14,24 +14,10 @@ from vitrail.data.samples import SPLITS, Dataset
 from vitrail.evaluation.results import Score
 from vitrail.evaluation.sections import SCORES
 from vitrail.reporting import charts
+from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
-from vitrail.reporting.html_page import (
-    Cell,
-    Html,
-    Section,
-    Shown,
-    beside,
-    callout,
-    counted,
-    facts,
-    gallery,
-    heading,
-    number,
-    paragraph,
-    percent,
-    table,
-)
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, counted, number, percent
 from vitrail.reporting.svg import Chart, Colour
 
 Row = Mapping[str, Any]
@@ -71,7 +57,7 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
         bars.append(Bar(name, value, low, high))
         rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
     chart = charts.bars(bars, "share right")
-    body = beside(chart.html, table(["method", "right", "95 % interval", "note"], rows))
+    body = html.beside(chart.html, html.table(["method", "right", "95 % interval", "note"], rows))
     return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
 
 
@@ -116,10 +102,10 @@ def learning_charts(history: Sequence[Row]) -> LearningCharts:
 
 def learning(history: Sequence[Row]) -> Section | None:
     """The charts of a run, and what they say."""
-    body = beside(*(chart.html for chart in learning_charts(history) if chart))
+    body = html.beside(*(chart.html for chart in learning_charts(history) if chart))
     if not body:
         return None
-    sentences = "".join(paragraph(each) for each in course(history))
+    sentences = "".join(html.paragraph(each) for each in course(history))
     return Section("How it learned", sentences + body, "Hover over a point to read its value.")
 
 
@@ -181,7 +167,7 @@ def seen(images: Sequence[tuple[Image.Image, str]]) -> Section | None:
     """A batch as the network receives it."""
     if not images:
         return None
-    shown = gallery([Shown(image, label) for image, label in images[:SEEN]])
+    shown = html.gallery([Shown(image, label) for image, label in images[:SEEN]])
     note = "Images of a training batch after resizing and augmentation. If you cannot tell what they are, it cannot."
     return Section("What the model sees", shown, note)
 
@@ -197,22 +183,22 @@ def data(known: DataFacts | None) -> Section | None:
         [name, *(int(known.counts[split][place]) for split in splits)] for place, name in enumerate(known.classes)
     ]
     rows.append(["all", *(int(sum(known.counts[split])) for split in splits)])
-    body = facts([("source", known.source), ("classes", f"{len(known.classes):,}")])
+    body = html.facts([("source", known.source), ("classes", f"{len(known.classes):,}")])
     for split, name in zip(splits, names, strict=True):
         counted = [int(each) for each in known.counts[split]]
         if min(counted, default=1) == 0 and any(counted):
             empty = [known.classes[place] for place, each in enumerate(counted) if not each]
-            body = Html(body + callout(f"No {name} images of {join_limited(empty, ', ')}.", "warn"))
+            body = Html(body + html.callout(f"No {name} images of {join_limited(empty, ', ')}.", "warn"))
         elif counted and max(counted) >= 5 * min(counted):
             rare = known.classes[counted.index(min(counted))]
             words = f"Uneven: the largest class has {max(counted) / min(counted):.0f} times as many {name} images as"
-            body = Html(body + callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
-    body = Html(body + table(["class", *names], [rows[-1], *rows[:-1]], most=31))
+            body = Html(body + html.callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
+    body = Html(body + html.table(["class", *names], [rows[-1], *rows[:-1]], most=31))
     lost = [(name, reason) for name, reason in known.skipped]
     if known.left_out:
-        body = Html(body + heading("Left out") + table(["why", "files"], list(known.left_out.items())))
+        body = Html(body + html.heading("Left out") + html.table(["why", "files"], list(known.left_out.items())))
     if lost:
-        body = Html(body + heading("Unreadable images") + table(["image", "why"], lost, most=10))
+        body = Html(body + html.heading("Unreadable images") + html.table(["image", "why"], lost, most=10))
     return Section("The data", body)
 
 
@@ -237,14 +223,14 @@ def times(rows: Sequence[Row]) -> Section | None:
             f"The processor waits for images {percent(share, 0)} of the time: more --workers, a faster disk, or "
             "images stored nearer to the size the network sees would make it faster."
         )
-        advice = callout(words, "warn")
+        advice = html.callout(words, "warn")
     else:
         words = (
             f"Reading images takes only {percent(share, 0)} of the time: more workers would not help; a smaller "
             "--size, a smaller network or a faster machine would."
         )
-        advice = callout(words, "good")
-    return Section("Time", Html(facts(known) + beside(parts.html, "") + advice))
+        advice = html.callout(words, "good")
+    return Section("Time", Html(html.facts(known) + html.beside(parts.html, "") + advice))
 
 
 def duration(seconds: float) -> str:

@@ -33,7 +33,7 @@ def confusion(matrix: Array, classes: Sequence[str], normalised: bool = False, t
     left = 22 + max(text_width(name) for name in names)
     top = 30 + 0.8 * max(text_width(name) for name in names)
     elements = [
-        f'<text class="tick" x="{left:.1f}" y="13">the model said</text>',
+        f'<text class="tick" x="{left:.1f}" y="13">predicted</text>',
         f'<text class="tick" x="0" y="{top - 8:.1f}">truth</text>',
     ]
     for number in range(0, count, math.ceil(12 / cell)):  # the labels that fit
