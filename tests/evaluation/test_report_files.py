@@ -14,8 +14,9 @@ from PIL import Image
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import evaluation_of
-from vitrail.evaluation.report_files import _write, images_of, predictions_table
+from vitrail.evaluation.report_files import images_of, predictions_table
 from vitrail.images import Preprocess
+from vitrail.reporting.html_page import write_files
 
 CLASSES = ("ape", "bee")
 
@@ -69,8 +70,8 @@ def test_images_are_found_by_name_in_the_split_that_was_looked_at(tmp_path: Path
 
 
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    written = _write(tmp_path / "new", {"a.json": json.dumps({"n": 1}), "b.txt": "caf\udce9"})
+    written = write_files(tmp_path / "new", {"a.json": json.dumps({"n": 1}), "b.txt": "caf\udce9"})
     assert [each.read_bytes() for each in written] == [b'{"n": 1}', b"caf\xe9"]
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
-        _write(tmp_path / "file", {"a.json": "{}"})
+        write_files(tmp_path / "file", {"a.json": "{}"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,7 @@ from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Group, Member
 from vitrail.audit.fingerprints import ORDINARY, visible
 from vitrail.audit.sizes import SQUARE, Sizes
 from vitrail.data.samples import Dataset
-from vitrail.errors import ImageError, InputError
-from vitrail.files import reason
+from vitrail.errors import ImageError
 from vitrail.images import Preprocess
 from vitrail.images.preprocess import Resize
 from vitrail.reporting import html_page as html
@@ -27,7 +26,7 @@ from vitrail.reporting.charts import histogram
 from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent
 from vitrail.types import Array
 
-Images = Callable[[str], Image.Image]
+Sources = Mapping[str, Path | Array]  # images by name
 
 # What a page shows of each kind: enough to judge, few enough for a small file; the table has them all.
 GROUPS: Final = 12
@@ -41,34 +40,38 @@ SIDE: Final = 160  # pixels of an image on the page
 
 def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -> list[Path]:
     """audit.html to look at, audit.csv to edit and train with, audit.json for machines; written whole or not at all."""
-    target = Path(folder)
     files = {
         "audit.html": build_page(audit, images),
         "audit.csv": findings_table.table(audit),
         "audit.json": json.dumps(audit.to_dict(), indent=1) + "\n",
     }
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            # Names of files may not be text; in the table, which names them to `train`, they stay as they are.
-            (target / name).write_bytes(text.encode("utf-8", "surrogateescape" if name == "audit.csv" else "replace"))
-    except OSError as error:
-        raise InputError(f"cannot write to {target}: {reason(error)}") from error
-    return [target / name for name in files]
+    return html.write_files(Path(folder), files)
 
 
 def build_page(audit: Audit, images: Dataset) -> str:
     """The page; images are looked up by name."""
-    look = _looker(images)
+    sources = {each.name: image for each, image in zip(images.samples, images.images, strict=True)}
     sections = [
         _short(audit),
-        _leaks(audit, look),
-        _conflicts(audit, look),
-        _suspects(audit, look),
-        _duplicates(audit, look),
-        _lookalikes(audit, look),
+        _leaks(audit, sources),
+        _alike(
+            "One image, two labels",
+            audit.conflicts,
+            sources,
+            "The same image under different labels: only a person can say which is right.",
+        ),
+        _suspects(audit, sources),
+        _duplicates(audit, sources),
+        _alike(
+            "Look-alikes",
+            audit.lookalikes,
+            sources,
+            "Not the same image, but the network sees hardly any difference: frames of one video, series of one "
+            "object, crops. Where they stand in different splits, scores may be too good.",
+            "alike to the network",
+        ),
         _classes(audit),
-        _sizes(audit, look, images),
+        _sizes(audit, sources),
         _unreadable(audit),
         _next(audit),
     ]
@@ -76,21 +79,16 @@ def build_page(audit: Audit, images: Dataset) -> str:
     return html.page("Data audit", subtitle, [each for each in sections if each is not None])
 
 
-def _looker(images: Dataset) -> Images:
-    """Images by name, small; a grey pane where one has gone since."""
-    rows = {each.name: row for row, each in enumerate(images.samples)}
-
-    def look(name: str) -> Image.Image:
-        try:
-            image = visible(images.images[rows[name]])
-        except (KeyError, ImageError):
-            return Image.new("RGB", (64, 64), (128, 128, 128))
-        if max(image.size) > SIDE:
-            image = image.copy()
-            image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        return image
-
-    return look
+def _look(sources: Sources, name: str) -> Image.Image:
+    """The image of this name, small; a grey pane where it has gone since."""
+    try:
+        image = visible(sources[name])
+    except (KeyError, ImageError):
+        return Image.new("RGB", (64, 64), (128, 128, 128))
+    if max(image.size) > SIDE:
+        image = image.copy()
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return image
 
 
 def _kinds(audit: Audit) -> str:
@@ -122,16 +120,15 @@ def _short(audit: Audit) -> Section:
         ),
         Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
     ]
-    said = findings_table.verdicts(audit)
-    body = [html.callout(each.words, "bad" if each.grave else "warn") for each in said]
+    body = [html.callout(each.words, "bad" if each.grave else "warn") for each in findings_table.verdicts(audit)]
     body = body or [html.callout("Nothing was found that would spoil a training or its score.", "good")]
     return Section("In short", "".join([html.tiles(numbers), *body, *map(html.paragraph, audit.notes)]))
 
 
-def _leaks(audit: Audit, look: Images) -> Section | None:
+def _leaks(audit: Audit, sources: Sources) -> Section | None:
     if not audit.leaks and not audit.crossing:
         return None
-    body = [_groups(audit.leaks, look)]
+    body = [_groups(audit.leaks, sources)]
     if audit.crossing:
         rows = [
             [each.name, ", ".join(f"{split}: {n:,}" for split, n in each.counts.items())] for each in audit.crossing
@@ -145,14 +142,7 @@ def _leaks(audit: Audit, look: Images) -> Section | None:
     return Section("Leaks across splits", "".join(body), note)
 
 
-def _conflicts(audit: Audit, look: Images) -> Section | None:
-    if not audit.conflicts:
-        return None
-    note = "The same image under different labels: only a person can say which is right."
-    return Section("One image, two labels", _groups(audit.conflicts, look), note)
-
-
-def _suspects(audit: Audit, look: Images) -> Section | None:
+def _suspects(audit: Audit, sources: Sources) -> Section | None:
     if audit.agreement is None:
         return None
     trust = f"The probes agree with {percent(audit.agreement)} of all labels"
@@ -165,7 +155,7 @@ def _suspects(audit: Audit, look: Images) -> Section | None:
         return Section("Labels in doubt", html.callout("No label is in doubt.", "good"), note)
     items = [
         Shown(
-            look(each.name),
+            _look(sources, each.name),
             f"{_label(each.given)} → {_label(each.suggested)}?\n{each.name}\n"
             f"{percent(each.confidence)} for the label given{f' · {each.split}' * bool(each.split)}",
             "warn",
@@ -176,14 +166,14 @@ def _suspects(audit: Audit, look: Images) -> Section | None:
     return Section("Labels in doubt", Html(html.gallery(items) + more), note)
 
 
-def _duplicates(audit: Audit, look: Images) -> Section | None:
+def _duplicates(audit: Audit, sources: Sources) -> Section | None:
     plain = [each for each in audit.duplicates if not each.leaks and not each.conflicts]
     exact, near = [each for each in plain if each.exact], [each for each in plain if not each.exact]
     if not plain:
         return None
-    body = [html.heading(f"The same, pixel for pixel ({len(exact):,})"), _groups(exact, look)] if exact else []
+    body = [html.heading(f"The same, pixel for pixel ({len(exact):,})"), _groups(exact, sources)] if exact else []
     if near:
-        body += [html.heading(f"Nearly the same ({len(near):,})"), _groups(near, look)]
+        body += [html.heading(f"Nearly the same ({len(near):,})"), _groups(near, sources)]
     note = (
         "Within one split, copies weigh double and hide how few different images there are. "
         "Of the same images in training, audit.csv keeps the first."
@@ -191,23 +181,17 @@ def _duplicates(audit: Audit, look: Images) -> Section | None:
     return Section("Duplicates", "".join(body), note)
 
 
-def _lookalikes(audit: Audit, look: Images) -> Section | None:
-    if not audit.lookalikes:
-        return None
-    note = (
-        "Not the same image, but the network sees hardly any difference: frames of one video, series of one object, "
-        "crops. Where they stand in different splits, scores may be too good."
-    )
-    return Section("Look-alikes", _groups(audit.lookalikes, look, "alike to the network"), note)
+def _alike(title: str, groups: Sequence[Group], sources: Sources, note: str, how: str = "") -> Section | None:
+    return Section(title, _groups(groups, sources, how), note) if groups else None
 
 
-def _groups(groups: Sequence[Group], look: Images, how: str = "") -> Html:
+def _groups(groups: Sequence[Group], sources: Sources, how: str = "") -> Html:
     """Groups beside each other, the first members of each; `how` says what makes them one."""
     parts = []
     for group in groups[:GROUPS]:
         out = findings_table.excluded(group)
         kept = sorted(group.members, key=lambda each: each.name not in out and each.split not in HELD_OUT)
-        items = [_shown(each, look, each.name in out, group.conflicts) for each in kept[:MEMBERS]]
+        items = [_shown(each, sources, each.name in out, group.conflicts) for each in kept[:MEMBERS]]
         same = how or ("the same" if group.exact else "nearly the same")
         what = f"{len(kept):,} images" if group.conflicts else f"{_label(group.members[0].labels)}: {len(kept):,}"
         more = f" ({MEMBERS} shown)" if len(kept) > MEMBERS else ""
@@ -215,12 +199,11 @@ def _groups(groups: Sequence[Group], look: Images, how: str = "") -> Html:
     return Html(html.beside(*parts) + _more(len(groups) - GROUPS, "group"))
 
 
-def _shown(member: Member, look: Images, out: bool, labelled: bool) -> Shown:
+def _shown(member: Member, sources: Sources, out: bool, labelled: bool) -> Shown:
     """A member with its name, and what tells it from the others of its group."""
-    told = [_label(member.labels)] * labelled + [member.split] * bool(member.split)
-    return Shown(
-        look(member.name), "\n".join([" · ".join(told), member.name] if told else [member.name]), "bad" if out else ""
-    )
+    told = " · ".join(filter(None, (_label(member.labels) if labelled else "", member.split)))
+    caption = f"{told}\n{member.name}" if told else member.name
+    return Shown(_look(sources, member.name), caption, "bad" if out else "")
 
 
 def _classes(audit: Audit) -> Section | None:
@@ -237,7 +220,7 @@ def _classes(audit: Audit) -> Section | None:
     return Section("Classes", html.table(headers, rows, most=CLASSES), balance.advice)
 
 
-def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
+def _sizes(audit: Audit, sources: Sources) -> Section:
     sizes, hint = audit.sizes, audit.sizes.suggestion
     body = [
         html.callout(
@@ -259,14 +242,15 @@ def _sizes(audit: Audit, look: Images, images: Dataset) -> Section:
     elif sizes.distinct > 1:
         rows: list[list[Cell]] = [[f"{each.width}x{each.height}", each.images] for each in sizes.common]
         body.append(html.table(["size", "images"], rows))
-    body.append(_views(audit, images))
+    body.append(_views(audit, sources))
     if sizes.odd:
         items = [
-            Shown(look(odd.name), f"{odd.width}x{odd.height}\n{odd.name}\n{odd.why}") for odd in sizes.odd[:OTHERS]
+            Shown(_look(sources, odd.name), f"{odd.width}x{odd.height}\n{odd.name}\n{odd.why}")
+            for odd in sizes.odd[:OTHERS]
         ]
         body += [html.heading("Odd sizes"), html.gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
     if audit.blank:
-        items = [_shown(each, look, False, True) for each in audit.blank[:OTHERS]]
+        items = [_shown(each, sources, False, True) for each in audit.blank[:OTHERS]]
         body += [html.heading("Of a single colour"), html.gallery(items), _more(len(audit.blank) - OTHERS, "image")]
     return Section("Sizes", "".join(body), "How large the images are, and how they should reach the network.")
 
@@ -288,7 +272,7 @@ def _aspects(sizes: Sizes) -> Html:
     return histogram([("images", np.clip(np.log2(sizes.aspects), -1.6, 1.6))], axis, "Shapes", bins=32).html
 
 
-def _views(audit: Audit, images: Dataset) -> Html:
+def _views(audit: Audit, sources: Sources) -> Html:
     """What the network would see of a few images of different shape, as suggested and in the other ways."""
     if set(audit.kinds) != {ORDINARY}:
         return Html()
@@ -296,7 +280,6 @@ def _views(audit: Audit, images: Dataset) -> Html:
     order = np.argsort(audit.sizes.aspects, kind="stable")
     places = np.unique(np.linspace(0, len(order) - 1, EXAMPLES).round().astype(int))
     names = [audit.sizes.names[order[place]] for place in places]
-    rows = {each.name: row for row, each in enumerate(images.samples)}
     ways: list[Resize] = [hint.resize]
     if max(np.exp(np.abs(np.log(audit.sizes.aspects)))) > SQUARE:
         others: tuple[Resize, ...] = ("pad", "squash", "crop")
@@ -307,7 +290,7 @@ def _views(audit: Audit, images: Dataset) -> Html:
         items = []
         for name in names:
             try:
-                items.append(Shown(seen.visible_image(images.images[rows[name]]), name))
+                items.append(Shown(seen.visible_image(sources[name]), name))
             except (KeyError, ImageError):
                 continue
         views.append((way if way != hint.resize else f"{way} (suggested)", html.gallery(items)))

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vitrail.audit.audit_results import HELD_OUT, Audit, Crossing, Group, Member
+from vitrail.audit.audit_results import HELD_OUT, Audit, Group, Member
 from vitrail.reporting.html_page import counted
 
 
@@ -17,10 +17,10 @@ class AuditFinding(NamedTuple):
     path: str  # the name of the image
     finding: str
     detail: str
-    given: str  # label; of several, with | between them
-    suggested: str
-    score: str  # from 0 to 1 where there is one
-    exclude: int  # 1: not to be trained on; the person who reads this decides
+    given: str = ""  # label; of several, with | between them
+    suggested: str = ""
+    score: str = ""  # from 0 to 1 where there is one
+    exclude: int = 0  # 1: not to be trained on; the person who reads this decides
 
 
 def findings(audit: Audit) -> list[AuditFinding]:
@@ -29,29 +29,25 @@ def findings(audit: Audit) -> list[AuditFinding]:
     Marked for exclusion are images that cannot be read, training images of which a copy is held out, and all but
     the first of the same images in training; not those with different labels, nor anything that is only likely.
     """
-    return [
-        *(AuditFinding(name, "unreadable", reason, "", "", "", 1) for name, reason in audit.unreadable),
-        *(each for group in audit.duplicates for each in _of_group(group)),
-        *(
-            AuditFinding(name, "group in two splits", f"{each.name} is in {_where(each)}", "", "", "", 0)
-            for each in audit.crossing
-            for name in each.names
-        ),
-        *(each for group in audit.lookalikes for each in _of_lookalikes(group)),
-        *(
-            AuditFinding(each.name, "label", f"probability of the label given: {each.confidence:.3f}", *words, 0)
-            for each in audit.suspects
-            for words in ((joined(each.given), joined(each.suggested), f"{each.score:.4f}"),)
-        ),
-        *(
-            AuditFinding(each.name, "blank", "shows a single colour", joined(each.labels), "", "", 0)
-            for each in audit.blank
-        ),
-        *(
-            AuditFinding(each.name, "odd size", f"{each.width}x{each.height}: {each.why}", "", "", "", 0)
-            for each in audit.sizes.odd
-        ),
-    ]
+    rows = [AuditFinding(name, "unreadable", reason, exclude=1) for name, reason in audit.unreadable]
+    for group in audit.duplicates:
+        rows += _of_group(group)
+    for crossing in audit.crossing:
+        where = " and ".join(f"{split} ({count})" for split, count in crossing.counts.items())
+        detail = f"{crossing.name} is in {where}"
+        rows += [AuditFinding(name, "group in two splits", detail) for name in crossing.names]
+    for group in audit.lookalikes:
+        first, *others = group.members
+        detail = f"to the network, like {_place(first)}"
+        rows += [AuditFinding(each.name, "look-alike", detail, joined(each.labels)) for each in others]
+    for suspect in audit.suspects:
+        detail = f"probability of the label given: {suspect.confidence:.3f}"
+        labels = joined(suspect.given), joined(suspect.suggested)
+        rows.append(AuditFinding(suspect.name, "label", detail, *labels, f"{suspect.score:.4f}"))
+    rows += [AuditFinding(each.name, "blank", "shows a single colour", joined(each.labels)) for each in audit.blank]
+    for odd in audit.sizes.odd:
+        rows.append(AuditFinding(odd.name, "odd size", f"{odd.width}x{odd.height}: {odd.why}"))
+    return rows
 
 
 class Verdict(NamedTuple):
@@ -63,42 +59,28 @@ class Verdict(NamedTuple):
 
 def verdicts(audit: Audit) -> list[Verdict]:
     """What to do something about, the gravest first; none if all is well."""
-    counts = audit.counts()
-    leaked, between = counts["leaked_images"], counts["leaks"]
-    checks = [
+    counts, balance = audit.counts(), audit.balance
+    leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
+    crossing, conflicts = counted(counts["crossing_groups"], "group"), counted(counts["conflicts"], "group")
+    grave = [
         (
             leaked,
-            True,
             "Scores would look better than they are. Training images that are held out too, the same or nearly: "
             f"{leaked:,}. audit.csv leaves them out of the training.",
         ),
-        (
-            0 if leaked else between,
-            True,
-            f"The same or nearly the same in val and in test: {counted(between, 'group')}.",
-        ),
-        (
-            counts["crossing_groups"],
-            True,
-            f"Given as a group, but in more than one split: {counted(counts['crossing_groups'], 'group')}.",
-        ),
-        (
-            counts["conflicts"],
-            True,
-            f"One image under different labels: {counted(counts['conflicts'], 'group')}. One label must be wrong.",
-        ),
-        (counts["suspects"], False, f"Labels in doubt: {counts['suspects']:,}. Look at them, the surest first."),
-        (counts["unreadable"], False, f"Unreadable: {counted(counts['unreadable'], 'file')}."),
-        (
-            counts["exact_copies"],
-            False,
-            f"Copies of others, pixel for pixel: {counted(counts['exact_copies'], 'image')}.",
-        ),
-        (audit.balance.balance != "none" or audit.balance.small or audit.balance.missing, False, audit.balance.advice),
-        (counts["blank"], False, f"Of a single colour: {counted(counts['blank'], 'image')}."),
-        (counts["odd_sizes"], False, f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}."),
+        (not leaked and audit.leaks, f"The same or nearly the same in val and in test: {leaks}."),
+        (audit.crossing, f"Given as a group, but in more than one split: {crossing}."),
+        (audit.conflicts, f"One image under different labels: {conflicts}. One label must be wrong."),
     ]
-    return [Verdict(words, grave) for holds, grave, words in checks if holds]
+    others = [
+        (audit.suspects, f"Labels in doubt: {counts['suspects']:,}. Look at them, the surest first."),
+        (audit.unreadable, f"Unreadable: {counted(counts['unreadable'], 'file')}."),
+        (audit.copies, f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}."),
+        (balance.balance != "none" or balance.small or balance.missing, balance.advice),
+        (audit.blank, f"Of a single colour: {counted(counts['blank'], 'image')}."),
+        (audit.sizes.odd, f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}."),
+    ]
+    return [Verdict(words, kind is grave) for kind in (grave, others) for holds, words in kind if holds]
 
 
 def table(audit: Audit) -> str:
@@ -134,12 +116,11 @@ def _of_group(group: Group) -> Iterator[AuditFinding]:
         same = member.image == other.image
         kind = "leak" if member.split != other.split else "exact duplicate" if same else "near duplicate"
         like = f"{'the same as' if same else 'nearly the same as'} {_place(other)}"
-        yield AuditFinding(member.name, kind, like, joined(member.labels), "", "", int(member.name in out))
+        yield AuditFinding(member.name, kind, like, joined(member.labels), exclude=int(member.name in out))
         if set(member.labels) != set(other.labels):
             detail = f"{like}, which is labelled {joined(other.labels)}"
-            yield AuditFinding(
-                member.name, "conflicting labels", detail, joined(member.labels), joined(other.labels), "", 0
-            )
+            labels = joined(member.labels), joined(other.labels)
+            yield AuditFinding(member.name, "conflicting labels", detail, *labels)
 
 
 def _nearest(group: Group, member: Member) -> Member:
@@ -153,18 +134,6 @@ def _nearest(group: Group, member: Member) -> Member:
         return other.split == member.split, set(other.labels) == set(member.labels), not alike
 
     return min(others, key=order)
-
-
-def _of_lookalikes(group: Group) -> Iterator[AuditFinding]:
-    first = group.members[0]
-    for each in group.members[1:]:
-        yield AuditFinding(
-            each.name, "look-alike", f"to the network, like {_place(first)}", joined(each.labels), "", "", 0
-        )
-
-
-def _where(crossing: Crossing) -> str:
-    return " and ".join(f"{split} ({count})" for split, count in crossing.counts.items())
 
 
 def _place(member: Member) -> str:

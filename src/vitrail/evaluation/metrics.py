@@ -61,6 +61,12 @@ def answers(probabilities: Array, task: str = "single-label", thresholds: Array 
     return np.asarray(probabilities >= (0.5 if thresholds is None else np.asarray(thresholds))).astype(np.uint8)
 
 
+def right_answers(targets: Array, predicted: Array) -> Array:
+    """Which images are answered right (n,): the class, or for several labels every one of them."""
+    same = predicted == targets
+    return np.asarray(same if targets.ndim == 1 else same.all(axis=1))
+
+
 def places(scores: Array, targets: Array) -> Array:
     """How many classes stand before the true one: (n,); 0 is right. Scores that are no numbers are all before it."""
     own = np.take_along_axis(scores, targets[:, None], axis=1)  # (n, 1)

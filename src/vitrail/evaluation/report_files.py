@@ -9,16 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitrail.data.samples import Dataset
-from vitrail.errors import InputError, MissingExtraError
+from vitrail.errors import MissingExtraError
 from vitrail.evaluation.comparison import Comparison
 from vitrail.evaluation.evaluator import chosen
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build, comparison_page
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.sections import Images
-from vitrail.files import reason
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime
+from vitrail.reporting.html_page import write_files
 
 
 def write_evaluation(
@@ -32,7 +32,7 @@ def write_evaluation(
         "predictions.csv": predictions_table(evaluation),
         "evaluation.json": json.dumps(evaluation.to_dict(), indent=1) + "\n",
     }
-    written = _write(folder, files)
+    written = write_files(folder, files)
     with suppress(MissingExtraError):  # the report has charts of its own
         written += write_figures(folder / "figures", [], evaluation, [], image)
     return written
@@ -44,7 +44,9 @@ def write_comparison(
     """comparison.html and comparison.json."""
     image = images_of(found.a, runtime.preprocess, dataset)
     page = comparison_page(found, image, shorter(*names), command)
-    return _write(folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"})
+    return write_files(
+        folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"}
+    )
 
 
 def shorter(first: str, second: str) -> tuple[str, str]:
@@ -84,13 +86,3 @@ def predictions_table(evaluation: Evaluation) -> str:
                 [name, evaluation.split, truth, predicted, "|".join(f"{shares[each]:.6f}" for each in marked)]
             )
     return text.getvalue()
-
-
-def _write(folder: Path, files: dict[str, str]) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
-    return [folder / name for name in files]

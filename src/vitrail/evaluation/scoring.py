@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +15,6 @@ from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
 from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Misclassified, Score
 from vitrail.inference import probabilities as probabilities_of
 from vitrail.types import Array
-
-Statistic = Callable[[Array], Array]
 
 LISTED: Final = 50  # pairs most confused, and worst images
 
@@ -52,7 +50,7 @@ def evaluation_of(
     cuts = None if task == "single-label" else _cuts(thresholds, width)
     probabilities = probabilities_of(logits, task, temperature)
     predicted = metrics.answers(probabilities, task, cuts)
-    right = predicted == targets if task == "single-label" else (predicted == targets).all(axis=1)
+    right = metrics.right_answers(targets, predicted)
     losses = metrics.losses(logits, targets, temperature)
     if task == "single-label":
         scores = _scores_of_one(probabilities, targets, predicted, losses, resamples)
@@ -86,9 +84,7 @@ def evaluation_of(
 
 def correct_answers(evaluation: Evaluation) -> Array:
     """Which images were answered right (n,): the class, or for several labels every one of them."""
-    predicted = predictions_of(evaluation)
-    same = predicted == evaluation.targets
-    return np.asarray(same if evaluation.task == "single-label" else same.all(axis=1))
+    return metrics.right_answers(evaluation.targets, predictions_of(evaluation))
 
 
 def predictions_of(evaluation: Evaluation) -> Array:
@@ -136,15 +132,9 @@ def _scores_of_several(
         return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
 
     mean_ap, macro_f1, micro_f1, loss, error = bootstrap(statistic, count, resamples)
-    exact = wilson(int((predicted == targets).all(axis=1).sum()), count)
-    return {
-        "mean_ap": mean_ap,
-        "macro_f1": macro_f1,
-        "micro_f1": micro_f1,
-        "exact": exact,
-        "loss": loss,
-        "ece": error,
-    }
+    exact = wilson(int(metrics.right_answers(targets, predicted).sum()), count)
+    means = {"mean_ap": mean_ap, "macro_f1": macro_f1, "micro_f1": micro_f1}
+    return means | {"exact": exact, "loss": loss, "ece": error}
 
 
 def _per_class(

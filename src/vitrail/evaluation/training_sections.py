@@ -17,7 +17,7 @@ from vitrail.reporting import charts
 from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
-from vitrail.reporting.html_page import Cell, Html, Section, Shown, counted, number, percent
+from vitrail.reporting.html_page import Cell, Section, Shown, counted, number, percent
 from vitrail.reporting.svg import Chart, Colour
 
 Row = Mapping[str, Any]
@@ -77,7 +77,7 @@ def learning_charts(history: Sequence[Row]) -> LearningCharts:
     across = Axis("epoch" if per_epoch else "step")
 
     def line(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
-        return points(rows, key, per_epoch)
+        return [(value(row, "step") / (per_epoch or 1.0), value(row, key)) for row in rows if key in row]
 
     noisy = Series("training, step by step", line(steps, "loss"), "soft", thin=True)
     loss = charts.curves(
@@ -149,15 +149,9 @@ def score_keys(epochs: Sequence[Row]) -> dict[str, str]:
     return found or ({"score": "score"} if scored and min(scored) >= 0 and max(scored) <= 1 else {})
 
 
-def points(rows: Sequence[Row], key: str, per_epoch: float) -> list[tuple[float, float]]:
-    """One value of the records that have it, over the epochs, or over the steps where their length is unknown."""
-    return [(value(row, "step") / (per_epoch or 1.0), value(row, key)) for row in rows if key in row]
-
-
 def steps_per_epoch(epochs: Sequence[Row]) -> float:
     """From the last two epochs, or the only one; 0 where it is unknown."""
-    steps = [value(row, "step") for row in epochs]
-    steps = [each for each in steps if each > 0]
+    steps = _positive(epochs, "step")
     if len(steps) >= 2 and steps[-1] > steps[-2]:
         return steps[-1] - steps[-2]
     return steps[0] if steps else 0.0
@@ -183,23 +177,22 @@ def data(known: DataFacts | None) -> Section | None:
         [name, *(int(known.counts[split][place]) for split in splits)] for place, name in enumerate(known.classes)
     ]
     rows.append(["all", *(int(sum(known.counts[split])) for split in splits)])
-    body = html.facts([("source", known.source), ("classes", f"{len(known.classes):,}")])
+    parts = [html.facts([("source", known.source), ("classes", f"{len(known.classes):,}")])]
     for split, name in zip(splits, names, strict=True):
         counted = [int(each) for each in known.counts[split]]
         if min(counted, default=1) == 0 and any(counted):
             empty = [known.classes[place] for place, each in enumerate(counted) if not each]
-            body = Html(body + html.callout(f"No {name} images of {join_limited(empty, ', ')}.", "warn"))
+            parts.append(html.callout(f"No {name} images of {join_limited(empty, ', ')}.", "warn"))
         elif counted and max(counted) >= 5 * min(counted):
             rare = known.classes[counted.index(min(counted))]
             words = f"Uneven: the largest class has {max(counted) / min(counted):.0f} times as many {name} images as"
-            body = Html(body + html.callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
-    body = Html(body + html.table(["class", *names], [rows[-1], *rows[:-1]], most=31))
-    lost = [(name, reason) for name, reason in known.skipped]
+            parts.append(html.callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
+    parts.append(html.table(["class", *names], [rows[-1], *rows[:-1]], most=31))
     if known.left_out:
-        body = Html(body + html.heading("Left out") + html.table(["why", "files"], list(known.left_out.items())))
-    if lost:
-        body = Html(body + html.heading("Unreadable images") + html.table(["image", "why"], lost, most=10))
-    return Section("The data", body)
+        parts += [html.heading("Left out"), html.table(["why", "files"], list(known.left_out.items()))]
+    if known.skipped:
+        parts += [html.heading("Unreadable images"), html.table(["image", "why"], known.skipped, most=10)]
+    return Section("The data", "".join(parts))
 
 
 _SPLITS: Final = {"train": "training", "val": "validation", "test": "test", "": "without a split"}
@@ -207,15 +200,13 @@ _SPLITS: Final = {"train": "training", "val": "validation", "test": "test", "": 
 
 def times(rows: Sequence[Row]) -> Section | None:
     """Where the time went, and what would help."""
-    data = sum(each for each in (value(row, "data_seconds") for row in rows) if each > 0)
-    compute = sum(each for each in (value(row, "compute_seconds") for row in rows) if each > 0)
+    data, compute = sum(_positive(rows, "data_seconds")), sum(_positive(rows, "compute_seconds"))
     total = data + compute
     if total <= 0:
         return None
     share = data / total
-    speeds = [each for each in (value(row, "images_per_second") for row in rows) if each > 0]
     known = [("training time", duration(total))]
-    if speeds:
+    if speeds := _positive(rows, "images_per_second"):
         known.append(("speed", f"{number(float(np.median(speeds)))} images a second"))
     parts = charts.strip([("reading images", data, "amber"), ("computing", compute, "blue")], "How the time was spent")
     if share > 0.3:
@@ -230,7 +221,7 @@ def times(rows: Sequence[Row]) -> Section | None:
             "--size, a smaller network or a faster machine would."
         )
         advice = html.callout(words, "good")
-    return Section("Time", Html(html.facts(known) + html.beside(parts.html, "") + advice))
+    return Section("Time", html.facts(known) + html.beside(parts.html, "") + advice)
 
 
 def duration(seconds: float) -> str:
@@ -247,3 +238,8 @@ def value(row: Row, key: str) -> float:
     """A number of a record; NaN where there is none."""
     found = row.get(key)
     return float(found) if isinstance(found, int | float) else math.nan
+
+
+def _positive(rows: Sequence[Row], key: str) -> list[float]:
+    """The numbers above 0 of the records that have one."""
+    return [number for number in (value(row, key) for row in rows) if number > 0]

@@ -15,7 +15,6 @@ from vitrail.reporting.axes import (
     draw_axes,
     left_margin,
     log_ticks,
-    percent_label,
     short_count,
     text_width,
     tick_label,
@@ -99,7 +98,8 @@ def curves(
     y = AxisScale(min(low, y_ticks[0]), max(high, y_ticks[-1]), size[1] - 40, 22.0)
     elements = [draw_axes(x, y, _x_ticks(x_axis, *across), y_ticks, x_axis, y_axis)]
     keys: list[Key] = []
-    for each, colour in zip(kept, _colours(kept), strict=True):
+    for place, each in enumerate(kept):
+        colour = each.colour or _ORDER[place % len(_ORDER)]
         if any(math.isfinite(value) for _, value in each.points):
             elements.append(_line(each, colour, x, y, x_axis.label, percent if y_axis.percent else number))
             keys.append(Key(each.name, colour, "line" if each.thin else "bar"))
@@ -155,27 +155,23 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
     return Chart(title, words, _WIDTH, 368.0, tuple(elements), legend)
 
 
-def bars(items: Sequence[Bar], x_label: str, title: str = "", in_percent: bool = True) -> Chart:
-    """A bar for each name, its interval as a line; shares are shown on the full range 0 to 1."""
+def bars(items: Sequence[Bar], x_label: str, title: str = "") -> Chart:
+    """A bar for each name and its share, its interval as a line; on the full range 0 to 1."""
     kept = [each for each in items if math.isfinite(each.value)]
     if not kept:
         return Chart()
-    show = percent if in_percent else number
-    highest = max(max(each.value, each.high if math.isfinite(each.high) else each.value) for each in kept)
-    steps = [0.0, 0.25, 0.5, 0.75, 1.0] if highest <= 1 else ticks(0.0, highest)
     left = 14 + max(text_width(cut_text(each.name, 22)) for each in kept)
-    x = AxisScale(0.0, steps[-1], left, _WIDTH - 62)
+    x = AxisScale(0.0, 1.0, left, _WIDTH - 62)
     bottom = 8.0 + 24 * len(kept)
-    tick = percent_label if in_percent else tick_label
     elements = [
         f'<path class="grid" d="M{x(value):.1f} 4V{bottom:.1f}"/>'
-        f'<text class="tick" text-anchor="middle" x="{x(value):.1f}" y="{bottom + 16:.1f}">{tick(value)}</text>'
-        for value in steps
+        f'<text class="tick" text-anchor="middle" x="{x(value):.1f}" y="{bottom + 16:.1f}">{words}</text>'
+        for value, words in ((quarter / 4, f"{25 * quarter} %") for quarter in range(5))
     ]
     elements.append(
         f'<text class="tick" text-anchor="end" x="{_WIDTH:.1f}" y="{bottom + 34:.1f}">{text(x_label)}</text>'
     )
-    elements += [_bar(each, 8 + 24 * row, x, show) for row, each in enumerate(kept)]
+    elements += [_bar(each, 8 + 24 * row, x) for row, each in enumerate(kept)]
     return Chart(title, f"{title or x_label}: {len(kept)} bars", _WIDTH, bottom + 40, tuple(elements))
 
 
@@ -240,10 +236,6 @@ def strip(parts: Sequence[tuple[str, float, Colour]], words: str, title: str = "
         legend.append(Key(label, colour))
         left += width
     return Chart(title, words, _WIDTH, 30.0, tuple(elements), tuple(legend))
-
-
-def _colours(series: Sequence[Series]) -> list[Colour]:
-    return [each.colour or _ORDER[number % len(_ORDER)] for number, each in enumerate(series)]
 
 
 def _x_ticks(axis: Axis, low: float, high: float) -> list[float]:
@@ -318,11 +310,11 @@ def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str
     return marks + names
 
 
-def _bar(bar: Bar, y: float, x: AxisScale, show: Callable[[float | None], str]) -> str:
+def _bar(bar: Bar, y: float, x: AxisScale) -> str:
     has_interval = math.isfinite(bar.low) and math.isfinite(bar.high)
-    words = f"{bar.name}: {show(bar.value)}" + (f", {show(bar.low)} to {show(bar.high)}" if has_interval else "")
-    interval = ""
+    words, interval = f"{bar.name}: {percent(bar.value)}", ""
     if has_interval:
+        words += f", {percent(bar.low)} to {percent(bar.high)}"
         low, high = x(bar.low), x(bar.high)
         ends = f"M{low:.1f} {y + 9}H{high:.1f}M{low:.1f} {y + 5}v8M{high:.1f} {y + 5}v8"
         interval = f'<path d="{ends}" style="stroke:var(--ink);stroke-width:1.4;fill:none"/>'
@@ -331,7 +323,7 @@ def _bar(bar: Bar, y: float, x: AxisScale, show: Callable[[float | None], str]) 
         f'<text text-anchor="end" x="{x.start - 8:.1f}" y="{y + 13}">{text(cut_text(bar.name, 22))}</text>'
         f'<rect x="{x(0):.1f}" y="{y}" width="{max(x(bar.value) - x(0), 0):.1f}" height="18" rx="2" '
         f'style="fill:var(--{bar.colour});fill-opacity:.55"/>{interval}'
-        f'<text text-anchor="end" x="{_WIDTH:.1f}" y="{y + 13}">{show(bar.value)}</text></g>'
+        f'<text text-anchor="end" x="{_WIDTH:.1f}" y="{y + 13}">{percent(bar.value)}</text></g>'
     )
 
 

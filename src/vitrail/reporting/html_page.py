@@ -8,12 +8,14 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from PIL import Image
 
 from vitrail.errors import InputError
+from vitrail.files import reason
 from vitrail.images import decode
 from vitrail.reporting.style import BAND, MARK, STYLE
 
@@ -89,6 +91,17 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     )
 
 
+def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Texts by the names of their files; names of images that are not text go in as they are."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {reason(error)}") from error
+    return [folder / name for name in files]
+
+
 def text(value: object) -> Html:
     """Any value as text, safe in an element and in a quoted attribute."""
     return value if isinstance(value, Html) else Html(html.escape(printable(str(value)), quote=True))
@@ -156,7 +169,7 @@ def tiles(items: Iterable[Tile]) -> Html:
     return Html(f'<div class="tiles">{shown}</div>') if shown else Html()
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", most: int = 0) -> Html:
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = 0) -> Html:
     """Rows under headers; the first cell names its row. Numbers stand right. Rows after `most` are folded away."""
     for row in rows:
         if len(row) != len(headers):
@@ -165,8 +178,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str =
         return Html()
     right = [place > 0 and all(_is_number(row[place]) for row in rows) for place in range(len(headers))]
     first, rest = (rows[:most], rows[most:]) if most else (rows, ())
-    shown = _table(headers, first, right, caption)
-    return Html(shown + folded(f"{len(rest):,} more", _table(headers, rest, right, caption))) if rest else shown
+    shown = _table(headers, first, right)
+    return Html(shown + folded(f"{len(rest):,} more", _table(headers, rest, right))) if rest else shown
 
 
 def gallery(items: Iterable[Shown], small: bool = False) -> Html:
@@ -262,7 +275,7 @@ def _is_number(cell: Cell) -> bool:
     return cell is None or isinstance(cell, int | float) or _NUMERIC.fullmatch(cell) is not None
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool], caption: str) -> Html:
+def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool]) -> Html:
     sides = [' class="n"' if each else "" for each in right]
     head = "".join(f'<th scope="col"{side}>{text(name)}</th>' for name, side in zip(headers, sides, strict=True))
     body = []
@@ -272,9 +285,7 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequen
             f"<td{side}>{text(cell)}</td>" for cell, side in itertools.islice(zip(cells, sides, strict=True), 1, None)
         )
         body.append(f'<tr><th scope="row">{text(cells[0])}</th>{others}</tr>')
-    title = f"<caption>{text(caption)}</caption>" if caption else ""
-    label = text(caption or ", ".join(headers))
     return Html(
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>{title}'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(", ".join(headers))}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )

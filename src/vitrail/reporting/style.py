@@ -67,7 +67,6 @@ padding:10px 16px;margin:12px 0;max-width:none;overflow-wrap:anywhere}}
 .callout.warn{{border-left-color:var(--amber)}}
 .scroll{{overflow-x:auto;margin:14px 0;max-width:100%}}
 table{{border-collapse:collapse;min-width:min(100%,520px);font-size:15px}}
-caption{{text-align:left;color:var(--soft);font-size:14px;padding-bottom:6px}}
 th,td{{padding:6px 22px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}}
 th{{font-weight:600}}
 thead th{{color:var(--soft);font-size:14px;font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}}
