@@ -17,7 +17,8 @@ from vitrail.data import Dataset, read_data
 from vitrail.network.config import ViTConfig
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Point, Series, curves
-from vitrail.reporting.svg import Chart, Colour, Key, Mark, save_chart
+from vitrail.reporting.shapes import Colour, Mark
+from vitrail.reporting.svg import Chart, Key, save_chart
 from vitrail.training import Recipe, train
 
 LOOKS: list[tuple[Mark, Colour]] = [

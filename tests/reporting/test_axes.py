@@ -10,18 +10,9 @@ import pytest
 from evaluation.markup import read
 from reporting.shapes import numbers
 from vitrail.errors import InputError
-from vitrail.reporting.axes import (
-    Axis,
-    AxisScale,
-    cut_text,
-    log_ticks,
-    short_count,
-    text_width,
-    tick_label,
-    ticks,
-    ticks_inside,
-)
+from vitrail.reporting.axes import Axis, AxisScale, log_ticks, short_count, tick_label, ticks, ticks_inside
 from vitrail.reporting.charts import Line, Point, Series, curves
+from vitrail.reporting.shapes import cut_text, text_width
 
 X, Y = Axis("x"), Axis("y")
 

@@ -86,7 +86,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "callout": callout,
     "facts": lambda name: facts([(name, name)]),
     "tiles": lambda name: tiles([Tile(name, name, name)]),
-    "headers": lambda name: table([name], [["x"]], name),
+    "headers": lambda name: table([name], [["x"]]),
     "cells": lambda name: table(["a", "b"], [[name, name]]),
     "gallery": lambda name: gallery([Shown(GREY, name)]),
     "tabs": lambda name: tabs("a", [(name, "")]),

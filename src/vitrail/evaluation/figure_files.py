@@ -15,10 +15,10 @@ from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import label_names
 from vitrail.evaluation.sections import Images, class_bars, named, readable
 from vitrail.evaluation.training_sections import Row, learning_charts
-from vitrail.reporting.axes import cut_text
 from vitrail.reporting.charts import Bar, bars, reliability
 from vitrail.reporting.image_sheets import captioned_sheet
 from vitrail.reporting.matrix_charts import confusion
+from vitrail.reporting.shapes import cut_text
 from vitrail.reporting.svg import Chart, chart_row, check_png, image_chart, save_chart
 
 WORST: Final = 12

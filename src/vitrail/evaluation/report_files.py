@@ -39,14 +39,13 @@ def write_evaluation(
 
 
 def write_comparison(
-    found: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str
+    comparison: Comparison, folder: Path, runtime: Runtime, dataset: Dataset, names: tuple[str, str], command: str
 ) -> list[Path]:
     """comparison.html and comparison.json."""
-    image = images_of(found.a, runtime.preprocess, dataset)
-    page = comparison_page(found, image, shorter(*names), command)
-    return write_files(
-        folder, {"comparison.html": page, "comparison.json": json.dumps(found.to_dict(), indent=1) + "\n"}
-    )
+    image = images_of(comparison.a, runtime.preprocess, dataset)
+    page = comparison_page(comparison, image, shorter(*names), command)
+    plain = json.dumps(comparison.to_dict(), indent=1) + "\n"
+    return write_files(folder, {"comparison.html": page, "comparison.json": plain})
 
 
 def shorter(first: str, second: str) -> tuple[str, str]:

@@ -18,7 +18,8 @@ from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import Cell, Section, Shown, counted, number, percent
-from vitrail.reporting.svg import Chart, Colour
+from vitrail.reporting.shapes import Colour
+from vitrail.reporting.svg import Chart
 
 Row = Mapping[str, Any]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vitrail.errors import InputError
-from vitrail.reporting.html_page import printable, text
+from vitrail.reporting.shapes import label, text_width
 
 
 class Axis(NamedTuple):
@@ -99,22 +98,13 @@ def draw_axes(
     """Lines and numbers of both axes; the label of y stands above it, where it reads without turning the head."""
     parts = []
     for value in y_ticks:
-        label = text(upward.show(value))
-        parts.append(
-            f'<path class="grid" d="M{x.start:.1f} {y(value):.1f}H{x.stop:.1f}"/>'
-            f'<text class="tick" text-anchor="end" x="{x.start - 7:.1f}" y="{y(value) + 4:.1f}">{label}</text>'
-        )
+        parts.append(f'<path class="grid" d="M{x.start:.1f} {y(value):.1f}H{x.stop:.1f}"/>')
+        parts.append(label(upward.show(value), x.start - 7, y(value) + 4, "end"))
     for value in x_ticks:
-        label = text(across.show(value))
-        parts.append(
-            f'<path class="axis" d="M{x(value):.1f} {y.start:.1f}v4"/>'
-            f'<text class="tick" text-anchor="middle" x="{x(value):.1f}" y="{y.start + 18:.1f}">{label}</text>'
-        )
-    parts.append(
-        f'<path class="axis" d="M{x.start:.1f} {y.start:.1f}H{x.stop:.1f}"/>'
-        f'<text class="tick" x="2" y="10">{text(upward.label)}</text>'
-        f'<text class="tick" text-anchor="end" x="{x.stop:.1f}" y="{y.start + 35:.1f}">{text(across.label)}</text>'
-    )
+        parts.append(f'<path class="axis" d="M{x(value):.1f} {y.start:.1f}v4"/>')
+        parts.append(label(across.show(value), x(value), y.start + 18, "middle"))
+    parts.append(f'<path class="axis" d="M{x.start:.1f} {y.start:.1f}H{x.stop:.1f}"/>')
+    parts += [label(upward.label, 2, 10), label(across.label, x.stop, y.start + 35, "end")]
     return "".join(parts)
 
 
@@ -136,27 +126,3 @@ def short_count(count: int) -> str:
     if count < 10_000:
         return str(count)
     return f"{count // 1000}k" if count < 1_000_000 else f"{count // 1_000_000}M"
-
-
-def cut_text(name: str, most: int) -> str:
-    """A name on one line, cut where it is wider than so many letters."""
-    line = " ".join(printable(name).split()) or "(no name)"
-    if sum(map(_letters, line)) <= most:
-        return line
-    wide, kept = 1, ""  # the dots take one
-    for sign in line:
-        wide += _letters(sign)
-        if wide > most:
-            break
-        kept += sign
-    return f"{kept}…"
-
-
-def text_width(words: str, size: float = 12.0) -> float:
-    """About how wide words are in a sans-serif face."""
-    return 0.6 * size * sum(map(_letters, words))
-
-
-def _letters(sign: str) -> int:
-    """How many letters wide a sign is."""
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1

@@ -8,21 +8,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from vitrail.reporting.axes import (
-    Axis,
-    AxisScale,
-    cut_text,
-    draw_axes,
-    left_margin,
-    log_ticks,
-    short_count,
-    text_width,
-    tick_label,
-    ticks,
-    ticks_inside,
-)
+from vitrail.reporting import axes
+from vitrail.reporting.axes import Axis, AxisScale, percent_label, short_count, tick_label
 from vitrail.reporting.html_page import number, percent, text
-from vitrail.reporting.svg import Chart, Colour, Key, Mark, mark_shape
+from vitrail.reporting.shapes import Colour, Mark, cut_text, label, mark_shape, rect, text_width
+from vitrail.reporting.svg import Chart, Key
 from vitrail.types import Array
 
 _ORDER: Final[tuple[Colour, ...]] = ("blue", "ruby", "green", "amber", "violet", "teal")
@@ -91,12 +81,12 @@ def curves(
     if not pairs:
         return Chart()
     low, high = y_axis.range_of([value for _, value in pairs])
-    y_ticks = y_axis.own_ticks() or ticks(low, high)
+    y_ticks = y_axis.own_ticks() or axes.ticks(low, high)
     across = x_axis.range_of([value for value, _ in pairs] + [each.x for each in lines])
     across = _with_margin(x_axis, *across) if points else across
-    x = AxisScale(*across, left_margin(y_ticks, y_axis.show), size[0] - 20, x_axis.log)
+    x = AxisScale(*across, axes.left_margin(y_ticks, y_axis.show), size[0] - 20, x_axis.log)
     y = AxisScale(min(low, y_ticks[0]), max(high, y_ticks[-1]), size[1] - 40, 22.0)
-    elements = [draw_axes(x, y, _x_ticks(x_axis, *across), y_ticks, x_axis, y_axis)]
+    elements = [axes.draw_axes(x, y, _x_ticks(x_axis, *across), y_ticks, x_axis, y_axis)]
     keys: list[Key] = []
     for place, each in enumerate(kept):
         colour = each.colour or _ORDER[place % len(_ORDER)]
@@ -122,8 +112,8 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
     x, y = AxisScale(0.0, 1.0, 48.0, _WIDTH - 20), AxisScale(0.0, 1.0, 250.0, 22.0)
     fifths = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     depth = AxisScale(0.0, float(max(count for _, _, count, _, _ in filled)), 0.0, 34.0)
-    axes = Axis("stated confidence", percent=True), Axis("share that is right", percent=True)
-    elements = [draw_axes(x, y, fifths, fifths, *axes)]
+    both = Axis("stated confidence", percent=True), Axis("share that is right", percent=True)
+    elements = [axes.draw_axes(x, y, fifths, fifths, *both)]
     for low, high, count, confidence, accuracy in filled:
         side, width = x(low) + 1, max(x(high) - x(low) - 2, 1.0)
         words = (
@@ -133,22 +123,17 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
         top = y(accuracy) if math.isfinite(accuracy) else y(0)
         gap = sorted((top, y(confidence) if math.isfinite(confidence) else top))
         solid = 0.85 if count >= 10 else 0.35  # few answers say little
-        elements.append(
-            f'<g class="bin"><title>{text(words)}</title>'
-            f'<rect x="{side:.1f}" y="{top:.1f}" width="{width:.1f}" height="{y(0) - top:.1f}" '
-            f'style="fill:var(--blue);fill-opacity:{solid}"/>'
-            f'<rect x="{side:.1f}" y="{gap[0]:.1f}" width="{width:.1f}" height="{gap[1] - gap[0]:.1f}" '
-            'style="fill:var(--ruby);fill-opacity:.3;stroke:var(--ruby)"/>'
-            f'<rect x="{side:.1f}" y="{346 - depth(count):.1f}" width="{width:.1f}" height="{depth(count):.1f}" '
-            'style="fill:var(--soft);fill-opacity:.55"/>'
-            f'<text class="tick" font-size="9.5" text-anchor="middle" x="{side + width / 2:.1f}" '
-            f'y="{342 - depth(count):.1f}">{short_count(count)}</text></g>'
+        shapes = (
+            rect(side, top, width, y(0) - top, f"fill:var(--blue);fill-opacity:{solid}"),
+            rect(side, gap[0], width, gap[1] - gap[0], "fill:var(--ruby);fill-opacity:.3;stroke:var(--ruby)"),
+            rect(side, 346 - depth(count), width, depth(count), "fill:var(--soft);fill-opacity:.55"),
+            label(short_count(count), side + width / 2, 342 - depth(count), "middle", more=' font-size="9.5"'),
         )
+        elements.append(f'<g class="bin"><title>{text(words)}</title>{"".join(shapes)}</g>')
     elements.append(
         f'<path d="M{x(0):.1f} {y(0):.1f}L{x(1):.1f} {y(1):.1f}" '
         'style="stroke:var(--ink);stroke-dasharray:4 4;fill:none"/>'
-        f'<path class="axis" d="M{x(0):.1f} 346.5H{x(1):.1f}"/>'
-        f'<text class="tick" x="{x(0):.1f}" y="362">number of answers</text>'
+        f'<path class="axis" d="M{x(0):.1f} 346.5H{x(1):.1f}"/>{label("number of answers", x(0), 362)}'
     )
     legend = (Key("right", "blue"), Key("distance from what it stated", "ruby"))
     words = "Stated confidence against the share of right answers"
@@ -165,12 +150,10 @@ def bars(items: Sequence[Bar], x_label: str, title: str = "") -> Chart:
     bottom = 8.0 + 24 * len(kept)
     elements = [
         f'<path class="grid" d="M{x(value):.1f} 4V{bottom:.1f}"/>'
-        f'<text class="tick" text-anchor="middle" x="{x(value):.1f}" y="{bottom + 16:.1f}">{words}</text>'
-        for value, words in ((quarter / 4, f"{25 * quarter} %") for quarter in range(5))
+        + label(percent_label(value), x(value), bottom + 16, "middle")
+        for value in (0.0, 0.25, 0.5, 0.75, 1.0)
     ]
-    elements.append(
-        f'<text class="tick" text-anchor="end" x="{_WIDTH:.1f}" y="{bottom + 34:.1f}">{text(x_label)}</text>'
-    )
+    elements.append(label(x_label, _WIDTH, bottom + 34, "end"))
     elements += [_bar(each, 8 + 24 * row, x) for row, each in enumerate(kept)]
     return Chart(title, f"{title or x_label}: {len(kept)} bars", _WIDTH, bottom + 40, tuple(elements))
 
@@ -196,11 +179,11 @@ def histogram(
         return Chart()
     most = float(total.max())
     counted = Axis(f"{of}, by powers of ten" if log_counts else of, log=log_counts)
-    y_ticks = log_ticks(1.0, max(most, 10.0)) if log_counts else [e for e in ticks(0.0, most) if e == int(e)]
+    y_ticks = axes.log_ticks(1.0, max(most, 10.0)) if log_counts else [e for e in axes.ticks(0.0, most) if e == int(e)]
     bottom = 0.8 if log_counts else 0.0  # one value is seen too
-    x = AxisScale(x_axis.low, x_axis.high, left_margin(y_ticks, tick_label), size[0] - 20)
+    x = AxisScale(x_axis.low, x_axis.high, axes.left_margin(y_ticks, tick_label), size[0] - 20)
     y = AxisScale(bottom, max(y_ticks[-1], most), size[1] - 40, 22.0, log_counts)
-    elements = [draw_axes(x, y, ticks_inside(x_axis.low, x_axis.high), y_ticks, x_axis, counted)]
+    elements = [axes.draw_axes(x, y, axes.ticks_inside(x_axis.low, x_axis.high), y_ticks, x_axis, counted)]
     base = np.zeros(bins, np.int64)
     colours: tuple[Colour, ...] = ("blue", "ruby", "amber")
     for (name, _), counts, colour in zip(groups, parts, colours, strict=False):
@@ -208,11 +191,9 @@ def histogram(
             low, high = float(edges[column]), float(edges[column + 1])
             foot, top = y(max(float(base[column]), bottom)), y(float(base[column] + counts[column]))
             words = f"{name}: {counts[column]:,} from {x_axis.show(low)} to {x_axis.show(high)}"
-            elements.append(
-                f'<rect x="{x(low) + 0.7:.1f}" y="{top:.1f}" width="{max(x(high) - x(low) - 1.4, 0.7):.1f}" '
-                f'height="{foot - top:.1f}" style="fill:var(--{colour});fill-opacity:.75">'
-                f"<title>{text(words)}</title></rect>"
-            )
+            width = max(x(high) - x(low) - 1.4, 0.7)
+            style = f"fill:var(--{colour});fill-opacity:.75"
+            elements.append(rect(x(low) + 0.7, top, width, foot - top, style, words))
         base += counts
     elements += _dashed_lines(lines, x, y)
     legend = tuple(Key(name, colour) for (name, _), colour in zip(groups, colours, strict=False))
@@ -228,12 +209,10 @@ def strip(parts: Sequence[tuple[str, float, Colour]], words: str, title: str = "
     elements, left, legend = [], 0.0, []
     for name, value, colour in parts:
         width = _WIDTH * value / total if math.isfinite(value) else 0.0
-        label = f"{name}: {percent(value / total, 0)}"
-        elements.append(
-            f'<rect x="{left:.1f}" y="2" width="{max(width - 2, 0):.1f}" height="26" rx="3" '
-            f'style="fill:var(--{colour});fill-opacity:.75"><title>{text(label)}</title></rect>'
-        )
-        legend.append(Key(label, colour))
+        named = f"{name}: {percent(value / total, 0)}"
+        style = f"fill:var(--{colour});fill-opacity:.75"
+        elements.append(rect(left, 2, max(width - 2, 0), 26, style, named, rounded=3))
+        legend.append(Key(named, colour))
         left += width
     return Chart(title, words, _WIDTH, 30.0, tuple(elements), tuple(legend))
 
@@ -242,8 +221,8 @@ def _x_ticks(axis: Axis, low: float, high: float) -> list[float]:
     if axis.own_ticks():
         return axis.own_ticks()
     if axis.log:
-        return log_ticks(low, high)
-    values = ticks_inside(low, high, 6)
+        return axes.log_ticks(low, high)
+    values = axes.ticks_inside(low, high, 6)
     if axis.percent:
         return values
     return [value for value in values if value == int(value)] or values  # there is no half an epoch to look for
@@ -288,9 +267,7 @@ def _point(point: Point, x: float, y: float) -> str:
     shape = mark_shape(point.mark, x, y, point.colour, point.filled, point.radius)
     if not point.name:
         return shape
-    x, y = x + point.name_at[0], y + point.name_at[1]
-    name = f'<text class="name" text-anchor="{point.anchor}" x="{x:.1f}" y="{y:.1f}">{text(point.name)}</text>'
-    return shape + name
+    return shape + label(point.name, x + point.name_at[0], y + point.name_at[1], point.anchor, "name")
 
 
 def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str]:
@@ -303,10 +280,8 @@ def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str
         )
         fits = x(line.x) + text_width(line.name) + 10 < x.stop
         side, anchor = (6, "start") if fits else (-6, "end")
-        names.append(
-            f'<text class="name" text-anchor="{anchor}" x="{x(line.x) + side:.1f}" y="{y.stop + 12 + 16 * row:.1f}" '
-            f'style="fill:var(--ruby)">{text(line.name)}</text>'
-        )
+        ruby = ' style="fill:var(--ruby)"'
+        names.append(label(line.name, x(line.x) + side, y.stop + 12 + 16 * row, anchor, "name", ruby))
     return marks + names
 
 
@@ -318,13 +293,11 @@ def _bar(bar: Bar, y: float, x: AxisScale) -> str:
         low, high = x(bar.low), x(bar.high)
         ends = f"M{low:.1f} {y + 9}H{high:.1f}M{low:.1f} {y + 5}v8M{high:.1f} {y + 5}v8"
         interval = f'<path d="{ends}" style="stroke:var(--ink);stroke-width:1.4;fill:none"/>'
-    return (
-        f'<g class="bar"><title>{text(words)}</title>'
-        f'<text text-anchor="end" x="{x.start - 8:.1f}" y="{y + 13}">{text(cut_text(bar.name, 22))}</text>'
-        f'<rect x="{x(0):.1f}" y="{y}" width="{max(x(bar.value) - x(0), 0):.1f}" height="18" rx="2" '
-        f'style="fill:var(--{bar.colour});fill-opacity:.55"/>{interval}'
-        f'<text text-anchor="end" x="{_WIDTH:.1f}" y="{y + 13}">{percent(bar.value)}</text></g>'
-    )
+    name = label(cut_text(bar.name, 22), x.start - 8, y + 13, "end", "plain")
+    length = max(x(bar.value) - x(0), 0)
+    shape = rect(x(0), y, length, 18, f"fill:var(--{bar.colour});fill-opacity:.55", rounded=2)
+    value = label(percent(bar.value), _WIDTH, y + 13, "end", "plain")
+    return f'<g class="bar"><title>{text(words)}</title>{name}{shape}{interval}{value}</g>'
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

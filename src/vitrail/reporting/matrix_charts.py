@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.reporting.axes import cut_text, short_count, text_width
+from vitrail.reporting.axes import short_count
 from vitrail.reporting.html_page import percent, text
 from vitrail.reporting.image_sheets import colours_of
+from vitrail.reporting.shapes import cut_text, label, rect, text_width
 from vitrail.reporting.svg import Chart
 from vitrail.types import Array
 
@@ -32,16 +33,12 @@ def confusion(matrix: Array, classes: Sequence[str], normalised: bool = False, t
     names = [cut_text(name, 18) for name in classes]
     left = 22 + max(text_width(name) for name in names)
     top = 30 + 0.8 * max(text_width(name) for name in names)
-    elements = [
-        f'<text class="tick" x="{left:.1f}" y="13">predicted</text>',
-        f'<text class="tick" x="0" y="{top - 8:.1f}">truth</text>',
-    ]
+    elements = [label("predicted", left, 13), label("truth", 0, top - 8)]
     for number in range(0, count, math.ceil(12 / cell)):  # the labels that fit
         middle = (number + 0.5) * cell
-        elements.append(
-            f'<text text-anchor="end" x="{left - 7:.1f}" y="{top + middle + 4:.1f}">{text(names[number])}</text>'
-            f'<text transform="translate({left + middle:.1f} {top - 7:.1f}) rotate(-50)">{text(names[number])}</text>'
-        )
+        slanted = f' transform="translate({left + middle:.1f} {top - 7:.1f}) rotate(-50)"'
+        elements.append(label(names[number], left - 7, top + middle + 4, "end", "plain"))
+        elements.append(label(names[number], 0, 0, kind="plain", more=slanted))
     if count <= _NUMBERS_UP_TO:
         elements += _numbered_cells(counts, shares, strength, classes, normalised, cell, left, top)
     else:
@@ -60,40 +57,27 @@ def heat_map(values: Array, title: str, row_name: str, column_name: str) -> Char
     high = max(float(np.nanmax(values)), 1e-30)
     rows, columns = values.shape
     left, top = 14 + text_width(f"{row_name} {rows - 1}"), 40.0
-    elements = [f'<text class="tick" x="{left:.1f}" y="12">{text(column_name)}</text>']
-    elements += [
-        f'<text class="tick" text-anchor="end" x="{left - 8:.1f}" y="{top + (row + 0.5) * _HEAT_CELL + 4:.1f}">'
-        f"{text(row_name)} {row}</text>"
-        for row in range(rows)
-    ]
-    elements += [
-        f'<text class="tick" text-anchor="middle" x="{left + (column + 0.5) * _HEAT_CELL:.1f}" y="{top - 8:.1f}">'
-        f"{column}</text>"
-        for column in range(columns)
-    ]
+    elements = [label(column_name, left, 12)]
+    for row in range(rows):
+        elements.append(label(f"{row_name} {row}", left - 8, top + (row + 0.5) * _HEAT_CELL + 4, "end"))
+    for column in range(columns):
+        elements.append(label(str(column), left + (column + 0.5) * _HEAT_CELL, top - 8, "middle"))
     colours = colours_of(np.nan_to_num(values) / high)
     for row, column in np.argwhere(np.isfinite(values)).tolist():
         words = f"{row_name} {row}, {column_name} {column}: {values[row, column]:.3g}"
         x, y = left + column * _HEAT_CELL, top + row * _HEAT_CELL
-        elements.append(_square(x, y, _HEAT_CELL, _HEAT_CELL, colours[row, column], f"<title>{text(words)}</title>"))
+        elements.append(rect(x, y, _HEAT_CELL, _HEAT_CELL, _fill(colours[row, column]), words))
     x = left + columns * _HEAT_CELL + 18
     for step, colour in enumerate(colours_of(np.linspace(1, 0, 25))):
-        elements.append(_square(x, top + 4 * step, 14, 4.2, colour))
-    elements.append(
-        f'<text class="tick" x="{x + 20:.1f}" y="{top + 10:.1f}">{high:.2g}</text>'
-        f'<text class="tick" x="{x + 20:.1f}" y="{top + 100:.1f}">0</text>'
-    )
+        elements.append(rect(x, top + 4 * step, 14, 4.2, _fill(colour)))
+    elements += [label(f"{high:.2g}", x + 20, top + 10), label("0", x + 20, top + 100)]
     words = f"{title}: {rows} x {columns} cells from 0 to {high:.2g}"
     height = top + max(rows * _HEAT_CELL, 104) + 4
     return Chart(title, words, x + 24 + text_width(f"{high:.2g}"), height, tuple(elements), wide=True)
 
 
-def _square(x: float, y: float, width: float, height: float, colour: Array, inner: str = "") -> str:
-    red, green, blue = (int(value) for value in colour)
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-        f'style="fill:rgb({red},{green},{blue})">{inner}</rect>'
-    )
+def _fill(colour: Array) -> str:
+    return f"fill:rgb({','.join(map(str, colour.tolist()))})"
 
 
 def _numbered_cells(
@@ -109,18 +93,16 @@ def _numbered_cells(
         size = 12.0 if cell > 30 else 10.5
         size = min(size, (cell - 3) / (0.62 * len(value)))
         ink = ' style="fill:var(--paper)"' if opacity > 0.72 else ""
+        colour = "blue" if row == column else "ruby"
         answer = "right" if row == column else f"taken for {classes[column]}"
         words = (
             f"{classes[row]}, {answer}: {int(counts[row, column]):,} of {int(counts[row].sum()):,} "
             f"({percent(float(shares[row, column]))})"
         )
-        elements.append(
-            f'<g><title>{text(words)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{cell - 1:.1f}" '
-            f'height="{cell - 1:.1f}" style="fill:var(--{"blue" if row == column else "ruby"});'
-            f'fill-opacity:{opacity:.2f}"/><text text-anchor="middle" font-size="{size:.1f}" '
-            f'x="{x + cell / 2 - 0.5:.1f}" y="{y + cell / 2 + 0.35 * size:.1f}"'
-            f"{ink}>{value}</text></g>"
-        )
+        square = rect(x, y, cell - 1, cell - 1, f"fill:var(--{colour});fill-opacity:{opacity:.2f}")
+        more = f' font-size="{size:.1f}"{ink}'
+        number = label(value, x + cell / 2 - 0.5, y + cell / 2 + 0.35 * size, "middle", "plain", more)
+        elements.append(f"<g><title>{text(words)}</title>{square}{number}</g>")
     return elements
 
 

@@ -14,12 +14,9 @@ from typing import Final, Literal, NamedTuple
 from PIL import Image, ImageFont
 
 from vitrail.errors import InputError, MissingExtraError
-from vitrail.reporting.axes import text_width
 from vitrail.reporting.html_page import Html, text
+from vitrail.reporting.shapes import Colour, Mark, label, mark_shape, text_width
 from vitrail.reporting.style import CHART_STYLE, LIGHT
-
-Colour = Literal["blue", "ruby", "amber", "green", "violet", "teal", "soft", "ink"]
-Mark = Literal["dot", "square", "triangle"]
 
 MARGIN: Final = 16.0  # around a chart in a file of its own
 ZOOM: Final = 2.0  # pixels of a PNG for each unit of the drawing
@@ -93,7 +90,7 @@ class Chart:
     def framed(self) -> Chart:
         """The same with title and legend as part of the drawing, as files and rows of charts have them."""
         top = 28.0 if self.title else 0.0
-        elements = [f'<text font-size="15" x="0" y="13">{text(self.title)}</text>'] if self.title else []
+        elements = [label(self.title, 0, 13, kind="plain", more=' font-size="15"')] if self.title else []
         elements.append(f'<g transform="translate(0 {top:.0f})">{"".join(self.elements)}</g>')
         x, y = 0.0, top + self.height + 16.0
         for key in self.legend:
@@ -101,8 +98,7 @@ class Chart:
             if x and x + wide > self.width:
                 x, y = 0.0, y + 19.0
             elements.append(
-                f'<g transform="translate({x:.1f} {y - 9:.1f})">{_icon(key)}</g>'
-                f'<text class="tick" x="{x + 28:.1f}" y="{y:.1f}">{text(key.name)}</text>'
+                f'<g transform="translate({x:.1f} {y - 9:.1f})">{_icon(key)}</g>{label(key.name, x + 28, y)}'
             )
             x += wide + 16
         height = y + 6 if self.legend else top + self.height
@@ -190,19 +186,6 @@ def png_bytes(svg: str) -> bytes:
                 svg_string=svg, zoom=ZOOM, font_files=[str(file)], sans_serif_family=name, skip_system_fonts=latin
             )
         )
-
-
-def mark_shape(mark: Mark, x: float, y: float, colour: Colour, filled: bool = True, radius: float = 4.0) -> str:
-    """A point of a chart, or its key in a legend."""
-    fill = f"var(--{colour})" if filled else "none"
-    style = f'style="fill:{fill};stroke:var(--{colour});stroke-width:1.6"'
-    if mark == "dot":
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" {style}/>'
-    if mark == "square":
-        side = 1.8 * radius
-        return f'<rect x="{x - side / 2:.1f}" y="{y - side / 2:.1f}" width="{side:.1f}" height="{side:.1f}" {style}/>'
-    high, half = 1.1 * radius, 1.15 * radius
-    return f'<path d="M{x:.1f} {y - high:.1f}L{x + half:.1f} {y + high:.1f}H{x - half:.1f}Z" {style}/>'
 
 
 def _icon(key: Key) -> str:

@@ -9,7 +9,8 @@ from typing import Final
 from vitrail.errors import InputError
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Point, curves
-from vitrail.reporting.svg import Chart, Colour, Key, Mark, check_chart_path, save_chart
+from vitrail.reporting.shapes import Colour, Mark
+from vitrail.reporting.svg import Chart, Key, check_chart_path, save_chart
 from vitrail.shipping.optimizer import Optimised, Way
 
 COLOURS: Final[dict[str, Colour]] = {"eager": "soft", "packed": "blue", "onnx": "amber", "openvino": "green"}
