@@ -20,6 +20,7 @@ from rich.table import Table
 
 import vitrail
 from network import SIZES, interleave
+from vitrail.packed.packed_attention import packed_kernel
 from vitrail.packed.packed_layers import Int8Linear, PackedLinear
 from vitrail.packed.packed_vit import PackedBlock, PackedViT
 from vitrail.packed.packing import Dtypes, pack
@@ -51,8 +52,8 @@ def parts_of(model: PackedViT, plan: QuantPlan, batch: int) -> dict[str, Callabl
     parts: dict[str, Callable[[], object]] = {
         "norm": lambda: torch.layer_norm(tokens, norm.normalized_shape, norm.weight, norm.bias, norm.eps),
         "qkv": layer(attention.qkv, config.width, False),
-        "attention": lambda: model.kernel(*qkv.unbind(0)),
-        "out": layer(attention.out, config.width, True),
+        "attention": lambda: packed_kernel(*qkv.unbind(0)),
+        "out": layer(block.out, config.width, True),
         "up, GELU": layer(mlp.up, config.width, False),
         "down": layer(mlp.down, config.mlp_width, True),
     }
