@@ -20,12 +20,12 @@ from rich.table import Table
 
 import vitrail
 from network import SIZES, interleave
+from vitrail.packed.onednn_kernels import in_bytes, multiply, multiply_add
 from vitrail.packed.packed_attention import packed_kernel
-from vitrail.packed.packed_layers import Int8Linear, PackedLinear
+from vitrail.packed.packed_layers import PackedLinear
 from vitrail.packed.packed_vit import PackedBlock, PackedViT
 from vitrail.packed.packing import Dtypes, pack
 from vitrail.quantisation.cpu_features import has_bf16_units
-from vitrail.quantisation.quant_params import QuantParams, to_uint8
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 
@@ -42,11 +42,9 @@ def parts_of(model: PackedViT, plan: QuantPlan, batch: int) -> dict[str, Callabl
     qkv = torch.randn(batch, 197, 3, config.heads, config.per_head).to(dtypes.layers).permute(2, 0, 3, 1, 4)
 
     def layer(part: object, width: int, residual: bool) -> Callable[[], object]:
-        linear = cast(PackedLinear | Int8Linear, part)
-        given = torch.randn(rows, width).to(dtypes.layers)
-        if isinstance(linear, Int8Linear):
-            given = rounded(given.float(), linear.packed.params)
-        return (lambda: linear.of_rows(given, tokens)) if residual else (lambda: linear.of_rows(given))
+        product, given = cast(PackedLinear, part).product, torch.randn(rows, width).to(dtypes.layers)
+        given = in_bytes(given, product) if product.int8 else given
+        return (lambda: multiply_add(given, product, tokens)) if residual else (lambda: multiply(given, product))
 
     norm = cast(torch.nn.LayerNorm, block.norm1)
     parts: dict[str, Callable[[], object]] = {
@@ -58,18 +56,14 @@ def parts_of(model: PackedViT, plan: QuantPlan, batch: int) -> dict[str, Callabl
         "down": layer(mlp.down, config.mlp_width, True),
     }
     if plan.int8:
-        params = cast(Int8Linear, attention.qkv).packed.params
-        parts["rounding"] = lambda: rounded(tokens.float(), params)
+        qkv_layer = cast(PackedLinear, attention.qkv).product
+        parts["rounding"] = lambda: in_bytes(tokens, qkv_layer)
     compiled = model.compiled
     assert compiled is not None, "torch has no interpreter here"
     pixels = torch.randn(batch, 3, 224, 224).to(dtypes.tokens)
     parts["all"] = lambda: compiled(model, pixels, (14, 14), 0)
     parts["embedding"] = lambda: model.tokens(model.patches(pixels), (14, 14))
     return parts
-
-
-def rounded(x: torch.Tensor, params: QuantParams) -> torch.Tensor:
-    return to_uint8(x, params.scale, params.zero_point)
 
 
 def main() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from vitrail.packed import onednn_kernels as kernels
-from vitrail.packed.onednn_kernels import KernelProbe
+from vitrail.packed.onednn_kernels import KernelProbe, Product
 
 
 @pytest.fixture
@@ -42,32 +42,22 @@ def test_a_busy_machine_makes_no_kernel_slow(monkeypatch: pytest.MonkeyPatch) ->
     assert len(calls) == 4  # the first is not timed
 
 
-def changed(change: Callable[..., Any]) -> Callable[..., Any]:
-    """int8_linear, with what it gives changed where that is asked for."""
-    true = kernels.int8_linear
-
-    def other(*given: Any) -> Any:
-        activation, out, kind = (*given[2:], *("", None, torch.float32)[len(given) - 2 :])
-        return change(true(*given), activation, out, kind)
-
-    return other
-
-
 @pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize(
     "change, why",
     [
-        (lambda x, activation, out, kind: x, ""),
-        (lambda x, activation, out, kind: x + 2 if out else x, "bytes out differ from plain torch by more than a step"),
-        (lambda x, activation, out, kind: x * 1.05 if kind == torch.bfloat16 else x, "bf16 out of int8 differs"),
-        (lambda x, activation, out, kind: x * 1.005 if activation == "silu" else x, "results differ from plain torch"),
+        (lambda out, layer: out, ""),
+        (lambda out, layer: out + 2 if out.dtype == torch.uint8 else out, "bytes out differ from plain torch by more"),
+        (lambda out, layer: out * 1.05 if out.dtype == torch.bfloat16 else out, "bf16 out of int8 differs"),
+        (lambda out, layer: out * 1.005 if layer.activation == "swish" else out, "results differ from plain torch"),
     ],
 )
 def test_wrong_numbers_out_of_int8_are_found_out(
-    change: Callable[..., Any], why: str, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Tensor, Product], Tensor], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    true = kernels.multiply
     monkeypatch.setattr(kernels, "_seconds", lambda call: 1.0)
-    monkeypatch.setattr(kernels, "int8_linear", changed(change))
+    monkeypatch.setattr(kernels, "multiply", lambda x, layer: change(true(x, layer), layer))
     found = kernels.probe("int8")
     assert found.works == (not why)
     assert why in found.why
@@ -78,8 +68,8 @@ def test_wrong_numbers_out_of_int8_are_found_out(
 def test_a_sum_with_the_residual_is_probed_too(
     precision: str, name: float, works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = kernels.linear_residual
-    monkeypatch.setattr(kernels, "linear_residual", lambda *given: true(*given) * (1 + name))
+    true = kernels.multiply_add
+    monkeypatch.setattr(kernels, "multiply_add", lambda *given: true(*given) * (1 + name))
     assert kernels.probe(precision).works == works
 
 
@@ -94,9 +84,9 @@ def test_every_kernel_here_was_probed() -> None:
 
 
 def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = kernels.linear
+    true = kernels.multiply
     kernels.probe.cache_clear()
-    monkeypatch.setattr(kernels, "linear", lambda *given: true(*given) * 1.01)
+    monkeypatch.setattr(kernels, "multiply", lambda *given: true(*given) * 1.01)
     try:
         found = kernels.probe("fp32")
     finally:

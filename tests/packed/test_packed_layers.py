@@ -10,7 +10,7 @@ import vitrail
 from shipping.packs import VARIANTS, checkpoint, make_images
 from vitrail import Preprocess
 from vitrail.errors import InputError
-from vitrail.packed.packed_layers import Int8Linear
+from vitrail.packed.packed_layers import PackedLinear
 from vitrail.packed.packed_runtime import Packed
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.folding import fold
@@ -73,7 +73,8 @@ def test_int8_is_the_arithmetic_it_claims_to_be(name: str) -> None:
     assert list(ranges) == quantisable(made.model)
     runtime = Packed(made, QuantPlan("fp32", ranges))
     assert runtime.precision == "int8"
-    assert sum(isinstance(each, Int8Linear) for each in runtime.model.modules()) == 4 * made.model.config.depth
+    layers = [each.product for each in runtime.model.modules() if isinstance(each, PackedLinear)]
+    assert sum(each.int8 for each in layers) == 4 * made.model.config.depth
     found, _ = runtime.run(pixels.numpy())
     expected = simulated(made.model, ranges, pixels).numpy()
     eager, _ = made.run(pixels.numpy())

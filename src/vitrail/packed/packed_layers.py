@@ -11,88 +11,28 @@ from torch.nn import functional as F
 from vitrail.errors import InputError
 from vitrail.network.encoder import activate
 from vitrail.network.patches import PatchEmbed, patchify
-from vitrail.packed import onednn_kernels as kernels
-from vitrail.packed.onednn_kernels import FUSED, PackedInt8
-from vitrail.quantisation.quant_params import Int8Weight, QuantParams, to_uint8
-
-ROWS = 197  # of ViT at 224: the layout that suits them suits more rows too
+from vitrail.packed.onednn_kernels import FUSED, Product, giving_bytes, multiply, multiply_add
 
 
-class _RowLinear(nn.Module):
-    """Tokens (B, T, in) -> (B, T, out), as rows; with a residual, the sum with it."""
+class PackedLinear(nn.Module):
+    """Tokens (B, T, in) -> (B, T, out), as rows, with an activation, or as the sum with a residual.
 
-    in_features: int
-    out_features: int
+    In int8 it takes floats, or bytes of its scale; it gives floats, or bytes that the next layer takes.
+    """
+
+    def __init__(self, product: Product) -> None:
+        super().__init__()
+        self.product = product
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         refuse_gradients(x)
-        rows = self.of_rows(x.reshape(-1, self.in_features), None if residual is None else side_by_side(residual))
-        return rows.view(*x.shape[:-1], self.out_features)
-
-    def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Rows (rows, in) -> (rows, out)."""
-        raise NotImplementedError
-
-
-class PackedLinear(_RowLinear):
-    """A linear layer, fp32 or bf16, with its activation, or with the sum with a residual."""
-
-    def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        activation: str = "",
-        rows: int = ROWS,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.activation, self.dtype = activation, dtype
-        self.packed = kernels.pack_weight(weight.to(dtype), rows)
-        self.bias = None if bias is None else bias.detach().to(dtype)
-
-    def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """In its own dtype; added to a residual of another, in that one."""
-        x = x.to(self.dtype)
+        rows = x.reshape(-1, x.shape[-1])
         if residual is None:
-            return kernels.linear(x, self.packed, self.bias, self.activation)
-        if residual.dtype != self.dtype:
-            return residual + kernels.linear(x, self.packed, self.bias, self.activation)
-        return kernels.linear_residual(x, self.packed, self.bias, residual)
-
-
-class Int8Linear(_RowLinear):
-    """A linear layer in int8: unsigned activations of one scale, a weight with a scale for each output.
-
-    It takes floats, or bytes of its scale; it gives floats, or bytes where `out` says what they are worth.
-    """
-
-    def __init__(
-        self,
-        weight: Int8Weight,
-        bias: Tensor | None,
-        params: QuantParams,
-        activation: str = "",
-        rows: int = ROWS,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.values.shape
-        self.activation, self.dtype = activation, dtype
-        self.out: QuantParams | None = None
-        self.packed = PackedInt8.of(weight, params, None if bias is None else bias.detach().float(), rows)
-
-    def of_rows(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        params = self.packed.params
-        x = x if x.dtype == torch.uint8 else to_uint8(x.float(), params.scale, params.zero_point)
-        if residual is None:
-            return kernels.int8_linear(x, self.packed, self.activation, self.out, self.dtype)
-        return kernels.int8_linear_residual(x, self.packed, residual, self.dtype)
-
-
-def side_by_side(tokens: Tensor) -> Tensor:
-    """Rows of tokens, one after another in memory: to rows apart oneDNN adds by a path far slower."""
-    return tokens.reshape(-1, tokens.shape[-1]).contiguous()
+            rows = multiply(rows, self.product)
+        else:
+            # side by side: to rows apart oneDNN adds by a path far slower
+            rows = multiply_add(rows, self.product, residual.reshape(-1, residual.shape[-1]).contiguous())
+        return rows.view(*x.shape[:-1], rows.shape[-1])
 
 
 def refuse_gradients(x: Tensor) -> None:
@@ -104,12 +44,13 @@ def refuse_gradients(x: Tensor) -> None:
 class PackedMlp(nn.Module):
     """Up with its activation, or gated, and down; bytes in between where both are int8."""
 
-    def __init__(self, up: nn.Module, down: nn.Module, activation: str, gated: bool = False) -> None:
+    def __init__(self, up: PackedLinear, down: PackedLinear, activation: str, gated: bool) -> None:
         super().__init__()
         self.up, self.down, self.gated = up, down, gated
         self.activation = "" if activation in FUSED else activation  # what is left to do by itself
-        if isinstance(up, Int8Linear) and isinstance(down, Int8Linear) and not self.activation and not gated:
-            up.out = down.packed.params
+        first, second = up.product, down.product
+        if first.int8 and second.int8 and not self.activation and not gated:
+            up.product = giving_bytes(first, second.scale, second.zero_point)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         x = self.up(x)
@@ -128,7 +69,9 @@ MIDDLE = 128
 class PackedPatches(nn.Module):
     """Patches of pixels, or of the 8-bit values they were made from, normalised by the layer itself."""
 
-    def __init__(self, patches: PatchEmbed, projection: nn.Module, raw: nn.Module | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, patches: PatchEmbed, projection: PackedLinear, raw: PackedLinear | None, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.patch_size = patches.patch_size
         self.norm_before, self.norm_after = patches.norm_before, patches.norm_after

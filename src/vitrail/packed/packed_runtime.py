@@ -20,8 +20,8 @@ from vitrail.inference.runtime import RuntimeBase, Takes
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.packed import torch_resize
-from vitrail.packed.onednn_kernels import probe
-from vitrail.packed.packed_layers import Int8Linear, PackedLinear
+from vitrail.packed.onednn_kernels import Product, probe
+from vitrail.packed.packed_layers import PackedLinear
 from vitrail.packed.packed_vit import PackedViT
 from vitrail.packed.packing import pack
 from vitrail.quantisation.cpu_features import has_bf16_units
@@ -131,7 +131,7 @@ class Packed(RuntimeBase):
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
         own = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
-        return own + sum(_layer_bytes(each) for each in self._modules if isinstance(each, PackedLinear | Int8Linear))
+        return own + sum(_product_bytes(each.product) for each in self._modules if isinstance(each, PackedLinear))
 
     def _answers(self, pixels: Tensor) -> tuple[Array, Array]:
         return answers(self.model, pixels, self._modules)
@@ -211,10 +211,8 @@ def possible_plan(plan: QuantPlan) -> tuple[QuantPlan | None, tuple[str, ...]]:
     return replace(plan, precision=precision, int8=int8), tuple(notes)
 
 
-def _layer_bytes(layer: PackedLinear | Int8Linear) -> int:
-    size = layer.out_features * layer.in_features
-    if isinstance(layer, Int8Linear):
-        bias, size = layer.packed.bias, size + 8 * layer.out_features  # a scale and a zero point for each output
-    else:
-        bias, size = layer.bias, size * layer.dtype.itemsize
-    return size + (0 if bias is None else bias.nbytes)
+def _product_bytes(product: Product) -> int:
+    beside = (product.bias, product.scales, product.zero_points)
+    return product.weight.numel() * product.weight.element_size() + sum(
+        each.nbytes for each in beside if each is not None
+    )

@@ -16,10 +16,9 @@ from vitrail.network.merging import KeepKeys, MergingBlock, merge
 from vitrail.network.positions import Grid, RotaryPositions
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
-from vitrail.packed.onednn_kernels import FUSED
 from vitrail.packed.packed_attention import packed_kernel, prefers_products
-from vitrail.packed.packed_layers import MIDDLE, Int8Linear, PackedLinear, PackedMlp, PackedPatches, refuse_gradients
-from vitrail.packed.torchscript_program import BlockStep, Norm, Product, Program, Run, compile_program
+from vitrail.packed.packed_layers import PackedLinear, PackedMlp, PackedPatches, refuse_gradients
+from vitrail.packed.torchscript_program import BlockStep, Norm, Program, Run, compile_program
 from vitrail.quantisation.pooled_block import FirstQueries
 
 MOST_GRIDS = 16  # whose positions are kept
@@ -186,11 +185,11 @@ def _program(model: PackedViT) -> Program:
     """What a packed network does from pixels, or tokens, to the tokens that leave its last block."""
     blocks = [cast(PackedBlock, each) for each in model.encoder.blocks]
     patches, attention = model.patches, blocks[0].attention
-    projection = _product(patches.projection)
-    raw = projection if patches.raw is None else _product(patches.raw)
+    projection = patches.projection.product
+    raw = projection if patches.raw is None else patches.raw.product
     size = cast(tuple[int, int], tuple(patches.patch_size))
     steps = [_step(each) for each in blocks]
-    return Program(size, projection, raw, MIDDLE, steps, attention.head_width, prefers_products(steps[0].qkv.dtype))
+    return Program(size, projection, raw, steps, attention.head_width, prefers_products(steps[0].qkv.dtype))
 
 
 def _plain_ends(model: PackedViT) -> bool:
@@ -214,29 +213,20 @@ def _all_to_all(attention: Attention) -> bool:
 
 def _step(block: PackedBlock) -> BlockStep:
     attention, mlp = block.attention, block.mlp
-    qkv, out, up, down = (_product(each) for each in (attention.qkv, block.out, mlp.up, mlp.down))
+    qkv, out = (cast(PackedLinear, each).product for each in (attention.qkv, block.out))
     scale = attention.head_width**-0.5
     scaled = qkv.int8 and math.frexp(scale)[0] == 0.5  # a power of two moves no bit: it can go into the scales
     if scaled:
         factors = torch.ones_like(qkv.scales)
         factors[: len(factors) // 3] = scale
-        qkv = qkv._replace(scales=qkv.scales * factors, bias=qkv.bias * factors)
-    merging = (block.merged, block.by_tokens, block.by_cls)
-    return BlockStep(_norm(block.norm1), qkv, out, _norm(block.norm2), up, down, attention.heads, scaled, *merging)
+        bias = None if qkv.bias is None else qkv.bias * factors
+        qkv = qkv._replace(scales=qkv.scales * factors, bias=bias)
+    return BlockStep(
+        *(_norm(block.norm1), qkv, out, _norm(block.norm2), mlp.up.product, mlp.down.product),
+        *(attention.heads, scaled, block.merged, block.by_tokens, block.by_cls),
+    )
 
 
 def _norm(norm: nn.Module | None) -> Norm:
     norm = cast(nn.LayerNorm, norm)
     return Norm(norm.weight, norm.bias, norm.eps)
-
-
-def _product(layer: nn.Module) -> Product:
-    layer = cast(PackedLinear | Int8Linear, layer)
-    if isinstance(layer, PackedLinear):
-        nothing, no_bias = torch.empty(0), torch.zeros(layer.out_features, dtype=layer.dtype)
-        shared = (layer.packed, no_bias if layer.bias is None else layer.bias, *FUSED[layer.activation])
-        return Product(*shared, layer.dtype, False, 1.0, 0, nothing, nothing, 1.0, 0)
-    params, weight, scales, zero_points, bias = layer.packed
-    shared = (weight, torch.zeros(layer.out_features) if bias is None else bias, *FUSED[layer.activation])
-    dtype, out = (layer.dtype, (1.0, 0)) if layer.out is None else (torch.uint8, layer.out[:2])
-    return Product(*shared, dtype, True, params.scale, params.zero_point, scales, zero_points, *out)

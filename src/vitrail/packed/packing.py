@@ -14,9 +14,9 @@ from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.network.encoder import Block, Mlp, SwiGLU
 from vitrail.network.vit import ViT
-from vitrail.packed.onednn_kernels import FUSED
+from vitrail.packed.onednn_kernels import FUSED, pack_floats, pack_int8
 from vitrail.packed.packed_attention import packed_kernel
-from vitrail.packed.packed_layers import MIDDLE, Int8Linear, PackedLinear, PackedMlp, PackedPatches
+from vitrail.packed.packed_layers import MIDDLE, PackedLinear, PackedMlp, PackedPatches
 from vitrail.packed.packed_vit import PackedBlock, PackedEncoder, PackedViT, compile_forward
 from vitrail.quantisation.folding import fold
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
@@ -101,23 +101,23 @@ class _Packing(NamedTuple):
             attention.kernel = packed_kernel
         return PackedBlock(block, PackedMlp(up, down, activation, isinstance(mlp, SwiGLU)))
 
-    def layer(self, name: str, linear: nn.Linear, gives: torch.dtype, activation: str = "") -> nn.Module:
+    def layer(self, name: str, linear: nn.Linear, gives: torch.dtype, activation: str = "") -> PackedLinear:
         """A layer in its precision; one in int8 `gives` tokens of a dtype."""
         if name not in self.plan.int8:
-            return PackedLinear(linear.weight, linear.bias, activation, self.rows, self.dtypes.layers)
+            return PackedLinear(pack_floats(linear.weight, linear.bias, self.rows, self.dtypes.layers, activation))
         params = QuantParams.of_range(*self.plan.int8[name])
         weight = self.weights[name] if name in self.weights else Int8Weight.of(linear.weight)
-        return Int8Linear(weight, linear.bias, params, activation, self.rows, gives)
+        return PackedLinear(pack_int8(weight, linear.bias, params, self.rows, gives, activation))
 
 
 def _pack_patches(model: ViT, dtype: torch.dtype, preprocess: Preprocess | None, rows: int) -> PackedPatches:
     patches = model.patches
     linear = patches.projection
-    projection = PackedLinear(linear.weight, linear.bias, rows=rows, dtype=dtype)
+    projection = PackedLinear(pack_floats(linear.weight, linear.bias, rows, dtype))
     raw = None
     plain = model.stem is None and patches.norm_before is None and patches.norm_after is None
     if plain and preprocess is not None and preprocess.is_8bit:
-        raw = PackedLinear(*_projection_of_bytes(linear, preprocess), rows=rows, dtype=dtype)
+        raw = PackedLinear(pack_floats(*_projection_of_bytes(linear, preprocess), rows, dtype))
     return PackedPatches(patches, projection, raw, dtype)
 
 

@@ -14,30 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
+from vitrail.packed.onednn_kernels import Product, multiply, multiply_add
 from vitrail.packed.packed_attention import attention_by_products
-from vitrail.quantisation.quant_params import to_uint8
+from vitrail.packed.packed_layers import MIDDLE
 
 # Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
 AT_ONCE: Final = 8 * 197 * 768
 
 # No postponed annotations in this file: the interpreter reads the types of what the program holds.
-
-
-class Product(NamedTuple):
-    """A packed layer, and all that its kernel wants to know."""
-
-    packed: Tensor
-    bias: Tensor
-    activation: str
-    algorithm: str
-    dtype: torch.dtype  # of what it gives; if it is not int8, of what it takes too
-    int8: bool
-    scale: float  # of the bytes that it takes
-    zero_point: int
-    scales: Tensor  # of its weight, one for each output
-    zero_points: Tensor
-    out_scale: float  # of the bytes that it gives, where `dtype` is uint8
-    out_zero_point: int
 
 
 class Norm(NamedTuple):
@@ -77,39 +61,6 @@ Run = Callable[[Tensor, Tensor, int, int], ProgramOutput]
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
     return torch.layer_norm(x, [x.size(-1)], norm.weight, norm.bias, norm.eps)
-
-
-def _bytes(x: Tensor, layer: Product) -> Tensor:
-    """What a layer takes, in its bytes."""
-    return x if x.dtype == torch.uint8 else to_uint8(x.float(), layer.scale, layer.zero_point)
-
-
-def _product(x: Tensor, layer: Product) -> Tensor:
-    """Rows (rows, in) -> (rows, out)."""
-    if layer.int8:
-        of_bytes: Tensor = torch.ops.onednn.qlinear_pointwise(
-            _bytes(x, layer), layer.scale, layer.zero_point, layer.packed, layer.scales, layer.zero_points, layer.bias,
-            layer.out_scale, layer.out_zero_point, layer.dtype, layer.activation, [], layer.algorithm,
-        )  # fmt: skip
-        return of_bytes
-    of_floats: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x.to(layer.dtype), layer.packed, layer.bias, layer.activation, [], layer.algorithm
-    )
-    return of_floats
-
-
-def _product_residual(x: Tensor, layer: Product, residual: Tensor) -> Tensor:
-    """Rows (rows, in) -> residual (rows, out), the product added."""
-    if layer.int8:
-        of_bytes: Tensor = torch.ops.onednn.qlinear_pointwise(
-            _bytes(x, layer), layer.scale, layer.zero_point, layer.packed, layer.scales, layer.zero_points, residual,
-            layer.bias, 1.0, 0, layer.dtype, 1.0, 0, "add", 1.0, "none", [], "",
-        )  # fmt: skip
-        return of_bytes
-    if residual.dtype != layer.dtype:
-        return residual + _product(x, layer)
-    of_floats: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(layer.dtype), residual, layer.packed, layer.bias, "add")
-    return of_floats
 
 
 def _merged(
@@ -154,13 +105,12 @@ class Program(nn.Module):
         patch: tuple[int, int],
         projection: Product,
         raw: Product,
-        middle: int,
         steps: list[BlockStep],
         head_width: int,
         products: bool,
     ) -> None:
         super().__init__()
-        self.patch, self.projection, self.raw, self.middle = patch, projection, raw, middle
+        self.patch, self.projection, self.raw, self.middle = patch, projection, raw, MIDDLE
         self.steps, self.head_width, self.at_once = steps, head_width, AT_ONCE
         self.products = products  # attention by products, or else by torch's fused kernel
 
@@ -185,7 +135,7 @@ class Program(nn.Module):
         x = known.tokens
         b, t, width, heads, d = x.size(0), x.size(1), x.size(2), step.heads, self.head_width
         x, queries = x.view(b * t, width), t  # rows, to the end
-        qkv = _product(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
+        qkv = multiply(_normed(x, step.norm1), step.qkv).view(b, t, 3, heads, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, A, T, d) each
         if pooled > 0:
             queries = pooled
@@ -209,13 +159,13 @@ class Program(nn.Module):
             gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
         rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
         rows.copy_(gathered.transpose(1, 2))
-        x = _product_residual(rows.view(b * queries, heads * d), step.out, x)
+        x = multiply_add(rows.view(b * queries, heads * d), step.out, x)
         if count > 0:
             tokens = x.view(b, t, width)
             known = _merged(tokens, known, tokens if step.by_tokens else k.mean(1), count, prefix, weights)
             queries -= count
             x = known.tokens.view(b * queries, width)
-        x = _product_residual(_product(_normed(x, step.norm2), step.up), step.down, x)
+        x = multiply_add(multiply(_normed(x, step.norm2), step.up), step.down, x)
         return ProgramOutput(x.view(b, queries, width), known.counts, known.patch_to_token)
 
     def _tokens(self, pixels: Tensor, empty: Tensor, prefix: int) -> Tensor:
@@ -224,9 +174,9 @@ class Program(nn.Module):
         patches = pixels.reshape(b, c, h, self.patch[0], w, self.patch[1]).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(b * h * w, c * self.patch[0] * self.patch[1])
         if pixels.dtype == torch.uint8:
-            patches = _product(patches.to(self.raw.dtype).sub_(self.middle), self.raw)
+            patches = multiply(patches.to(self.raw.dtype).sub_(self.middle), self.raw)
         else:
-            patches = _product(patches, self.projection)
+            patches = multiply(patches, self.projection)
         tokens = empty.repeat(b, 1, 1)  # a copy for each, which patches are added to
         tokens[:, prefix:].add_(patches.view(b, h * w, empty.size(1)))
         return tokens
