@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -49,12 +49,11 @@ class ExportInfo:
         check_choice("pixels", self.pixels, PIXELS)
         check_bools(self, "dynamic_size", "resize_inside")
         check_choice("precision", self.precision, PRECISIONS)
-        check_type("config", self.config, Mapping)
-        check_type("measurements", self.measurements, Mapping)
-        object.__setattr__(self, "measurements", json.loads(json.dumps(dict(self.measurements))))
-        object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))  # lists, as they come back
-        object.__setattr__(self, "size", check_pair("size", self.size))
-        object.__setattr__(self, "cell", check_pair("cell", self.cell))
+        for name in ("config", "measurements"):
+            plain = dict(check_type(name, getattr(self, name), Mapping))
+            object.__setattr__(self, name, json.loads(json.dumps(plain)))  # lists, as they come back
+        for name in ("size", "cell"):
+            object.__setattr__(self, name, check_pair(name, getattr(self, name)))
         object.__setattr__(self, "embedding", check_int("embedding", self.embedding))
         object.__setattr__(self, "checks", tuple(Check(*each) for each in self.checks))
 
@@ -73,23 +72,17 @@ class ExportInfo:
 
     def to_json(self) -> str:
         """All that is known before the file is there; `read_contents` gives it back."""
-        plain = {
-            "format": FORMAT,
-            **{name: getattr(self, name) for name in _PLAIN},
-            "config": dict(self.config),
-            "about": self.about.to_dict(),
-        }
+        plain = {"format": FORMAT, **{name: getattr(self, name) for name in _PLAIN}, "about": self.about.to_dict()}
         return json.dumps(plain, allow_nan=False)
 
     def noted_json(self) -> str:
         """What was found out about the file once it was there."""
-        noted = {"checks": [list(each) for each in self.checks], "measurements": dict(self.measurements)}
-        return json.dumps(noted, allow_nan=False)
+        return json.dumps({"checks": self.checks, "measurements": self.measurements}, allow_nan=False)
 
 
 _PLAIN: Final = (
     *("target", "size", "cell", "embedding", "precision", "pixels"),
-    *("dynamic_size", "resize_inside"),
+    *("dynamic_size", "resize_inside", "config"),
 )
 
 
@@ -97,40 +90,33 @@ def read_contents(description: str, noted: str, name: str) -> ExportInfo:
     """What stands in a file, or an error that says why it cannot be used."""
     if len(description) + len(noted) > _LONGEST:
         raise CheckpointError(f"{name}: refused, a description of {len(description) + len(noted):,} characters")
-    try:
-        plain = json.loads(description)
-        later = json.loads(noted) if noted else {}
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
-    number = plain.get("format") if isinstance(plain, dict) else None
-    if number != FORMAT:
-        newer = isinstance(number, int) and number > FORMAT
-        hint = "use a newer Vitrail" if newer else "export the checkpoint again"
-        raise CheckpointError(f"{name}: expected an export of format {FORMAT}, got {short_repr(number)}: {hint}")
-    missing = [each for each in (*_PLAIN, "config", "about") if each not in plain]
+    plain = read_description(description, name, "an export", FORMAT, "export the checkpoint again")
+    missing = [each for each in (*_PLAIN, "about") if each not in plain]
     if missing:
         raise CheckpointError(f"{name}: the description inside lacks {', '.join(missing)}: export the checkpoint again")
     try:
+        notes = check_type("notes", json.loads(noted or "{}"), Mapping)
         return ExportInfo(
-            **{each: plain[each] for each in (*_PLAIN, "config")},
-            about=ModelInfo.from_dict(_mapping("about", plain["about"])),
-            checks=tuple(map(_check, _list(_mapping("notes", later).get("checks", [])))),
-            measurements=later.get("measurements", {}),
+            **{each: plain[each] for each in _PLAIN},
+            about=ModelInfo.from_dict(check_type("about", plain["about"], Mapping)),
+            checks=tuple(map(_check, check_type("checks", notes.get("checks", []), list))),
+            measurements=notes.get("measurements", {}),
         )
-    except (ValueError, TypeError, OverflowError) as error:  # our own kinds are ValueErrors too
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # our own kinds are ValueErrors too
         raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
 
 
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    check_type(name, value, Mapping)
-    found: Mapping[str, Any] = value
-    return found
-
-
-def _list(value: Any) -> Iterable[Any]:
-    check_type("checks", value, list)
-    found: list[Any] = value
-    return found
+def read_description(text: str, name: str, what: str, known: int, again: str) -> dict[str, Any]:
+    """JSON that says of which format it is; `again` is what to do about an older one."""
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
+    number = plain.get("format") if isinstance(plain, dict) else None
+    if number != known:
+        hint = "use a newer Vitrail" if isinstance(number, int) and number > known else again
+        raise CheckpointError(f"{name}: expected {what} of format {known}, got {short_repr(number)}: {hint}")
+    return dict(plain)
 
 
 def _check(value: Any) -> Check:

@@ -23,10 +23,21 @@ def prefers_products(dtype: torch.dtype) -> bool:
 
 def packed_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """The kernel of packed networks: softmax(q k' / sqrt(d) + bias) v. They learn nothing, so there is no dropout."""
-    if not prefers_products(q.dtype):
-        return F.scaled_dot_product_attention(q, k, v, bias)
-    flat = None if bias is None else bias.expand(*q.shape[:2], -1, -1).flatten(0, 1)
-    return attention_by_products(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), flat).view(q.shape)
+    return packed_attention(q, k, v, bias, False, prefers_products(q.dtype))
+
+
+# What follows is in words that TorchScript has.
+
+
+def packed_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool, products: bool) -> Tensor:
+    """By products or by the fused kernel; queries may be `scaled` already."""
+    if not products:
+        scale = 1.0 if scaled else q.size(3) ** -0.5
+        return F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+    if bias is not None:
+        bias = bias.expand(q.size(0), q.size(1), -1, -1).flatten(0, 1)
+    keys, values = k.flatten(0, 1), v.flatten(0, 1)  # copied one by one: at once takes longer
+    return attention_by_products(q.flatten(0, 1), keys, values, bias, scaled).view(q.size())
 
 
 def attention_by_products(
@@ -38,10 +49,7 @@ def attention_by_products(
     most: int = SCORES,
     least: int = LEAST,
 ) -> Tensor:
-    """The same of (B*A, T, d) by products, at most so many scores at a time; queries may be `scaled` already.
-
-    In words that TorchScript has.
-    """
+    """The same of (B*A, T, d) by products, at most so many scores at a time."""
     count, t, s = q.size(0), q.size(1), k.size(1)
     out = torch.empty([count, t, q.size(2)], dtype=q.dtype)
     rows = min(t, max(least, most // s))

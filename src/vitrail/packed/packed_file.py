@@ -16,12 +16,13 @@ from torch import Tensor
 from vitrail.checkpoint import Checkpoint, Provenance, content_hash, write_proven
 from vitrail.checkpoint.safetensors_io import Safetensors, read_all, read_safetensors
 from vitrail.errors import CheckpointError, InputError, VitrailError
+from vitrail.exporters.export_info import read_description
 from vitrail.files import path_text
 from vitrail.images.model_info import ModelInfo
 from vitrail.network.config import ViTConfig
 from vitrail.network.surgery import build_empty
 from vitrail.network.vit import ViT
-from vitrail.packed.packed_runtime import LOOSELY, Packed, notes_of, possible_plan, proof
+from vitrail.packed.packed_runtime import LOOSELY, Packed, largest_difference, notes_of, possible_plan, proof
 from vitrail.packed.packing import Dtypes, pack
 from vitrail.quantisation.folding import fold
 from vitrail.quantisation.quant_params import Int8Weight
@@ -95,7 +96,7 @@ def open_packed(path: str | os.PathLike[str], header: Safetensors | None = None)
     name = path_text(path)
     if KEY not in metadata:
         raise CheckpointError(f"{name} is not a packed network: vitrail optimize and vitrail export --int8 make them")
-    description = _description(metadata[KEY], name)
+    description = read_description(metadata[KEY], name, "a packed network", FORMAT, "make it again from its checkpoint")
     tensors = read_all(stored)
     expected = description.pop("hash", "")
     actual = content_hash(description, tensors)
@@ -107,19 +108,6 @@ def open_packed(path: str | os.PathLike[str], header: Safetensors | None = None)
         raise CheckpointError(f"{name}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{name} is damaged: {type(error).__name__} {error}".splitlines()[0]) from None
-
-
-def _description(text: str, name: str) -> dict[str, Any]:
-    try:
-        plain = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name}: the description inside is damaged: {error}") from None
-    number = plain.get("format") if isinstance(plain, dict) else None
-    if number != FORMAT:
-        newer = isinstance(number, int) and number > FORMAT
-        hint = "use a newer Vitrail" if newer else "make it again from its checkpoint"
-        raise CheckpointError(f"{name}: expected a packed network of format {FORMAT}, got {number!r:.40}: {hint}")
-    return dict(plain)
 
 
 def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Packed:
@@ -144,17 +132,12 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
 def _within(tensors: Mapping[str, Tensor]) -> float:
     """How far an int8 network may be from itself, computed in another order: half as far as int8 moves its answers."""
     in_int8, floats = tensors[PROOF], tensors[FLOATS]
-    return min(LOOSELY, max(WITHIN, _apart(in_int8, floats[: len(in_int8)]) / 2))
-
-
-def _apart(logits: Tensor, expected: Tensor) -> float:
-    return float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+    return min(LOOSELY, max(WITHIN, largest_difference(in_int8, floats[: len(in_int8)]) / 2))
 
 
 def _compare(logits: Tensor, expected: Tensor, within: float) -> None:
     """Refuse a network that answers otherwise than when it was written."""
-    expected = expected[: len(logits)]  # eager takes no bytes
-    difference = _apart(logits, expected)
+    difference = largest_difference(logits, expected[: len(logits)])  # eager takes no bytes
     if not difference <= within:
         raise CheckpointError(
             f"it answers otherwise than when it was written: {difference:.2g} of the largest logit, expected at most "

@@ -84,7 +84,7 @@ class Packed(RuntimeBase):
         within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
         with torch.inference_mode(), eval_mode(eager):
             expected = torch.cat([eager(each.to(dtype)).float() for each in _noise(self)])
-        difference = float((proof(self) - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+        difference = largest_difference(proof(self), expected)
         if not plan.int8 and not difference <= within:
             raise VitrailError(
                 f"the packed network differs from the eager one by {difference:.2g} of the largest logit, expected at "
@@ -187,6 +187,11 @@ def proof(runtime: Packed) -> Tensor:
         if runtime._takes_bytes:
             logits.append(model(torch.from_numpy(_byte_noise(runtime)).permute(0, 3, 1, 2)).float())
     return torch.cat(logits)
+
+
+def largest_difference(logits: Tensor, expected: Tensor) -> float:
+    """As a share of the largest logit."""
+    return float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
 def possible_plan(plan: QuantPlan) -> tuple[QuantPlan | None, tuple[str, ...]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from vitrail.network.attention import Attention, Kernel
-from vitrail.network.encoder import Block, BlockOutput, Encoder, Observer
+from vitrail.network.attention import Kernel
+from vitrail.network.encoder import Block, BlockOutput, Observer
 from vitrail.network.merging import KeepKeys, MergingBlock, merge
-from vitrail.network.positions import Grid, RotaryPositions
+from vitrail.network.positions import Grid
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
 from vitrail.packed.packed_attention import packed_kernel, prefers_products
@@ -55,41 +54,15 @@ class PackedBlock(nn.Module):
         return BlockOutput(x if self.norm2 is None else self.mlp(self.norm2(x), x), layout)
 
 
-class PackedEncoder(Encoder):
-    """The same blocks; tokens leave it in fp32, whatever they were inside, for what comes after is fp32."""
-
-    def __init__(self, blocks: nn.ModuleList, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)  # the blocks are there already
-        self.dtype = dtype  # of tokens inside
-        self.blocks, self._checkpointing = blocks, False
-
-    def forward(
-        self,
-        x: Tensor,
-        layout: TokenLayout,
-        additions: Sequence[Tensor] = (),
-        rotary: RotaryPositions | None = None,
-        head_mask: Sequence[Tensor] | None = None,
-        observer: Observer | None = None,
-    ) -> BlockOutput:
-        encoded = super().forward(x, layout, additions, rotary, head_mask, observer)
-        return encoded._replace(tokens=encoded.tokens.float())
-
-
 class PackedViT(ViT):
     """A network whose linear layers are packed for this machine; it answers, and learns nothing."""
 
-    encoder: PackedEncoder
     patches: PackedPatches  # type: ignore[assignment]
 
-    def __init__(self, model: ViT) -> None:
-        nn.Module.__init__(self)  # its parts are there already
-        self.config = model.config
-        for name, part in model.named_children():
-            setattr(self, name, part)
-        for name in ("stem", "embedding_norm", "norm"):
-            if getattr(model, name) is None:
-                setattr(self, name, None)
+    def __init__(self, model: ViT, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        vars(self).update(vars(model))  # its parts, which nobody else has a use for
+        self.dtype = dtype  # of tokens between blocks
         self.compiled: CompiledForward | None = None
         self.note = ""  # why nothing is compiled, where it should be
 
@@ -103,12 +76,15 @@ class PackedViT(ViT):
             return kernel if block == last else None
 
         compiled = self._compiled(pixels, pooled) if head_mask is None else None
-        encoded = compiled or super().encode(pixels, head_mask, observer if pooled else None)
-        return self.summarise(*encoded)
+        return self.summarise(*(compiled or self.encode(pixels, head_mask, observer if pooled else None)))
 
     def encode(self, pixels: Tensor, head_mask: Tensor | None = None, observer: Observer | None = None) -> BlockOutput:
+        """Tokens leave it in fp32, whatever they were inside, for what comes after is fp32."""
         compiled = self._compiled(pixels, 0) if head_mask is None and observer is None else None
-        return compiled or super().encode(pixels, head_mask, observer)
+        if compiled is not None:
+            return compiled
+        encoded = super().encode(pixels, head_mask, observer)
+        return encoded._replace(tokens=encoded.tokens.float())
 
     def check_dtype(self, pixels: Tensor) -> None:
         if pixels.dtype != torch.uint8 or not self.patches.takes_bytes:  # which the patches normalise themselves
@@ -125,9 +101,8 @@ class CompiledForward:
     made, prefix tokens and positions those when a size of image first came.
     """
 
-    def __init__(self, model: PackedViT, program: Program, run: Run) -> None:
-        self.program, self.run = program, run
-        self._dtype, self._from_pixels = model.encoder.dtype, _plain_ends(model)
+    def __init__(self, model: PackedViT, run: Run) -> None:
+        self.run, self._from_pixels = run, _plain_ends(model)
         parts = [inner for part in model.children() for inner in part.modules()]
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._empty: dict[Grid, Tensor] = {}
@@ -145,51 +120,44 @@ class CompiledForward:
             layout = layout._replace(counts=output.counts, patch_to_token=output.patch_to_token)
         return BlockOutput(output.tokens, layout)
 
-    def _tokens_of_nothing(self, model: ViT, grid: Grid) -> Tensor:
+    def _tokens_of_nothing(self, model: PackedViT, grid: Grid) -> Tensor:
         """Prefix tokens and positions (T, D): what patches are added to."""
         if grid not in self._empty:
             if len(self._empty) >= MOST_GRIDS:
                 self._empty.clear()
-            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=self._dtype)
+            nothing = torch.zeros(1, grid[0] * grid[1], model.config.width, dtype=model.dtype)
             with torch.no_grad():
                 self._empty[grid] = model.tokens(nothing, grid)[0][0]
         return self._empty[grid]
 
 
-def _learning(model: ViT) -> bool:
+def _learning(model: PackedViT) -> bool:
     """Whether gradients are wanted of the network itself, which the usual way refuses."""
     return torch.is_grad_enabled() and any(each.requires_grad for each in model.parameters())
 
 
 def compile_forward(model: PackedViT) -> None:
     """Compile the way of a packed network, if its blocks are plain; or else leave a note, if torch does not take it."""
-    if not is_compilable(model):
+    plain = all(_plain(cast(PackedBlock, each)) for each in model.encoder.blocks)
+    if not plain or model.tokens.rotary is not None or (len(model.tokens.tables) and not model.tokens.at_stem):
         return
-    program = _program(model)
-    run, why = compile_program(program)
+    run, why = compile_program(_program(model))
     if run is None:
         model.note = (
             f"kernels are called from Python, slower for small networks: torch's interpreter is not there ({why})"
         )
     else:
-        model.compiled = CompiledForward(model, program, run)
-
-
-def is_compilable(model: PackedViT) -> bool:
-    """Whether the blocks of a packed network are ones that the program can say."""
-    plain = all(_plain(cast(PackedBlock, each)) for each in model.encoder.blocks)
-    return plain and model.tokens.rotary is None and (model.tokens.at_stem or not len(model.tokens.tables))
+        model.compiled = CompiledForward(model, run)
 
 
 def _program(model: PackedViT) -> Program:
     """What a packed network does from pixels, or tokens, to the tokens that leave its last block."""
-    blocks = [cast(PackedBlock, each) for each in model.encoder.blocks]
-    patches, attention = model.patches, blocks[0].attention
-    projection = patches.projection.product
+    steps = [_step(cast(PackedBlock, each)) for each in model.encoder.blocks]
+    patches, projection = model.patches, model.patches.projection.product
     raw = projection if patches.raw is None else patches.raw.product
+    head_width = cast(PackedBlock, model.encoder.blocks[0]).attention.head_width
     size = cast(tuple[int, int], tuple(patches.patch_size))
-    steps = [_step(each) for each in blocks]
-    return Program(size, projection, raw, steps, attention.head_width, prefers_products(steps[0].qkv.dtype))
+    return Program(size, projection, raw, steps, head_width, prefers_products(steps[0].qkv.dtype))
 
 
 def _plain_ends(model: PackedViT) -> bool:
@@ -203,12 +171,8 @@ def _plain(block: PackedBlock) -> bool:
     """Whether a block is two norms, attention of all to all and an MLP whose activation its layer does."""
     attention, mlp = block.attention, block.mlp
     norms = all(type(norm) is nn.LayerNorm for norm in (block.norm1, block.norm2))
-    return norms and _all_to_all(attention) and not (mlp.gated or mlp.activation)
-
-
-def _all_to_all(attention: Attention) -> bool:
     extras = (attention.query_bias, attention.query_norm, attention.relative)
-    return all(each is None for each in extras) and not attention.axis
+    return norms and all(each is None for each in extras) and not (attention.axis or mlp.gated or mlp.activation)
 
 
 def _step(block: PackedBlock) -> BlockStep:

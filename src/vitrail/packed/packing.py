@@ -17,7 +17,7 @@ from vitrail.network.vit import ViT
 from vitrail.packed.onednn_kernels import FUSED, pack_floats, pack_int8
 from vitrail.packed.packed_attention import packed_kernel
 from vitrail.packed.packed_layers import MIDDLE, PackedLinear, PackedMlp, PackedPatches
-from vitrail.packed.packed_vit import PackedBlock, PackedEncoder, PackedViT, compile_forward
+from vitrail.packed.packed_vit import PackedBlock, PackedViT, compile_forward
 from vitrail.quantisation.folding import fold
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
 from vitrail.quantisation.quant_plan import PARTS, QuantPlan, quantisable
@@ -63,14 +63,11 @@ def pack(
         raise InputError(f"int8: no such layers: {join_limited(sorted(unknown), ', ')}")
     dtypes = Dtypes.of(plan)
     with torch.no_grad():
-        packed = PackedViT(fold(model))
+        packed = PackedViT(fold(model), dtypes.tokens)
         rows = packed.config.prefix + int(np.prod(packed.config.grid))
         packing = _Packing(plan, dtypes, rows, weights or {})
-        blocks = nn.ModuleList(
-            packing.block(cast(Block, block), f"encoder.blocks.{index}")
-            for index, block in enumerate(packed.encoder.blocks)
-        )
-        packed.encoder = PackedEncoder(blocks, dtypes.tokens)
+        for index, block in enumerate(packed.encoder.blocks):
+            packed.encoder.blocks[index] = packing.block(cast(Block, block), f"encoder.blocks.{index}")
         packed.patches = _pack_patches(packed, dtypes.layers, preprocess, rows)
     for name, part in packed.named_children():
         part.to(torch.float32 if name in ENDS else dtypes.tokens)

@@ -11,11 +11,10 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
 from vitrail.packed.onednn_kernels import Product, multiply, multiply_add
-from vitrail.packed.packed_attention import attention_by_products
+from vitrail.packed.packed_attention import packed_attention
 from vitrail.packed.packed_layers import MIDDLE
 
 # Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
@@ -150,13 +149,7 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.by_cls:
             weights = cls_attention(q, k, bias, scale)
-        if self.products:
-            if bias is not None:
-                bias = bias.expand(b, heads, 1, t).reshape(b * heads, 1, t)
-            flat = (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1))  # copied one by one: at once takes longer
-            gathered = attention_by_products(flat[0], flat[1], flat[2], bias, step.scaled).view(b, heads, queries, d)
-        else:
-            gathered = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+        gathered = packed_attention(q, k, v, bias, step.scaled, self.products)
         rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
         rows.copy_(gathered.transpose(1, 2))
         x = multiply_add(rows.view(b * queries, heads * d), step.out, x)

@@ -28,9 +28,8 @@ class PooledBlock(Block):
     """The last block for the first `pooled_tokens`; prefix tokens are never merged, so it merges nothing."""
 
     def __init__(self, block: Block, count: int) -> None:
-        nn.Module.__init__(self)  # its parts are there already
-        for name in ("norm1", "attention", "norm2", "mlp", "scale1", "scale2", "drop_path", "mlp_chunk", "training"):
-            setattr(self, name, getattr(block, name))
+        nn.Module.__init__(self)
+        vars(self).update(vars(block))  # its parts, which nobody else has a use for
         self.count = count
 
     def forward(
