@@ -25,9 +25,9 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import TARGETS, is_exported, onnx_file, openvino_file
-from vitrail.exporters.digest import PIECE, digest_of
 from vitrail.exporters.exported import open_exported, read_exported
 from vitrail.exporters.protobuf import fields, varint
+from vitrail.exporters.sealed_file import PIECE, digest_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -188,7 +188,7 @@ def test_settings_of_an_exported_file_cannot_be_overridden(shelf: Path) -> None:
 
 
 def sealed(body: bytes) -> bytes:
-    return body + onnx_file.seal(digest_of(body))
+    return body + onnx_file.SEAL.of(body)
 
 
 def edited(path: Path, change: Callable[[Any], None]) -> bytes:
@@ -347,11 +347,11 @@ def copy_of(shelf: Path, folder: Path, change: Callable[[str], str] = str, seal:
     """a.xml with its .bin, the text changed."""
     shutil.copy(shelf / "a.bin", folder / "a.bin")
     text = (shelf / "a.xml").read_bytes()
-    body = change(text[: -openvino_file.SEAL].decode()).encode()
-    last = text[-openvino_file.SEAL :]
+    body = change(text[: -openvino_file.SEAL.size].decode()).encode()
+    last = text[-openvino_file.SEAL.size :]
     if seal:
         weights = (folder / "a.bin").read_bytes()
-        last = openvino_file.seal(digest_of(body, weights))
+        last = openvino_file.SEAL.of(body, weights)
     (folder / "a.xml").write_bytes(body + last)
     return folder / "a.xml"
 
@@ -376,7 +376,7 @@ def test_an_edited_openvino_file_is_refused(
 ) -> None:
     assert open_exported(copy_of(shelf, tmp_path)).classes == tuple("abcde")
     bad = copy_of(shelf, tmp_path, change)
-    assert bad.read_bytes()[: -openvino_file.SEAL] != (shelf / "a.xml").read_bytes()[: -openvino_file.SEAL]
+    assert bad.read_bytes()[: -openvino_file.SEAL.size] != (shelf / "a.xml").read_bytes()[: -openvino_file.SEAL.size]
     with unreached(), pytest.raises(CheckpointError, match=words):
         open_exported(bad)
 
@@ -425,7 +425,7 @@ def test_the_checksum_is_that_of_all_pieces() -> None:
 def test_no_damage_leads_to_another_error(shelf: Path, tmp_path: Path) -> None:
     """Bytes changed, cut out and put in at random, with the checksum made right again."""
     dice = np.random.default_rng(0)
-    raw = (shelf / "a.onnx").read_bytes()[: -onnx_file.SEAL]
+    raw = (shelf / "a.onnx").read_bytes()[: -onnx_file.SEAL.size]
     ends = [0, len(raw)]  # where lengths and names stand thickest
     refused = 0
     for _ in range(400):

@@ -13,7 +13,7 @@ from exporters.export_infos import Array, contents
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import Exported
-from vitrail.exporters.mapped_file import mapped
+from vitrail.exporters.sealed_file import mapped
 from vitrail.images import Preprocess
 
 

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters import onnx_file
-from vitrail.exporters.digest import digest_of
 from vitrail.exporters.protobuf import written
 
 
@@ -92,9 +91,9 @@ def test_two_graphs_are_refused() -> None:
 @pytest.mark.fault("W16")
 def test_a_seal_holds_every_byte() -> None:
     body = bytes(model())
-    good = body + onnx_file.seal(digest_of(body))
-    onnx_file.check_seal(memoryview(good), "x")
+    good = body + onnx_file.SEAL.of(body)
+    onnx_file.SEAL.check(memoryview(good), "x", "again")
     for place in range(0, len(good), 7):
         bad = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
         with pytest.raises(CheckpointError, match="x (is damaged|has no checksum)"):
-            onnx_file.check_seal(memoryview(bad), "x")
+            onnx_file.SEAL.check(memoryview(bad), "x", "again")

@@ -6,7 +6,6 @@ import pytest
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters import openvino_file
-from vitrail.exporters.digest import digest_of
 
 
 def model(constant: str = 'element_type="f32" shape="2, 3" offset="8" size="24"', kind: str = "MatMul") -> bytes:
@@ -73,11 +72,11 @@ def test_text_that_is_no_model_is_refused(text: bytes, words: str) -> None:
 @pytest.mark.fault("W16")
 def test_a_seal_holds_both_files() -> None:
     text, weights = model(), bytes(range(32))
-    good = text + openvino_file.seal(digest_of(text, weights))
-    openvino_file.check_seal(memoryview(good), memoryview(weights), "x")
+    good = text + openvino_file.SEAL.of(text, weights)
+    openvino_file.SEAL.check(memoryview(good), "x", "again", memoryview(weights))
     for bad, other in ((good.replace(b"words", b"wards"), weights), (good, weights[:-1]), (good, weights[::-1])):
         with pytest.raises(CheckpointError, match="x or its .bin is damaged, or the two do not belong together"):
-            openvino_file.check_seal(memoryview(bad), memoryview(other), "x")
+            openvino_file.SEAL.check(memoryview(bad), "x", "again", memoryview(other))
     for cut in (text, good[:-1], good + b" ", b""):
         with pytest.raises(CheckpointError, match="x has no checksum at its end"):
-            openvino_file.check_seal(memoryview(cut), memoryview(weights), "x")
+            openvino_file.SEAL.check(memoryview(cut), "x", "again", memoryview(weights))

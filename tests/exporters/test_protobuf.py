@@ -9,8 +9,8 @@ from onnx import TensorProto
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters import protobuf
-from vitrail.exporters.digest import digest_of
 from vitrail.exporters.protobuf import BYTES, VARINT, Field, fields, numbers, varint, written
+from vitrail.exporters.sealed_file import digest_of
 
 
 def view(raw: bytes) -> memoryview:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import onnx_file
-from vitrail.exporters.digest import digest_of
-from vitrail.exporters.mapped_file import mapped
 from vitrail.exporters.quiet import quietly
+from vitrail.exporters.sealed_file import mapped
 from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def write_onnx(model: Any, contents: ExportInfo, path: Path) -> None:
         raise InputError(f"the model does not fit one ONNX file ({error}): export NAME.xml or NAME.pt2") from None
     with open(path, "wb") as file:
         file.write(body)
-        file.write(onnx_file.seal(digest_of(body)))
+        file.write(onnx_file.SEAL.of(body))
 
 
 def add_notes(contents: ExportInfo, path: Path) -> None:
@@ -119,7 +118,7 @@ def add_notes(contents: ExportInfo, path: Path) -> None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
             before = onnx_file.metadata(view, path.name).get(onnx_file.NOTES)
         old = b"" if before is None else onnx_file.entry(onnx_file.NOTES, before)
-        end = file.seek(-onnx_file.SEAL - len(old), 2)
+        end = file.seek(-onnx_file.SEAL.size - len(old), 2)
         if file.read(len(old)) != old:
             raise CheckpointError(f"{path.name} does not end with its notes: export the checkpoint again")
         file.seek(end)
@@ -127,8 +126,8 @@ def add_notes(contents: ExportInfo, path: Path) -> None:
         file.write(onnx_file.entry(onnx_file.NOTES, contents.noted_json()))
         file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            digest = digest_of(data)
-        file.write(onnx_file.seal(digest))
+            seal = onnx_file.SEAL.of(data)
+        file.write(seal)
 
 
 def _exporter() -> tuple[Any, dict[Any, Any]]:
@@ -192,7 +191,7 @@ def _name_sides(value: Any, names: Sequence[str]) -> None:
 
 def read_onnx(path: Path) -> Entries:
     with mapped(path) as data:
-        onnx_file.check_seal(data, str(path))
+        onnx_file.SEAL.check(data, str(path), onnx_file.AGAIN)
         metadata = onnx_file.metadata(data, str(path))
         return Entries(metadata.get(onnx_file.DESCRIPTION, ""), metadata.get(onnx_file.NOTES, ""))
 

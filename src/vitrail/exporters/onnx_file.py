@@ -10,8 +10,8 @@ import math
 from typing import Final
 
 from vitrail.errors import CheckpointError
-from vitrail.exporters.digest import digest_of
 from vitrail.exporters.protobuf import BYTES, VARINT, Field, damaged, fields, numbers, text, written
+from vitrail.exporters.sealed_file import Seal
 
 DESCRIPTION: Final = "vitrail"  # the key of our JSON in the metadata
 NOTES: Final = "vitrail.notes"  # the key of what was found out about the file once it was there
@@ -35,28 +35,7 @@ def entry(key: str, value: str) -> bytes:
     return written(_METADATA, written(1, key.encode()) + written(2, value.encode()))
 
 
-def seal(digest: str) -> bytes:
-    """The last entry of a file: the checksum of all before it."""
-    return entry(DIGEST, digest)
-
-
-SEAL: Final = len(seal("0" * 64))
-
-
-def check_seal(data: memoryview, name: str) -> None:
-    """The file is as it was written, to the last byte."""
-    body, last = data[: max(len(data) - SEAL, 0)], bytes(data[max(len(data) - SEAL, 0) :])
-    empty = seal("0" * 64)
-    if len(last) != SEAL or last[: SEAL - 64] != empty[: SEAL - 64]:
-        raise CheckpointError(
-            f"{name} has no checksum at its end: it was cut short, or something else rewrote it, or it is no file of "
-            f"`vitrail export`: {AGAIN}"
-        )
-    found = digest_of(body)
-    if seal(found) != last:
-        raise CheckpointError(f"{name} is damaged: its checksum is {found}, expected {last[-64:].decode('latin-1')}")
-
-
+SEAL: Final = Seal(entry(DIGEST, "0" * 64)[:-64])  # one more entry
 AGAIN: Final = "export the checkpoint again with vitrail.export(checkpoint, 'NAME.onnx')"
 
 

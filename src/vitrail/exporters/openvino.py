@@ -15,9 +15,8 @@ from xml.sax.saxutils import escape
 
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import onnx, openvino_file
-from vitrail.exporters.digest import digest_of
-from vitrail.exporters.mapped_file import mapped
 from vitrail.exporters.quiet import quietly
+from vitrail.exporters.sealed_file import mapped
 from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def write_openvino(draft: Draft, path: Path) -> None:
 
 def add_notes(contents: ExportInfo, path: Path) -> None:
     """Note in a written file what was found out about it, in the place of what it noted before; the graph stays."""
-    text = path.read_bytes()[: -openvino_file.SEAL]
+    text = path.read_bytes()[: -openvino_file.SEAL.size]
     # No text inside a value can look like an entry, for its < is escaped.
     entry = f'<{openvino_file.NOTES} value="{escape(contents.noted_json(), {chr(34): "&quot;"})}"'.encode()
     noted, count = re.subn(rb'<%s value="[^"]*"' % openvino_file.NOTES.encode(), lambda found: entry, text)
@@ -82,7 +81,7 @@ def add_notes(contents: ExportInfo, path: Path) -> None:
 
 def _seal(path: Path, text: bytes) -> None:
     weights = path.with_suffix(".bin").read_bytes()
-    path.write_bytes(text + openvino_file.seal(digest_of(text, weights)))
+    path.write_bytes(text + openvino_file.SEAL.of(text, weights))
 
 
 # ---- read and run --------------------------------------------------------------------------------------------------
@@ -90,7 +89,7 @@ def _seal(path: Path, text: bytes) -> None:
 
 def read_openvino(path: Path) -> Entries:
     with mapped(path) as text, mapped(path.with_suffix(".bin")) as weights:
-        openvino_file.check_seal(text, weights, str(path))
+        openvino_file.SEAL.check(text, str(path), openvino_file.AGAIN, weights)
         metadata = openvino_file.metadata(text, len(weights), str(path))
         return Entries(metadata.get(openvino_file.DESCRIPTION, ""), metadata.get(openvino_file.NOTES, ""))
 

@@ -7,17 +7,18 @@ the checksum of what stands before it and of the .bin.
 from __future__ import annotations
 
 import math
-import re
 from typing import Final
 from xml.etree import ElementTree
 
 from vitrail.errors import CheckpointError
-from vitrail.exporters.digest import digest_of
+from vitrail.exporters.sealed_file import Seal
 
 MARK: Final = "vitrail"  # our part of rt_info
 DESCRIPTION: Final = "description"  # in it: our JSON
 NOTES: Final = "notes"  # and what was found out about the file once it was there
-_LAST: Final = "\n<!-- vitrail sha256:{} -->\n"
+SEAL: Final = Seal(
+    b"\n<!-- vitrail sha256:", b" -->\n", "or its .bin is damaged, or the two do not belong together"
+)  # the last line of the .xml
 _MOST_TEXT: Final = 256 << 20  # bytes of .xml; one of a network of 40 blocks has two million
 AGAIN: Final = "export the checkpoint again with vitrail.export(checkpoint, 'NAME.xml')"
 
@@ -28,26 +29,6 @@ _BITS: Final = {
     **dict.fromkeys(("f16", "bf16", "i16", "u16"), 16),
     **dict.fromkeys(("i8", "u8", "boolean"), 8),
 }
-
-
-def seal(digest: str) -> bytes:
-    """The last line of the .xml."""
-    return _LAST.format(digest).encode()
-
-
-SEAL: Final = len(seal("0" * 64))
-
-
-def check_seal(text: memoryview, weights: memoryview, name: str) -> None:
-    """Both files are as they were written, to the last byte."""
-    body, last = text[: max(len(text) - SEAL, 0)], bytes(text[max(len(text) - SEAL, 0) :])
-    if re.fullmatch(re.escape(_LAST).replace(r"\{\}", "[0-9a-f]{64}").encode(), last) is None:
-        raise CheckpointError(
-            f"{name} has no checksum at its end: it was cut short, or something else rewrote it, or it is no file of "
-            f"`vitrail export`: {AGAIN}"
-        )
-    if seal(digest_of(body, weights)) != last:
-        raise CheckpointError(f"{name} or its .bin is damaged, or the two do not belong together: {AGAIN}")
 
 
 def metadata(text: memoryview, size: int, name: str) -> dict[str, str]:
