@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -27,7 +26,6 @@ from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters import TARGETS, is_exported, onnx_file, openvino_file
 from vitrail.exporters.exported import open_exported, read_exported
 from vitrail.exporters.protobuf import fields, varint
-from vitrail.exporters.sealed_file import PIECE, digest_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -409,16 +407,6 @@ def test_fields_are_read_as_protobuf_writes_them(shelf: Path) -> None:
     found = [(each.number, each.value) for each in fields(shape, 0, len(shape), "x")]
     assert found == [(1, 1), (1, 300), (1, 2**64 - 5), (2, 7)]
     assert varint(memoryview(b"\xac\x02"), 0, 2, "x") == (300, 2)
-
-
-def test_the_checksum_is_that_of_all_pieces() -> None:
-    raw = np.random.default_rng(0).bytes(2 * PIECE + 5)
-    pieces = (raw[:PIECE], raw[PIECE : 2 * PIECE], raw[2 * PIECE :])
-    by_hand = hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
-    assert digest_of(raw) == by_hand
-    assert digest_of(raw[:PIECE], raw[PIECE:]) == by_hand
-    assert digest_of(raw[:7], raw[7:20]) != digest_of(raw[:8], raw[8:20])  # nothing may move from one to the other
-    assert digest_of(b"x") == hashlib.sha256(hashlib.sha256(b"x").digest()).hexdigest()
 
 
 @pytest.mark.fault("W16")

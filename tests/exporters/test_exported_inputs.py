@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 
 from exporters.export_infos import Array, contents
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import InputError
 from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import Exported
-from vitrail.exporters.sealed_file import mapped
 from vitrail.images import Preprocess
 
 
@@ -85,40 +83,3 @@ def test_a_graph_that_resizes_takes_full_images() -> None:
     assert np.array_equal(seen[0], whole)
     with pytest.raises(InputError, match="resizes and crops by itself, so it takes whole images"):
         runtime.run(np.zeros((1, 3, 8, 16), np.float32))
-
-
-# ---- how a runtime is asked --------------------------------------------------------------------------------------
-
-
-# ---- files -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault("W16")
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    """Written over in place, made longer, or exchanged for another."""
-    path = tmp_path / "a.onnx"
-
-    def anew() -> None:
-        path.write_bytes(b"one")
-        os.utime(path, ns=(0, 1_000_000_000))
-
-    def over() -> None:
-        path.write_bytes(b"two")
-        os.utime(path, ns=(0, 2_000_000_000))
-
-    def longer() -> None:
-        path.write_bytes(b"longer")
-        os.utime(path, ns=(0, 1_000_000_000))
-
-    def exchanged() -> None:
-        (tmp_path / "b").write_bytes(b"two")
-        os.utime(tmp_path / "b", ns=(0, 1_000_000_000))
-        os.replace(tmp_path / "b", path)
-
-    anew()
-    with mapped(path) as data:
-        assert bytes(data) == b"one"
-    for change in (over, longer, exchanged):
-        anew()
-        with pytest.raises(CheckpointError, match="was changed while being read"), mapped(path):
-            change()

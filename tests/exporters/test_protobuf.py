@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 from onnx import TensorProto
 
 from vitrail.errors import CheckpointError
 from vitrail.exporters import protobuf
 from vitrail.exporters.protobuf import BYTES, VARINT, Field, fields, numbers, varint, written
-from vitrail.exporters.sealed_file import digest_of
 
 
 def view(raw: bytes) -> memoryview:
@@ -70,19 +67,6 @@ def test_what_is_written_is_read() -> None:
         raw = written(200, b"x" * length)
         [field] = fields(view(raw), 0, len(raw), "x")
         assert (field.number, field.kind, raw[field.start : field.stop]) == (200, BYTES, b"x" * length)
-
-
-def test_a_checksum_stays_what_it_was() -> None:
-    """Files outlive versions: a SHA-256 over those of pieces of 8 MiB, each part in pieces of its own."""
-
-    def sha(*pieces: bytes) -> str:
-        return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
-
-    long = bytes(range(256)) * 40_000  # 10,240,000 bytes
-    assert digest_of(long) == sha(long[: 8 << 20], long[8 << 20 :])
-    assert digest_of(b"a", long, b"b") == sha(b"a", long[: 8 << 20], long[8 << 20 :], b"b")
-    assert digest_of(long[: 8 << 20]) == sha(long[: 8 << 20])
-    assert digest_of(b"") == sha()
 
 
 # ---- models ------------------------------------------------------------------------------------------------------

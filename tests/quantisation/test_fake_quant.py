@@ -10,7 +10,7 @@ from shipping.packs import VARIANTS, network
 from vitrail.errors import ConfigError
 from vitrail.quantisation.fake_quant import FakeBf16Linear, FakeInt8Linear, fake_quantise
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
-from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable, quantisable_layers
+from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
 from vitrail.quantisation.range_calibration import calibrate
 
 PIXELS = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -43,12 +43,14 @@ def test_layers_of_the_plan_are_changed_and_the_network_given_is_not(name: str) 
     before = {key: value.clone() for key, value in model.state_dict().items()}
     plan = QuantPlan("bf16", calibrate(model, [PIXELS])).without({"encoder.blocks.1.mlp.up"})
     rounding = fake_quantise(model, plan)
-    for layer, module in quantisable_layers(rounding):
-        assert isinstance(module, FakeBf16Linear if layer == "encoder.blocks.1.mlp.up" else FakeInt8Linear)
+    for layer in quantisable(rounding):
+        assert isinstance(
+            rounding.get_submodule(layer), FakeBf16Linear if layer == "encoder.blocks.1.mlp.up" else FakeInt8Linear
+        )
     assert isinstance(rounding.patches.projection, FakeBf16Linear)
     assert not any(each.requires_grad for each in rounding.parameters())
     assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
-    assert all(isinstance(module, nn.Linear) for _, module in quantisable_layers(model))
+    assert all(isinstance(model.get_submodule(each), nn.Linear) for each in quantisable(model))
     with torch.inference_mode():
         exact, found = model(PIXELS), rounding(PIXELS)
     apart = (found - exact).abs().max() / exact.abs().max()

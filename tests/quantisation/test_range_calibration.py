@@ -10,7 +10,7 @@ import torch
 from shipping.packs import network
 from vitrail.errors import InputError
 from vitrail.network.encoder import Block
-from vitrail.quantisation.range_calibration import calibrate, layer_inputs
+from vitrail.quantisation.range_calibration import calibrate, watch_layers
 
 
 @pytest.mark.row("DL.7")
@@ -37,7 +37,11 @@ def test_calibration_leaves_the_network_as_it_was() -> None:
     calibrate(model, [torch.randn(2, 3, 32, 32)])
     assert (model.encoder.blocks[-1] is last, model.training) == (True, True)
     assert not any(each._forward_pre_hooks for each in model.modules())
-    with pytest.raises(InputError, match="expected"), layer_inputs(model, lambda name, values: None):
+
+    def look(name: str, values: torch.Tensor) -> None:
         raise InputError("expected")
+
+    with pytest.raises(InputError, match="expected"):
+        watch_layers(model, [torch.randn(2, 3, 32, 32)], look)
     assert (model.encoder.blocks[-1] is last, model.training) == (True, True)  # after an error, too
     assert not any(each._forward_pre_hooks for each in model.modules())

@@ -101,10 +101,6 @@ def _matrix(length: int, side: Tensor, scaled: Tensor, frame: int, preprocess: P
     start = torch.round((scaled - frame) / 2)
     ratio = side / scaled
     centres = (torch.arange(frame, dtype=torch.float64) + start + 0.5) * ratio
-    places = torch.arange(length, dtype=torch.float64)
-    if preprocess.antialias:
-        return smooth(centres, ratio, places, preprocess.interpolation)
-    beyond = torch.arange(-2, length + 2, dtype=torch.float64)
-    inside = torch.minimum(torch.clamp(beyond, min=0.0), side - 1)
-    folded = torch.clamp(1 - (inside[:, None] - places[None, :]).abs(), min=0.0)  # one 1 a row
-    return sharp(centres - 0.5, beyond, folded, preprocess.interpolation)
+    if not preprocess.antialias:
+        return sharp(centres - 0.5, length, preprocess.interpolation)
+    return smooth(centres, ratio, torch.arange(length, dtype=torch.float64), preprocess.interpolation)

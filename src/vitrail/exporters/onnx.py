@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,10 @@ def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequen
     """The ONNX model of a traced graph (an onnx.ModelProto); its free sides are called by the names in `free`."""
     import torch
 
-    onnx, translations = _exporter()
+    wanted = "exporting to ONNX needs onnx and onnxscript: pip install 'vitrail[onnx]'"
+    onnx = import_extra(wanted, "onnx", "onnxscript")  # which torch's exporter stands on
+    from vitrail.exporters.onnx_operators import TRANSLATIONS
+
     try:
         with quietly():
             exported = torch.onnx.export(
@@ -50,7 +53,7 @@ def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequen
                 dynamo=True,
                 external_data=False,
                 verbose=False,
-                custom_translation_table=translations,
+                custom_translation_table=TRANSLATIONS,
             )
     except Exception as error:  # of kinds that torch keeps to itself, each the cause of the next
         first: BaseException = error
@@ -130,17 +133,6 @@ def add_notes(contents: ExportInfo, path: Path) -> None:
         file.write(seal)
 
 
-def _exporter() -> tuple[Any, dict[Any, Any]]:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401  (torch's exporter stands on it)
-
-        from vitrail.exporters.onnx_operators import TRANSLATIONS
-    except ImportError:
-        raise MissingExtraError("exporting to ONNX needs onnx and onnxscript: pip install 'vitrail[onnx]'") from None
-    return onnx, TRANSLATIONS
-
-
 def _name_weights(model: Any, network: nn.Module, array_of: Callable[[Any], np.ndarray[Any, Any]]) -> None:
     """Give every linear layer's weight its name in the network: the exporter turns weights over and numbers them.
 
@@ -197,11 +189,7 @@ def read_onnx(path: Path) -> Entries:
 
 
 def import_onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("NAME.onnx runs in ONNX Runtime: pip install 'vitrail[onnx]'") from None
-    return onnxruntime
+    return import_extra("NAME.onnx runs in ONNX Runtime: pip install 'vitrail[onnx]'", "onnxruntime")
 
 
 def start_onnxruntime(runtime: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:

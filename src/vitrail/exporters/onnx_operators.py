@@ -35,7 +35,7 @@ def sort(values: Any, stable: bool = True, dim: int = -1, descending: bool = Fal
     return op.TopK(values, count, axis=dim, largest=int(descending), sorted=1)
 
 
-TRANSLATIONS = {
+TRANSLATIONS: dict[Any, Any] = {
     torch.ops.aten.scaled_dot_product_attention.default: attention,
     torch.ops.aten.sort.stable: sort,
 }

@@ -13,11 +13,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
-from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx, openvino_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +36,7 @@ def check_bf16(graph: Graph, precision: str) -> None:
 
 def openvino_model(draft: Draft) -> Any:
     """The model (an openvino.Model): by way of ONNX, which is quick, or directly where that is too large for ONNX."""
-    try:
-        import openvino
-    except ImportError:
-        raise MissingExtraError("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'") from None
+    openvino = import_extra("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'", "openvino")
     graph, contents = draft.graph, draft.contents
     if onnx.fits(graph):
         return openvino.Core().read_model(onnx.quantised_model(draft).SerializeToString())
@@ -95,11 +92,7 @@ def read_openvino(path: Path) -> Entries:
 
 
 def import_openvino() -> Any:
-    try:
-        import openvino
-    except ImportError:
-        raise MissingExtraError("NAME.xml runs in OpenVINO: pip install 'vitrail[openvino]'") from None
-    return openvino
+    return import_extra("NAME.xml runs in OpenVINO: pip install 'vitrail[openvino]'", "openvino")
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from onnx import helper, numpy_helper
 
 from vitrail.errors import InputError, nearest
 from vitrail.exporters.onnx import LAYERS
@@ -33,8 +34,6 @@ def quantised(model: Any, ranges: Mapping[str, tuple[float, float]], *, symmetri
     A range is the least and the largest value that goes into the layer. Activations get uint8 steps, one scale a
     tensor, or int8 about 0 where `symmetric`; weights int8 about 0, one scale an output channel.
     """
-    import onnx
-
     _check(model, ranges)
     copy = type(model)()
     copy.CopyFrom(model)
@@ -48,12 +47,12 @@ def quantised(model: Any, ranges: Mapping[str, tuple[float, float]], *, symmetri
         key = (node.input[0], params)
         if key not in rounded:
             rounded[key] = f"{layer}.input_rounded"
-            new += _rounding(copy, onnx, node.input[0], rounded[key], params)
+            new += _rounding(copy, node.input[0], rounded[key], params)
         axis = 1 if node.op_type == "MatMul" else 0  # of the output channels: (in, out), or (out, in) in a Gemm
         weight = stored[layer + _WEIGHT]
-        values, scales = int8_weight(np.array(onnx.numpy_helper.to_array(weight)), axis)
-        weight.CopyFrom(onnx.numpy_helper.from_array(values, layer + _WEIGHT))
-        new.append(_dequantize(copy, onnx, layer, scales, axis))
+        values, scales = int8_weight(np.array(numpy_helper.to_array(weight)), axis)
+        weight.CopyFrom(numpy_helper.from_array(values, layer + _WEIGHT))
+        new.append(_dequantize(copy, layer, scales, axis))
         node.input[0], node.input[1] = rounded[key], f"{layer}{_WEIGHT}_rounded"
     ordered = [part for node in copy.graph.node for part in (*before.get(node.name, ()), node)]
     kept = [type(each).FromString(each.SerializeToString()) for each in ordered]
@@ -91,25 +90,25 @@ def _check(model: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
             raise InputError(f"range of {layer}: expected (least, largest), finite numbers, got {both!r:.80}")
 
 
-def _rounding(model: Any, onnx: Any, source: str, out: str, params: QuantParams) -> list[Any]:
+def _rounding(model: Any, source: str, out: str, params: QuantParams) -> list[Any]:
     """Quantise and back, for an activation."""
     scale, zero = f"{out}.scale", f"{out}.zero"
-    _store(model, onnx, scale, np.array(params.scale, np.float32))
-    _store(model, onnx, zero, np.array(params.zero_point, np.int8 if params.signed else np.uint8))
+    _store(model, scale, np.array(params.scale, np.float32))
+    _store(model, zero, np.array(params.zero_point, np.int8 if params.signed else np.uint8))
     integers = f"{out}.integers"
     return [
-        onnx.helper.make_node("QuantizeLinear", [source, scale, zero], [integers], name=integers),
-        onnx.helper.make_node("DequantizeLinear", [integers, scale, zero], [out], name=out),
+        helper.make_node("QuantizeLinear", [source, scale, zero], [integers], name=integers),
+        helper.make_node("DequantizeLinear", [integers, scale, zero], [out], name=out),
     ]
 
 
-def _dequantize(model: Any, onnx: Any, layer: str, scales: Array, axis: int) -> Any:
+def _dequantize(model: Any, layer: str, scales: Array, axis: int) -> Any:
     weight = layer + _WEIGHT
-    _store(model, onnx, f"{weight}.scale", scales)
-    _store(model, onnx, f"{weight}.zero", np.zeros(len(scales), np.int8))
+    _store(model, f"{weight}.scale", scales)
+    _store(model, f"{weight}.zero", np.zeros(len(scales), np.int8))
     inputs, out = [weight, f"{weight}.scale", f"{weight}.zero"], f"{weight}_rounded"
-    return onnx.helper.make_node("DequantizeLinear", inputs, [out], name=out, axis=axis)
+    return helper.make_node("DequantizeLinear", inputs, [out], name=out, axis=axis)
 
 
-def _store(model: Any, onnx: Any, name: str, value: Array) -> None:
-    model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+def _store(model: Any, name: str, value: Array) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(value, name))

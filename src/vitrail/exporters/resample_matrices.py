@@ -23,7 +23,7 @@ def weights(old: int, new: int, policy: Resample, keep: Tensor) -> Tensor:
     count = size_tensor(new)
     if policy.align_corners:
         step = over(old - 1, torch.clamp(count - 1, min=1))  # one place alone reads the first
-        return _sharp(steps(new) * step, old, policy.mode)
+        return sharp(steps(new) * step, old, policy.mode)
     ratio = over(old, count)
     if policy.offset:
         ratio = torch.where(_plain(count, old, policy, keep) > 0, ratio, over(old, count + policy.offset))
@@ -31,7 +31,7 @@ def weights(old: int, new: int, policy: Resample, keep: Tensor) -> Tensor:
         return smooth((steps(new) + 0.5) * ratio, ratio, torch.arange(old, dtype=torch.float32), policy.mode)
     if policy.mode == "nearest":
         return _nearest(steps(new) * ratio, old)
-    return _sharp((steps(new) + 0.5) * ratio - 0.5, old, policy.mode)
+    return sharp((steps(new) + 0.5) * ratio - 0.5, old, policy.mode)
 
 
 def _plain(count: Tensor, old: int, policy: Resample, keep: Tensor) -> Tensor:
@@ -70,17 +70,14 @@ def smooth(centres: Tensor, ratio: Tensor, places: Tensor, mode: str) -> Tensor:
     return found / found.sum(dim=1, keepdim=True)
 
 
-def sharp(centres: Tensor, places: Tensor, folded: Tensor, mode: str) -> Tensor:
-    """The kernel one step wide, whatever the ratio; `folded` (places, old) brings what lies outside to the edge."""
-    away = (places[None, :] - centres[:, None]).abs()
-    found = triangle(away) if mode == "bilinear" else cubic(away, CUBIC_SHARP)
-    return found @ folded
-
-
-def _sharp(centres: Tensor, old: int, mode: str) -> Tensor:
-    places = torch.arange(-2, old + 2)
-    folded = torch.nn.functional.one_hot(places.clamp(0, old - 1), old).float()  # (old + 4, old)
-    return sharp(centres, places.float(), folded, mode)
+def sharp(centres: Tensor, old: int, mode: str) -> Tensor:
+    """The kernel one step wide, whatever the ratio; what lies outside is brought to the edge."""
+    beyond = torch.arange(-2, old + 2, dtype=centres.dtype)
+    inside = torch.minimum(torch.clamp(beyond, min=0.0), size_tensor(old, centres.dtype) - 1)
+    places = torch.arange(old, dtype=centres.dtype)
+    folded = torch.clamp(1 - (inside[:, None] - places[None, :]).abs(), min=0.0)  # (old + 4, old), one 1 a row
+    away = (beyond[None, :] - centres[:, None]).abs()
+    return (triangle(away) if mode == "bilinear" else cubic(away, CUBIC_SHARP)) @ folded
 
 
 def _nearest(sources: Tensor, old: int) -> Tensor:

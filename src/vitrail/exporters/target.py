@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from vitrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +57,15 @@ class Session(NamedTuple):
     few_images: bool = False  # for a few images alone: a runtime need not prepare for many
 
 
+def import_extra(message: str, *names: str) -> Any:
+    """The first of these modules; where one of them is missing, an error that says what to install."""
+    try:
+        modules = [import_module(name) for name in names]
+    except ImportError:
+        raise MissingExtraError(message) from None
+    return modules[0]
+
+
 def check_nothing(graph: Graph, precision: str) -> None:
     """Every network can be written."""
 
@@ -73,9 +85,7 @@ class Target:
     start: Callable[[Any, Path, ExportInfo, Session], Compute]  # what `import_runtime` gave, and a file that was read
     beside: tuple[str, ...] = ()  # suffixes of files that belong to it
     opens: bool = True  # whether open_model takes it; where not, export alone runs it, to verify what it wrote
-    check: Callable[[Graph, str], None] = (
-        check_nothing  # refuse at once a network or a precision that cannot be written
-    )
+    check: Callable[[Graph, str], None] = check_nothing  # refuse at once what it cannot be: a network, a precision
 
     def files(self, path: Path) -> list[Path]:
         """All files of an export; the one with the name comes last."""

@@ -13,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,7 +21,8 @@ from vitrail.checks import check_choice, check_int
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
 from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import read_exported
-from vitrail.files import path_text, reason, sync_folder
+from vitrail.exporters.target import import_extra
+from vitrail.files import atomic_write, path_text, reason
 
 PRECISIONS: Final = ("fp32", "fp16", "int8")
 _DEVICE: Final = re.compile(r"gpu|dla:[0-9]")
@@ -156,10 +156,7 @@ def _check_precision(path: Path, contents: ExportInfo, spec: EngineSpec) -> None
 
 
 def _check_symmetric(path: Path) -> None:
-    try:
-        import onnx
-    except ImportError:
-        raise MissingExtraError("looking at an int8 file needs onnx: pip install 'vitrail[onnx]'") from None
+    onnx = import_extra("looking at an int8 file needs onnx: pip install 'vitrail[onnx]'", "onnx")
     graph = onnx.load(path, load_external_data=False).graph
     zeros = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
     if any(each.name in zeros and each.data_type != onnx.TensorProto.INT8 for each in graph.initializer):
@@ -192,25 +189,16 @@ def _is_fresh(out: Path, source: Path, record: dict[str, str]) -> bool:
 def _build(
     builder: Builder, source: Path, out: Path, spec: EngineSpec, contents: ExportInfo, record: dict[str, str]
 ) -> None:
-    """Build under another name; the record, without which no engine is believed, comes last."""
-    temporaries = [place.with_name(f".{place.name}.{os.getpid()}.tmp") for place in (out, _record_of(out))]
+    """All or nothing; the record, without which no engine is believed, comes last."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            _record_of(out).unlink()
-        builder.build(source, temporaries[0], spec, contents)
-        if not temporaries[0].is_file() or not temporaries[0].stat().st_size:
-            raise CheckpointError(f"{builder.version} wrote no engine for {source}")
-        size = temporaries[0].stat().st_size
-        temporaries[1].write_text(json.dumps(record | {"bytes": size}), "utf-8")
-        for temporary, place in zip(temporaries, (out, _record_of(out)), strict=True):
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, place)
-        sync_folder(out.parent)
+        _record_of(out).unlink(missing_ok=True)
+        with atomic_write(out) as temporary:
+            builder.build(source, temporary, spec, contents)
+            size = temporary.stat().st_size if temporary.is_file() else 0
+            if not size:
+                raise CheckpointError(f"{builder.version} wrote no engine for {source}")
+        with atomic_write(_record_of(out)) as temporary:
+            temporary.write_text(json.dumps(record | {"bytes": size}), "utf-8")
     except OSError as error:
         raise CheckpointError(f"could not write {out}: {reason(error)}") from error
-    finally:
-        for each in temporaries:
-            with suppress(OSError):
-                each.unlink()

@@ -69,13 +69,11 @@ MIDDLE = 128
 class PackedPatches(nn.Module):
     """Patches of pixels, or of the 8-bit values they were made from, normalised by the layer itself."""
 
-    def __init__(
-        self, patches: PatchEmbed, projection: PackedLinear, raw: PackedLinear | None, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, patches: PatchEmbed, projection: PackedLinear, raw: PackedLinear | None) -> None:
         super().__init__()
         self.patch_size = patches.patch_size
         self.norm_before, self.norm_after = patches.norm_before, patches.norm_after
-        self.projection, self.raw, self.dtype = projection, raw, dtype
+        self.projection, self.raw = projection, raw
 
     @property
     def takes_bytes(self) -> bool:
@@ -84,7 +82,7 @@ class PackedPatches(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         patches = patchify(pixels, self.patch_size)  # (B, N, C*P*P)
         if self.raw is not None and pixels.dtype == torch.uint8:
-            return cast(Tensor, self.raw(patches.to(self.dtype).sub_(MIDDLE)))
+            return cast(Tensor, self.raw(patches.to(self.raw.product.dtype).sub_(MIDDLE)))
         patches = patches if self.norm_before is None else self.norm_before(patches)
         patches = self.projection(patches)  # (B, N, D)
         return patches if self.norm_after is None else cast(Tensor, self.norm_after(patches))

@@ -115,7 +115,7 @@ def _pack_patches(model: ViT, dtype: torch.dtype, preprocess: Preprocess | None,
     plain = model.stem is None and patches.norm_before is None and patches.norm_after is None
     if plain and preprocess is not None and preprocess.is_8bit:
         raw = PackedLinear(pack_floats(*_projection_of_bytes(linear, preprocess), rows, dtype))
-    return PackedPatches(patches, projection, raw, dtype)
+    return PackedPatches(patches, projection, raw)
 
 
 def _projection_of_bytes(linear: nn.Linear, preprocess: Preprocess) -> tuple[Tensor, Tensor]:

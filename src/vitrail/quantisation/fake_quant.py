@@ -49,18 +49,10 @@ def _through_bf16(x: Tensor) -> Tensor:
 def fake_quantise(model: ViT, plan: QuantPlan, symmetric: bool = False) -> ViT:
     """The network that rounds as the plan says; the one given stays as it is."""
     rounding = shared(model).eval()
-    for name, ends in plan.int8.items():
-        _replace(rounding, name, FakeInt8Linear(_linear(rounding, name), ends, symmetric))
-    if plan.precision == "bf16":
-        for name in {*quantisable(model), "patches.projection"} - set(plan.int8):
-            _replace(rounding, name, FakeBf16Linear(_linear(rounding, name)))
+    rest = {*quantisable(model), "patches.projection"} - set(plan.int8) if plan.precision == "bf16" else ()
+    for name in (*plan.int8, *rest):
+        parent, _, last = name.rpartition(".")
+        linear = cast(nn.Linear, rounding.get_submodule(name))
+        layer = FakeInt8Linear(linear, plan.int8[name], symmetric) if name in plan.int8 else FakeBf16Linear(linear)
+        setattr(rounding.get_submodule(parent), last, layer)
     return rounding.requires_grad_(False)
-
-
-def _linear(model: ViT, name: str) -> nn.Linear:
-    return cast(nn.Linear, model.get_submodule(name))
-
-
-def _replace(model: ViT, name: str, layer: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, layer)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from torch import nn
 
 from vitrail.checks import check_choice
 from vitrail.errors import ConfigError
 from vitrail.network.vit import ViT
 
 PRECISIONS: Final = ("fp32", "bf16")
-PARTS: Final = (
-    "attention.qkv",
-    "attention.out",
-    "mlp.up",
-    "mlp.down",
-)  # of a block, in the order that tokens meet them
+PARTS: Final = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # of a block, in the order tokens meet them
 
 
 class Range(NamedTuple):
@@ -66,9 +60,3 @@ class QuantPlan:
 def quantisable(model: ViT) -> list[str]:
     """The layers that can be int8, in the order that tokens meet them."""
     return [f"encoder.blocks.{block}.{part}" for block in range(model.config.depth) for part in PARTS]
-
-
-def quantisable_layers(model: ViT) -> Iterator[tuple[str, nn.Linear]]:
-    """The same with their modules, of a plain network."""
-    for name in quantisable(model):
-        yield name, cast(nn.Linear, model.get_submodule(name))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from vitrail.network.vit import ViT
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.folding import shared
 from vitrail.quantisation.pooled_block import pool_only
-from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable_layers
+from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
 
 FEWEST = 8  # images to calibrate on
 
@@ -50,19 +50,19 @@ def calibration_pixels(checkpoint: Checkpoint, data: Dataset, batch: int) -> lis
     return batches
 
 
-@contextmanager
-def layer_inputs(model: ViT, look: Callable[[str, Tensor], None]) -> Iterator[ViT]:
-    """A network on the same tensors, computing no more than its pool reads, that shows what each layer that can be int8
-    receives; the one given has no hooks and no other mode."""
+def watch_layers(model: ViT, batches: Sequence[Tensor], look: Callable[[str, Tensor], None]) -> None:
+    """Show what each layer that can be int8 receives of these pixels, by a network on the same tensors that computes no
+    more than its pool reads; the one given has no hooks and no other mode."""
     watched = pool_only(shared(model)).eval()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, given: look(name, given[0].detach())
 
-    for name, layer in quantisable_layers(watched):
-        layer.register_forward_pre_hook(hook(name))
+    for name in quantisable(watched):
+        watched.get_submodule(name).register_forward_pre_hook(hook(name))
     with torch.inference_mode():
-        yield watched
+        for pixels in batches:
+            watched(pixels)
 
 
 def calibrate(model: ViT, batches: Sequence[Tensor]) -> dict[str, Range]:
@@ -80,9 +80,7 @@ def calibrate(model: ViT, batches: Sequence[Tensor]) -> dict[str, Range]:
         least, most = torch.aminmax(values)
         ranges[name] = Range(min(low, float(least)), max(high, float(most)))
 
-    with layer_inputs(model, look) as network:
-        for pixels in batches:
-            network(pixels)
+    watch_layers(model, batches, look)
     for name, (low, high) in ranges.items():
         if not low < high:
             raise InputError(f"{name} receives nothing but zeros on these images: calibrate on others")

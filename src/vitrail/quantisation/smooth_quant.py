@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitrail.network.encoder import Block
 from vitrail.network.vit import ViT
 from vitrail.quantisation.folding import fold
-from vitrail.quantisation.range_calibration import layer_inputs
+from vitrail.quantisation.range_calibration import watch_layers
 
 SHARE = 0.5  # of the unevenness that goes from the tokens to the weights
 
@@ -45,9 +45,7 @@ def _peaks(model: ViT, batches: Sequence[Tensor]) -> dict[str, Tensor]:
         peak = values.float().flatten(0, -2).abs().amax(dim=0)
         peaks[name] = torch.maximum(peaks[name], peak) if name in peaks else peak
 
-    with layer_inputs(model, look) as network:
-        for pixels in batches:
-            network(pixels)
+    watch_layers(model, batches, look)
     return peaks
 
 
