@@ -20,15 +20,13 @@ from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
 from vitrail.quantisation.pooled_block import pool_only
 
-INPUT = "img"
-
 
 class Graph(nn.Module):
     """What is exported; the names of its outputs depend on whether the network has a head."""
 
     def __init__(self, model: ViT, about: ModelInfo, entrance: Entrance | None) -> None:
         super().__init__()
-        self.model, self.entrance = model, entrance
+        self.model, self.about, self.entrance = model, about, entrance
         self.is_multi_label, self.temperature = about.task == "multi-label", about.temperature or 1.0
         self.has_head = model.config.classes > 0
 

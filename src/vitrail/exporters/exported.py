@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,13 +17,11 @@ from vitrail.checks import check_int
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import file_names, target_of
 from vitrail.exporters.export_info import ExportInfo, read_contents
-from vitrail.exporters.target import Compute, Session, Target
+from vitrail.exporters.target import OUTPUTS, Compute, Session, Target
 from vitrail.images.model_info import ModelInfo
 from vitrail.inference.runtime import RuntimeBase, Takes
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
-
-OUTPUTS: Final = ("logits", "embedding")
 _WHOLE_BYTE: Final = 0.02  # how far pixels may be from a whole byte and still count as one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 import time
@@ -133,10 +132,8 @@ class Prepared(NamedTuple):
 
 def _rounding(network: Graph, ranges: Mapping[str, Range], symmetric: bool) -> Graph:
     """The graph that an int8 file is compared with."""
-    other = copy.copy(network)
-    other._modules = dict(network._modules)
-    other.model = fake_quantise(network.model, QuantPlan("fp32", ranges), symmetric)
-    return other
+    rounding = fake_quantise(network.model, QuantPlan("fp32", ranges), symmetric)
+    return Graph(rounding, network.about, network.entrance).eval()
 
 
 def prepare(

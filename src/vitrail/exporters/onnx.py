@@ -15,19 +15,16 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
+from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target, import_extra
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import nn
 
     from vitrail.exporters.export_graph import Graph
     from vitrail.exporters.export_info import ExportInfo
+    from vitrail.types import Array
 
-    Array = np.ndarray[Any, Any]
-
-OUTPUTS: Final = ("logits", "embedding")  # that every file has
 LARGEST: Final = 2**31 - 1  # bytes: protobuf can hold no more in one file
 _ROOM: Final = 16 << 20  # for all that is not weights
 FREE: Final = ("batch", "height", "width")  # what free sides are called
@@ -133,7 +130,7 @@ def add_notes(contents: ExportInfo, path: Path) -> None:
         file.write(seal)
 
 
-def _name_weights(model: Any, network: nn.Module, array_of: Callable[[Any], np.ndarray[Any, Any]]) -> None:
+def _name_weights(model: Any, network: nn.Module, array_of: Callable[[Any], Array]) -> None:
     """Give every linear layer's weight its name in the network: the exporter turns weights over and numbers them.
 
     The module that a node says it comes from is believed only if its weight is the one that stands there.

@@ -17,15 +17,12 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx, openvino_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
+from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target, import_extra
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from vitrail.exporters.export_graph import Graph
     from vitrail.exporters.export_info import ExportInfo
-
-    Array = np.ndarray[Any, Any]
+    from vitrail.types import Array
 
 
 def check_bf16(graph: Graph, precision: str) -> None:
@@ -131,7 +128,7 @@ def start_openvino(runtime: Any, path: Path, contents: ExportInfo, how: Session)
         if how.threads:
             settings["INFERENCE_NUM_THREADS"] = str(how.threads)
         compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
-        for name in onnx.OUTPUTS:
+        for name in OUTPUTS:
             compiled.output(name)
         request, turn = compiled.create_infer_request(), Lock()  # one request serves one thread at a time
     except RuntimeError as error:

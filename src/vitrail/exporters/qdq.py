@@ -17,8 +17,7 @@ from onnx import helper, numpy_helper
 from vitrail.errors import InputError, nearest
 from vitrail.exporters.onnx import LAYERS
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
-
-Array = np.ndarray[Any, Any]
+from vitrail.types import Array
 
 _WEIGHT: Final = ".weight"
 

@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from vitrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from vitrail.exporters.export_graph import Graph
     from vitrail.exporters.export_info import ExportInfo
     from vitrail.quantisation.quant_plan import Range
+    from vitrail.types import Array
 
-    Array = np.ndarray[Any, Any]
-
+OUTPUTS: Final = ("logits", "embedding")  # that every file has
 Compute: TypeAlias = "Callable[[Array, Sequence[str]], Sequence[Array]]"
 """img and names of outputs -> those outputs."""
 

@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters.quiet import quietly
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
+from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from vitrail.exporters.export_info import ExportInfo
-
-    Array = np.ndarray[Any, Any]
+    from vitrail.types import Array
 
 DESCRIPTION: Final = "extra/vitrail.json"  # our JSON
 NOTES: Final = "extra/vitrail.notes.json"  # and what was found out about the file once it was there
 GRAPH: Final = "models/model.json"
 EXAMPLES: Final = "data/sample_inputs/model.pt"  # a pickle wherever torch wrote it; always empty in ours
 FOLDER: Final = "vitrail/"  # that all of the archive stands in
-OUTPUTS: Final = ("logits", "embedding", "probs")  # of a program, in order; without a head no probs
 
 
 def write_torch(draft: Draft, path: Path) -> None:
@@ -91,7 +87,7 @@ def start_torch(torch: Any, path: Path, contents: ExportInfo, how: Session) -> C
     def compute(img: Array, names: Sequence[str]) -> Sequence[Array]:
         try:
             with torch.inference_mode():
-                results = dict(zip(OUTPUTS, module(torch.from_numpy(img)), strict=False))
+                results = dict(zip((*OUTPUTS, "probs"), module(torch.from_numpy(img)), strict=False))
         except Exception as error:
             raise InputError(f"torch could not run {path.name} on {img.shape}: {error!s:.300}") from None
         return [results[each].numpy() for each in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from vitrail.exporters.export_graph import Graph, example
 from vitrail.exporters.export_info import Check, ExportInfo
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
+from vitrail.types import Array
 
-Array = np.ndarray[Any, Any]
 Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs where there is a head
 
 TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sums stays far below

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.network.encoder import activate
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams, to_uint8
 
 # What oneDNN calls the activations that it can do while the product is still in a register: name and algorithm.
@@ -163,7 +164,7 @@ def _probe_floats(dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor, r
     packed = {name: pack_floats(weight, bias, 48, dtype, name) for name in FUSED}
     within = 0.05 if dtype == torch.bfloat16 else 1e-4
     plain = F.linear(x.float(), weight.float(), bias.float())
-    pairs = [(multiply(x, layer), _activated(plain, name)) for name, layer in packed.items()]
+    pairs = [(multiply(x, layer), activate(plain, name) if name else plain) for name, layer in packed.items()]
     pairs.append((multiply_add(x, packed[""], residual), plain + residual.float()))
     return _verdict(pairs, within)
 
@@ -175,7 +176,7 @@ def _probe_int8(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Ke
     plain_layer, half_layer = packed[""], packed[""]._replace(dtype=half)
     rows = in_bytes(x, plain_layer)
     plain = (rows.float() - params.zero_point) * params.scale @ small.to_float().T + bias
-    pairs = [(multiply(rows, layer), _activated(plain, name)) for name, layer in packed.items()]
+    pairs = [(multiply(rows, layer), activate(plain, name) if name else plain) for name, layer in packed.items()]
     pairs.append((multiply_add(rows, plain_layer, residual), plain + residual))
     halves = [
         (multiply(rows, half_layer), plain),
@@ -191,12 +192,6 @@ def _probe_int8(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Ke
     if took[0] > SLOW * took[1] + 1e-3:
         return KernelProbe(False, f"the kernel takes {took[0] / took[1]:.0f} times as long as plain fp32")
     return _verdict(pairs, 1e-3)
-
-
-def _activated(x: Tensor, name: str) -> Tensor:
-    if name in ("gelu", "gelu_tanh"):
-        return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
-    return {"relu": F.relu, "silu": F.silu}.get(name, lambda each: each)(x)
 
 
 def _verdict(pairs: list[tuple[Tensor, Tensor]], within: float) -> KernelProbe:
