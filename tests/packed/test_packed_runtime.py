@@ -12,15 +12,12 @@ import vitrail
 from shipping.packs import VARIANTS, checkpoint, make_images, network
 from vitrail import Checkpoint
 from vitrail.errors import ConfigError, InputError, VitrailError
-from vitrail.network import ConvStem, Positions
 from vitrail.packed import packed_runtime
 from vitrail.packed.onednn_kernels import KernelProbe
 from vitrail.packed.packed_layers import PackedLinear
 from vitrail.packed.packed_runtime import Packed
 from vitrail.packed.packing import pack
-from vitrail.quantisation.fake_quant import fake_quantise
-from vitrail.quantisation.folding import fold
-from vitrail.quantisation.quant_plan import QuantPlan, Range
+from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 
 
@@ -66,20 +63,7 @@ def test_bf16_networks_that_merge_are_compared_loosely(monkeypatch: pytest.Monke
                 Packed(made, QuantPlan("bf16"))
 
 
-ENDS = {
-    "embedding norm": {"embedding_norm": True},
-    "stem": {"stem": ConvStem((8, 16)), "patch_size": 2},
-    "at every block": {"positions": Positions("learned", at="every")},
-}
-
-
 # ---- int8 --------------------------------------------------------------------------------------------------------
-
-
-def simulated(model: vitrail.ViT, ranges: dict[str, Range], pixels: torch.Tensor) -> torch.Tensor:
-    """The same arithmetic in floats."""
-    with torch.inference_mode():
-        return fake_quantise(fold(model).eval(), QuantPlan("fp32", ranges))(pixels)
 
 
 def test_a_kernel_that_is_gone_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

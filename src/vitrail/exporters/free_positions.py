@@ -13,29 +13,24 @@ from torch.nn import functional as F
 from vitrail.errors import InputError
 from vitrail.exporters.resample_matrices import over, same, size_tensor, weights
 from vitrail.network.attention import Attention
-from vitrail.network.config import ViTConfig
 from vitrail.network.positions import Grid, PositionTable, PositionTable2d, RelativeKeys, grid_coordinates
 from vitrail.network.vit import ViT
 
 
 def free_the_size(model: ViT) -> None:
     """Give a network whose sizes are symbols modules that can do with them, in place; or say why it has none."""
-    _refuse(model.config)
+    if model.config.fixed_size:
+        raise InputError("this network refuses other sizes (fixed_size=True): export without dynamic_size")
+    if model.config.merge_per_block:
+        raise InputError(
+            "token merging joins a number of tokens that the size decides, which a graph must know beforehand: export "
+            "without dynamic_size, or with merge_per_block=0"
+        )
     for index, table in enumerate(model.tokens.tables):
         model.tokens.tables[index] = _any_grid(table)
     for module in model.encoder.modules():
         if isinstance(module, Attention) and isinstance(module.relative, RelativeKeys):
             module.relative = AnyGridKeys(module.relative)  # type: ignore[assignment]
-
-
-def _refuse(config: ViTConfig) -> None:
-    if config.fixed_size:
-        raise InputError("this network refuses other sizes (fixed_size=True): export without dynamic_size")
-    if config.merge_per_block:
-        raise InputError(
-            "token merging joins a number of tokens that the size decides, which a graph must know beforehand: export "
-            "without dynamic_size, or with merge_per_block=0"
-        )
 
 
 def _any_grid(table: nn.Module) -> nn.Module:
@@ -59,7 +54,8 @@ class AnyGridTable(nn.Module):
     def forward(self, grid: Grid) -> Tensor:
         """(slots + h*w, D)."""
         slots, patches = self.table[: self.slots], self.table[self.slots :]
-        keep = _native(grid, self.grid)
+        # 1 on the table's own grid, else 0
+        keep = same(size_tensor(grid[0]), self.grid[0]) * same(size_tensor(grid[1]), self.grid[1])
         rows, columns = (weights(old, new, self.policy, keep) for old, new in zip(self.grid, grid, strict=True))
         width = patches.shape[1]
         across = rows @ patches.reshape(self.grid[0], -1)  # (h, w0*D)
@@ -133,14 +129,8 @@ class AnyGridKeys(nn.Module):
         offsets = (places[:, None] - places[None, :] + last // 2).clamp(0, last)  # (N, N)
         low = offsets.floor()
         share = offsets - low
-        first, second = (_at(scores, each.long()) for each in (low, (low + 1).clamp(max=last)))
+        images, heads = scores.shape[:2]
+        first, second = (
+            scores.gather(-1, each.long().expand(images, heads, -1, -1)) for each in (low, (low + 1).clamp(max=last))
+        )
         return F.pad(first + share * (second - first), (prefix, 0, prefix, 0))
-
-
-def _at(scores: Tensor, offsets: Tensor) -> Tensor:
-    return scores.gather(-1, offsets.expand(scores.shape[0], scores.shape[1], -1, -1))
-
-
-def _native(grid: Grid, own: Grid) -> Tensor:
-    """1 on the table's own grid, else 0."""
-    return same(size_tensor(grid[0]), own[0]) * same(size_tensor(grid[1]), own[1])

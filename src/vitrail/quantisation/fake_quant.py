@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
-from vitrail.quantisation.folding import shared
 from vitrail.quantisation.quant_params import Int8Weight, QuantParams
 from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
 
@@ -48,7 +48,7 @@ def _through_bf16(x: Tensor) -> Tensor:
 
 def fake_quantise(model: ViT, plan: QuantPlan, symmetric: bool = False) -> ViT:
     """The network that rounds as the plan says; the one given stays as it is."""
-    rounding = shared(model).eval()
+    rounding = rebuild(model, model.config).eval()  # on the very same tensors
     rest = {*quantisable(model), "patches.projection"} - set(plan.int8) if plan.precision == "bf16" else ()
     for name in (*plan.int8, *rest):
         parent, _, last = name.rpartition(".")

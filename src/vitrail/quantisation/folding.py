@@ -13,11 +13,6 @@ from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
 
 
-def shared(model: ViT) -> ViT:
-    """Another network on the very same tensors."""
-    return rebuild(model, model.config)
-
-
 def fold(model: ViT) -> ViT:
     """The folded network; what needs no change is shared with the one given."""
     config = model.config

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
-from vitrail.network.surgery import eval_mode
+from vitrail.network.surgery import eval_mode, rebuild
 from vitrail.network.vit import ViT
 from vitrail.quantisation.fake_quant import fake_quantise
-from vitrail.quantisation.folding import shared
 from vitrail.quantisation.pooled_block import pool_only
 from vitrail.quantisation.quant_plan import QuantPlan, Range, quantisable
 
@@ -53,7 +52,7 @@ def calibration_pixels(checkpoint: Checkpoint, data: Dataset, batch: int) -> lis
 def watch_layers(model: ViT, batches: Sequence[Tensor], look: Callable[[str, Tensor], None]) -> None:
     """Show what each layer that can be int8 receives of these pixels, by a network on the same tensors that computes no
     more than its pool reads; the one given has no hooks and no other mode."""
-    watched = pool_only(shared(model)).eval()
+    watched = pool_only(rebuild(model, model.config)).eval()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, given: look(name, given[0].detach())
