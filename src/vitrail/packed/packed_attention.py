@@ -23,13 +23,13 @@ def prefers_products(dtype: torch.dtype) -> bool:
 
 def packed_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """The kernel of packed networks: softmax(q k' / sqrt(d) + bias) v. They learn nothing, so there is no dropout."""
-    return packed_attention(q, k, v, bias, False, prefers_products(q.dtype))
+    return scaled_attention(q, k, v, bias, False, prefers_products(q.dtype))
 
 
 # What follows is in words that TorchScript has.
 
 
-def packed_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool, products: bool) -> Tensor:
+def scaled_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scaled: bool, products: bool) -> Tensor:
     """By products or by the fused kernel; queries may be `scaled` already."""
     if not products:
         scale = 1.0 if scaled else q.size(3) ** -0.5

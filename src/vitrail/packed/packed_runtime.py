@@ -116,7 +116,7 @@ class Packed(RuntimeBase):
         if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
             got = getattr(pixels, "dtype", type(pixels).__name__)
             raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
-        return self._answers(torch.from_numpy(_in_order(pixels)).to(next(self.model.parameters()).dtype))
+        return self._answers(_tensor(pixels).to(next(self.model.parameters()).dtype))
 
     def run_uint8(self, values: Array) -> tuple[Array, Array]:
         """The same of 8-bit values (B, H, W, C), as `preprocess.to_uint8` gives them; normalised on the way."""
@@ -125,7 +125,7 @@ class Packed(RuntimeBase):
             raise InputError(f"expected 8-bit values (B, H, W, C), got {got} {getattr(values, 'shape', '')}")
         if not self._takes_bytes:
             return self.run(self.preprocess.normalise(values))
-        return self._answers(torch.from_numpy(_in_order(values)).permute(0, 3, 1, 2))
+        return self._answers(_tensor(values).permute(0, 3, 1, 2))
 
     @property
     def weight_bytes(self) -> int:
@@ -158,10 +158,8 @@ def notes_of(model: ViT) -> tuple[str, ...]:
     return (model.note,) if isinstance(model, PackedViT) and model.note else ()
 
 
-def _in_order(values: Array) -> Array:
-    """As torch wants arrays: in order, and writable."""
-    values = np.ascontiguousarray(values)
-    return values if values.flags.writeable else values.copy()
+def _tensor(values: Array) -> Tensor:
+    return torch.from_numpy(np.require(values, requirements=("C", "W")))  # in order, and writable, as torch wants it
 
 
 def _noise(runtime: Packed) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.network.merging import cls_attention, join, join_counts, match, most_joined
 from vitrail.packed.onednn_kernels import Product, multiply, multiply_add
-from vitrail.packed.packed_attention import packed_attention
+from vitrail.packed.packed_attention import scaled_attention
 from vitrail.packed.packed_layers import MIDDLE
 
 # Values of tokens that a block takes at once: those of 8 images for ViT-B/16 at 224.
@@ -149,7 +149,7 @@ class Program(nn.Module):
         weights: Tensor | None = None
         if count > 0 and step.by_cls:
             weights = cls_attention(q, k, bias, scale)
-        gathered = packed_attention(q, k, v, bias, step.scaled, self.products)
+        gathered = scaled_attention(q, k, v, bias, step.scaled, self.products)
         rows = torch.empty([b, queries, heads, d], dtype=x.dtype)
         rows.copy_(gathered.transpose(1, 2))
         x = multiply_add(rows.view(b * queries, heads * d), step.out, x)
