@@ -4,80 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
-from vitrail.checks import check_bools, check_choice, check_fields, check_int, check_number, check_type
+from vitrail.checks import check_fields, check_int
 from vitrail.data.augmentation import Augment
 from vitrail.errors import ConfigError, InputError
+from vitrail.settings import Count, Flag, Number, Share, between, one_of, settle
 
 OPTIMISERS: Final = ("adamw", "adam", "muon", "sgd")
 SCHEDULES: Final = ("cosine", "linear", "constant", "restarts", "step")
 BALANCES: Final = ("none", "weights", "sampling")
 PRECISIONS: Final = ("fp32", "bf16")
-TUNES: Final = ("all", "head")
-HEAD_STARTS: Final = ("probe", "zeros")
 OBJECTIVES: Final = ("classify", "masked-patch")
 TRAINABLE: Final = ("classify",)  # the others are described by recipes, and cannot be trained yet
+
+Rate = Annotated[float, between(0.0, 1e3)]
+Amount = Annotated[float, between(0.0, 1e9)]
+Period = Annotated[float, between(1e-3, 1e6)]  # in epochs
+Fraction = Annotated[float, between(0.0, 1.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a network is trained; vary one with `dataclasses.replace`."""
 
-    objective: str = "classify"  # what is learned
+    objective: Annotated[str, one_of(*OBJECTIVES)] = "classify"  # what is learned
     # length
-    epochs: float = 30.0  # 0: nothing is learned; with a checkpoint to start from, its head is the linear probe's
-    batch: int = 64  # images a step
-    pieces: int = 1  # passes in which a batch goes through the network; the step is the same, the memory less
-    patience: int = 0  # epochs without a better validation score before it stops; 0: never
+    epochs: Annotated[float, between(0.0, 1e6)] = 30.0  # 0: nothing is learned; a checkpoint gets its linear probe
+    batch: Count = 64  # images a step
+    pieces: Count = 1  # passes in which a batch goes through the network; the step is the same, the memory less
+    patience: Number = 0  # epochs without a better validation score before it stops; 0: never
     # step
-    optimiser: str = "adamw"  # muon: matrices of the blocks by Muon, all else by AdamW
-    lr: float = 1e-3
-    weight_decay: float = 0.05  # of matrices; vectors (biases, norms) and tokens have none
-    momentum: float = 0.9  # of sgd
-    beta2: float = 0.999  # of adam and adamw
-    clip: float = 1.0  # largest norm of the gradient; 0: no limit
-    ema: float = 0.0  # share of the old average kept at each step; 0: no average
-    # learning rate
-    schedule: str = "cosine"  # per step; restarts: cosine again and again; step: a factor every so many epochs
-    warmup: float = 0.05  # under 1: a share of all steps; else a number of steps
-    final: float = 0.0  # learning rate at the end, as a share of lr
-    restart_epochs: float = 10.0  # length of the first period of restarts
-    restart_factor: int = 2  # how much longer each next one is
-    step_epochs: float = 1.0  # of the schedule "step": epochs between two cuts of the rate
-    step_factor: float = 0.7  # what each cut leaves of it
-    layer_decay: float = 1.0  # learning rate of each block, as a share of the block's after it
-    head_lr: float = 1.0  # learning rate of the head, as a multiple of lr
+    optimiser: Annotated[str, one_of(*OPTIMISERS)] = "adamw"  # muon: matrices of the blocks by Muon, all else by AdamW
+    lr: Rate = 1e-3
+    weight_decay: Rate = 0.05  # of matrices; vectors (biases, norms) and tokens have none
+    momentum: Share = 0.9  # of sgd
+    beta2: Share = 0.999  # of adam and adamw
+    clip: Amount = 1.0  # largest norm of the gradient; 0: no limit
+    ema: Share = 0.0  # share of the old average kept at each step; 0: no average
+    # learning rate, set at every step; restarts: cosine again and again; step: a factor every so many epochs
+    schedule: Annotated[str, one_of(*SCHEDULES)] = "cosine"
+    warmup: Amount = 0.05  # under 1: a share of all steps; else a number of steps
+    final: Fraction = 0.0  # learning rate at the end, as a share of lr
+    restart_epochs: Period = 10.0  # length of the first period of restarts
+    restart_factor: Annotated[int, partial(check_int, most=1024)] = 2  # how much longer each next one is
+    step_epochs: Period = 1.0  # of the schedule "step": epochs between two cuts of the rate
+    step_factor: Fraction = 0.7  # what each cut leaves of it
+    layer_decay: Fraction = 1.0  # learning rate of each block, as a share of the block's after it
+    head_lr: Annotated[float, between(0.0, 1e4)] = 1.0  # learning rate of the head, as a multiple of lr
     # loss
-    smoothing: float = 0.0  # of labels
-    balance: str = "none"  # rare classes: weights in the loss, or drawn more often
+    smoothing: Share = 0.0  # of labels
+    balance: Annotated[str, one_of(*BALANCES)] = "none"  # rare classes: weights in the loss, or drawn more often
     # images
     augment: Augment = field(default_factory=Augment)
     # network
-    tune: str = "all"  # or the head alone
-    head_start: str = "probe"  # with a checkpoint to start from: the linear probe, or zeros as in the paper
-    dropout: float | None = None  # None: as the network says
-    drop_path: float | None = None
-    precision: str = "fp32"
-    checkpointing: bool = False  # recompute blocks in the backward pass: less memory, more time
+    tune: Annotated[str, one_of("all", "head")] = "all"  # or the head alone
+    head_start: Annotated[str, one_of("probe", "zeros")] = "probe"  # of a checkpoint's head; zeros as in the paper
+    dropout: Share | None = None  # None: as the network says
+    drop_path: Share | None = None
+    precision: Annotated[str, one_of(*PRECISIONS)] = "fp32"
+    checkpointing: Flag = False  # recompute blocks in the backward pass: less memory, more time
 
     def __post_init__(self) -> None:
-        settle = object.__setattr__
-        for name, (least, most) in _RANGES.items():
-            settle(self, name, check_number(name, getattr(self, name), least, most))
-        for name, (low, high) in _WHOLES.items():
-            settle(self, name, check_int(name, getattr(self, name), low, high))
-        for name in ("dropout", "drop_path"):
-            if getattr(self, name) is not None:
-                settle(self, name, check_number(name, getattr(self, name), 0.0, 1.0, below=True))
-        for name, known in _CHOICES.items():
-            check_choice(name, getattr(self, name), known)
-        check_bools(self, "checkpointing")
-        check_type("augment", self.augment, Augment)
+        settle(self)
         if self.pieces > self.batch:
             raise ConfigError(f"pieces: a batch of {self.batch} cannot pass in {self.pieces} pieces")
-        if self.ema == 1.0 or self.momentum == 1.0 or self.beta2 == 1.0 or self.smoothing == 1.0:
-            raise ConfigError("ema, momentum, beta2 and smoothing: expected under 1, or nothing is ever learned")
         if self.lr <= 0 or self.layer_decay <= 0 or self.step_factor <= 0:
             raise ConfigError("lr, layer_decay and step_factor: expected more than 0")
         if self.epochs == 0 and self.head_start == "zeros":
@@ -103,32 +95,3 @@ def check_objective(recipe: Recipe, name: str = "this recipe") -> None:
             f"{name} learns by {recipe.objective}, which cannot be trained here yet: an ordinary classifier would "
             "come out of it under that name"
         )
-
-
-_RANGES = {
-    "epochs": (0.0, 1e6),
-    "lr": (0.0, 1e3),
-    "weight_decay": (0.0, 1e3),
-    "momentum": (0.0, 1.0),
-    "beta2": (0.0, 1.0),
-    "clip": (0.0, 1e9),
-    "ema": (0.0, 1.0),
-    "warmup": (0.0, 1e9),
-    "final": (0.0, 1.0),
-    "restart_epochs": (1e-3, 1e6),
-    "step_epochs": (1e-3, 1e6),
-    "step_factor": (0.0, 1.0),
-    "layer_decay": (0.0, 1.0),
-    "head_lr": (0.0, 1e4),
-    "smoothing": (0.0, 1.0),
-}
-_WHOLES = {"batch": (1, 1 << 20), "pieces": (1, 1 << 20), "patience": (0, 1 << 20), "restart_factor": (1, 1024)}
-_CHOICES = {
-    "objective": OBJECTIVES,
-    "optimiser": OPTIMISERS,
-    "schedule": SCHEDULES,
-    "balance": BALANCES,
-    "tune": TUNES,
-    "head_start": HEAD_STARTS,
-    "precision": PRECISIONS,
-}
