@@ -192,7 +192,7 @@ def test_a_batch_in_pieces_is_the_same_step(tmp_path: Path) -> None:
 
 def plain_batch(job: Job) -> Any:
     """The first batch of a job."""
-    return next(iter(loop._Loop(job).batches()))
+    return next(iter(loop.job_batches(job, loop._Loop(job).batch_rows(0))))
 
 
 def gradients_of(job: Job, batch: Any) -> tuple[float, float, dict[str, Tensor]]:

@@ -25,6 +25,7 @@ from vitrail.data import read_data
 from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
+from vitrail.evaluation.probes import features
 from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.network.config import Positions
 from vitrail.network.vit import ViT
@@ -36,7 +37,6 @@ from vitrail.training.lock import locked
 from vitrail.training.model_choice import bands_of
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
-from vitrail.training.probing import features_of
 from vitrail.training.published import Preset
 from vitrail.training.reruns import RerunResult
 from vitrail.training.runs import prepare_model
@@ -505,7 +505,10 @@ def test_a_start_is_shown_images_of_the_size_asked_for(photos: Path, finished: R
 
 def test_features_are_those_of_a_network_in_use(tmp_path: Path) -> None:
     job = tiny.job(tmp_path, 1)
-    found = [features_of(job.model.train(mode), job.train, job.plan.preprocess) for mode in (True, False)]
+    found = [
+        features(vitrail.Checkpoint(job.model.train(mode), job.plan.preprocess), job.train.views)
+        for mode in (True, False)
+    ]
     assert found[0].shape == (48, 16)
     assert np.array_equal(*found)
 

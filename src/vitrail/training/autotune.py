@@ -14,12 +14,12 @@ import torch
 
 from vitrail.data.augmentation import Augment
 from vitrail.data.counter_rng import key
-from vitrail.data.loader import Batch, BatchRows, batches, epoch_order
+from vitrail.data.loader import Batch, BatchRows, epoch_order
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import plain_attention
 from vitrail.training.job import Job
-from vitrail.training.loop import gradients, memory_named
+from vitrail.training.loop import gradients, job_batches, memory_named
 from vitrail.training.optimisers import Optimiser, build_optimiser
 from vitrail.training.validation import validate
 
@@ -127,18 +127,7 @@ def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
     plan, size = job.plan, job.plan.recipe.batch
     rows = epoch_order(plan.seed, 0, len(job.train.targets))
     starts = (step % plan.per_epoch * size for step in range(count))
-    planned = (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts))
-    return batches(
-        job.train.views,
-        job.train.targets,
-        planned,
-        preprocess=plan.preprocess,
-        augment=plan.recipe.augment,
-        seed=plan.seed,
-        classes=len(plan.classes),
-        smoothing=plan.recipe.smoothing,
-        threads=job.threads,
-    )
+    return job_batches(job, (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts)))
 
 
 def _learn(model: ViT, batch: Batch, job: Job, optimiser: Optimiser, share: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +22,8 @@ from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of
-from vitrail.evaluation.training_sections import DataFacts
 from vitrail.inference import probabilities
 from vitrail.training.job import Job, Part, Progress
-from vitrail.training.probing import Stage
 from vitrail.training.record import Record, times_of
 from vitrail.training.run_folder import write_text
 from vitrail.training.validation import logits_of
@@ -39,16 +36,6 @@ class FinalResult(NamedTuple):
     checkpoint: Checkpoint
     evaluation: Evaluation
     validation: Evaluation | None
-
-
-class ReportContext(NamedTuple):
-    """What a report says besides the numbers."""
-
-    stages: Sequence[Stage]
-    warnings: Sequence[str]
-    data: DataFacts
-    environment: Sequence[tuple[str, str]]
-    command: str
 
 
 def evaluate_best(job: Job, progress: Progress, dataset: Dataset, test: Part | None) -> FinalResult:
@@ -89,40 +76,32 @@ def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpo
     return replace(checkpoint, temperature=temperature, reject=fit_reject(known, targets))
 
 
-def write_everything(job: Job, final: FinalResult, dataset: Dataset, context: ReportContext) -> list[Path]:
-    """predictions.csv, figures and report.html of a run."""
+def write_everything(job: Job, final: FinalResult, dataset: Dataset, report: Report) -> None:
+    """predictions.csv, figures and report.html of a run; `report` is what it says besides the numbers."""
     folder, evaluation = job.folder, final.evaluation
     write_text(folder / "predictions.csv", predictions_table(evaluation))
     history = [dict(row) for row in Record(folder / "metrics.jsonl").rows()]
-    times = times_of(folder / "times.jsonl")
     judged = dataset.part(evaluation.split) if evaluation.split in dataset.splits else dataset
 
     def image(row: int) -> Image.Image:
         return final.checkpoint.preprocess.visible_image(judged.images[row])
 
     seen = what_it_sees(job)
-    report = Report(
-        title=folder.name,
-        command=context.command,
+    report = replace(
+        report,
         summary=_summary(job),
         history=history,
-        times=times,
-        stages=[(each.name, each.score, each.note) for each in context.stages],
+        times=times_of(folder / "times.jsonl"),
         evaluation=None if evaluation is final.validation else evaluation,
         validation=final.validation,
         images=image,
         seen=seen,
-        data=context.data,
-        environment=list(context.environment),
-        warnings=list(context.warnings),
     )
-    written = [folder / "report.html", folder / "predictions.csv"]
-    write_text(written[0], build(report))
+    write_text(folder / "report.html", build(report))
     try:
-        written += write_figures(folder / "figures", history, evaluation, seen, image)
+        write_figures(folder / "figures", history, evaluation, seen, image)
     except MissingExtraError as error:
         job.callbacks.log(f"no figures: {error}")
-    return written
 
 
 def what_it_sees(job: Job, count: int = 18) -> list[tuple[Image.Image, str]]:
@@ -150,7 +129,7 @@ def _evaluation(checkpoint: Checkpoint, logits: Array, targets: Array, dataset: 
     return evaluation_of(
         logits,
         targets,
-        names=[each.name for each in dataset.samples if each.split == split],
+        names=[each.name for each in dataset.part(split).samples],
         classes=checkpoint.classes,
         task=checkpoint.task,
         temperature=checkpoint.temperature,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -99,7 +99,7 @@ class _Loop:
 
     def steps(self, stop: Stop) -> None:
         """Step after step until the end; the one place where a network learns."""
-        with closing(self.batches()) as feed:
+        with closing(job_batches(self.job, self.batch_rows(self.progress.step))) as feed:
             waiting = time.perf_counter()
             for batch in feed:
                 working = time.perf_counter()
@@ -143,20 +143,6 @@ class _Loop:
         if self.progress.step % self.every == 0:
             self.metrics.add(event="step", step=self.progress.step, loss=loss, lr=self.recipe.lr * share)
         self.job.callbacks.step(self.progress.step, self.plan.steps, loss)
-
-    def batches(self) -> Generator[Batch, None, None]:
-        """What is left of the run, from the step where it stands."""
-        return batches(
-            self.job.train.views,
-            self.job.train.targets,
-            self.batch_rows(self.progress.step),
-            preprocess=self.plan.preprocess,
-            augment=self.recipe.augment,
-            seed=self.plan.seed,
-            classes=len(self.plan.classes),
-            smoothing=self.recipe.smoothing,
-            threads=self.job.threads,
-        )
 
     def batch_rows(self, start: int) -> Iterator[BatchRows]:
         """The rows of every batch from a step on: a function of the plan alone."""
@@ -313,6 +299,22 @@ class _Loop:
         self.job.callbacks.log(
             f"{why}: back to step {self.progress.step}, and on with {self.progress.rate:g} of the learning rate"
         )
+
+
+def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, None]:
+    """The batches of these rows, as the job's plan makes them of its training images."""
+    plan = job.plan
+    return batches(
+        job.train.views,
+        job.train.targets,
+        rows,
+        preprocess=plan.preprocess,
+        augment=plan.recipe.augment,
+        seed=plan.seed,
+        classes=len(plan.classes),
+        smoothing=plan.recipe.smoothing,
+        threads=job.threads,
+    )
 
 
 def gradients(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None) -> tuple[float, float]:

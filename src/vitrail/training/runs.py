@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from vitrail import __version__
+from vitrail.checkpoint import Checkpoint
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
+from vitrail.evaluation.report import Report
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.training_sections import count_data
-from vitrail.training.final_evaluation import ReportContext, evaluate_best, training_part, write_everything
+from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part
 from vitrail.training.lock import locked
 from vitrail.training.loop import fit
@@ -109,7 +111,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             save_seconds=options.save_seconds,
             callbacks=with_log_file(callbacks, folder / "log.txt"),
         )
-        stages = probe_first(job, parts, prepared) if choice.start is not None else ()
+        stages = () if choice.start is None else probe_first(job, choice.start, parts, prepared)
         if prepared.store is not None:
             prepared.store.clear()  # what is needed from here on is held by the parts
         if not resumes:
@@ -121,9 +123,15 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         progress = fit(job)
         final = evaluate_best(job, progress, prepared.dataset, parts.get("test"))
         if options.report:
-            facts = count_data(prepared.dataset, prepared.bad)
-            context = ReportContext(stages, (*prepared.notes, *warnings), facts, environment(), options.command)
-            write_everything(job, final, prepared.dataset, context)
+            report = Report(
+                title=folder.name,
+                command=options.command,
+                stages=stages,
+                data=count_data(prepared.dataset, prepared.bad),
+                environment=environment(),
+                warnings=(*prepared.notes, *warnings),
+            )
+            write_everything(job, final, prepared.dataset, report)
         result = Run(
             folder,
             job.plan,
@@ -187,23 +195,21 @@ def make_parts(plan: Plan, prepared: PreparedData, options: Options) -> dict[str
     return parts
 
 
-def probe_first(job: Job, parts: dict[str, Part], prepared: PreparedData) -> tuple[Stage, ...]:
+def probe_first(job: Job, start: Checkpoint, parts: dict[str, Part], prepared: PreparedData) -> tuple[Stage, ...]:
     """k-NN and a linear probe, once a run; the head then starts from the probe, or from zeros if the recipe says so."""
     path = job.folder / "stages.json"
     if path.exists():
         rows = read_json(path)["stages"]
-        stages = tuple(Stage(each["name"], Score(*each["score"]), each["note"]) for each in rows)
         if has_state(job.folder / "state"):
-            return stages
-    plan = job.plan
+            return tuple(Stage(each["name"], Score(*each["score"]), each["note"]) for each in rows)
     judged = next(split for split in ("test", "val", "train") if split in parts)
     parts = parts | {"train": training_part(job, prepared.dataset, prepared.store)}
-    probed = probe(job.model, plan.preprocess, parts, judged, len(plan.classes), plan.task)
-    start_head(job.model, probed, plan.recipe.head_start)
-    for stage in probed.stages:
+    stages, fitted = probe(start, parts, judged)
+    start_head(job.model, fitted, job.plan.recipe.head_start)
+    for stage in stages:
         job.callbacks.log(f"{stage.name}: {100 * stage.score.value:.1f} % on {judged}")
-    write_json(path, {"stages": [each._asdict() for each in probed.stages]})
-    return probed.stages
+    write_json(path, {"stages": [each._asdict() for each in stages]})
+    return stages
 
 
 def with_log_file(callbacks: Callbacks, path: Path) -> Callbacks:
