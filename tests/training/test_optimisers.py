@@ -161,15 +161,6 @@ def test_nothing_to_train_is_refused() -> None:
         parameter_groups(small().requires_grad_(False), Recipe())
 
 
-def test_what_is_trained_beside_the_network_has_the_full_rate() -> None:
-    decoder = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8))
-    found = {group["name"]: group for group in parameter_groups(small(), Recipe(lr=1.0, layer_decay=0.5), decoder)}
-    assert [name for name, _ in found["extra"]["params"]] == ["extra.0.bias", "extra.1.weight", "extra.1.bias"]
-    assert found["extra"]["lr"] == 1.0
-    optimiser = build_optimiser(small(), Recipe(optimiser="muon"), decoder)
-    assert "extra.0.weight" in {name for kind, name, _ in optimiser._parameters() if kind == "adamw"}
-
-
 # ---- the rates as shown, and under other people's schedulers -------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError, ConfigError
@@ -48,19 +48,16 @@ class Rate(NamedTuple):
     weight_decay: float
 
 
-def parameter_groups(model: ViT, recipe: Recipe, extra: nn.Module | None = None) -> list[Group]:
-    """Groups for any torch optimiser, from the entry to the head: name, params (with names), lr, weight_decay, kind.
-
-    `extra` is what is trained beside the network and is no part of it, such as a decoder: at the full rate.
-    """
+def parameter_groups(model: ViT, recipe: Recipe) -> list[Group]:
+    """Groups for any torch optimiser, from the entry to the head: name, params (with names), lr, weight_decay, kind."""
+    depth = model.config.depth
+    layers = ["entry", *(f"block {number}" for number in range(depth)), "end", "head"]
     by_kind: dict[tuple[str, float, str], Group] = {}
     trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if recipe.tune == "head":
         trained = [(name, each) for name, each in trained if name.startswith("head.")]
         if not trained:
             raise ConfigError("tune='head': this network has no head to train: give it classes, or set tune='all'")
-    if extra is not None:
-        trained += [(f"extra.{name}", each) for name, each in extra.named_parameters() if each.requires_grad]
     if not trained:
         raise ConfigError("no parameter is left to train: every one of them is frozen")
     for name, parameter in trained:
@@ -69,17 +66,18 @@ def parameter_groups(model: ViT, recipe: Recipe, extra: nn.Module | None = None)
         kind = recipe.optimiser
         if kind == "muon" and not is_for_muon(name, parameter):
             kind = "adamw"
-        lr = recipe.lr * _share(layer, model.config.depth, recipe)
+        share = recipe.head_lr if layer == "head" else recipe.layer_decay ** (depth + 1 - layers.index(layer))
+        lr = recipe.lr * share
         fresh = {"name": layer, "params": [], "lr": lr, "base": lr, "weight_decay": decay, "kind": kind}
         by_kind.setdefault((layer, decay, kind), fresh)["params"].append((name, parameter))
-    return sorted(by_kind.values(), key=lambda group: _place(group["name"]))
+    return sorted(by_kind.values(), key=lambda group: layers.index(group["name"]))
 
 
 def layer_of(name: str, config: ViTConfig) -> str:
-    """The layer that a parameter's rate goes by: entry, block 0, block 1 …, end, head; or extra."""
+    """The layer that a parameter's rate goes by: entry, block 0, block 1 …, end, head."""
     parts = name.split(".")
-    if parts[0] in ("head", "extra"):
-        return parts[0]
+    if parts[0] == "head":
+        return "head"
     if parts[0] in ("norm", "pool"):
         return "end"
     if parts[:2] == ["encoder", "blocks"]:
@@ -99,23 +97,8 @@ def is_for_muon(name: str, parameter: Tensor) -> bool:
 
 def has_decay(name: str, parameter: Tensor) -> bool:
     """Whether weight decay acts on a parameter: on matrices and convolutions that are no tokens or positions."""
-    own = name.removeprefix("extra.")
-    tokens = own.startswith(("tokens.", "positions.")) or own in ("pool.probe", "mask_token")
-    return parameter.ndim > 1 and not tokens and not own.endswith("attention.relative.table")
-
-
-def _share(layer: str, depth: int, recipe: Recipe) -> float:
-    if layer == "head":
-        return recipe.head_lr
-    if layer in ("end", "extra"):
-        return 1.0
-    below = depth + 1 if layer == "entry" else depth - int(layer.removeprefix("block "))
-    return float(recipe.layer_decay**below)
-
-
-def _place(layer: str) -> float:
-    ends = {"entry": -1.0, "end": float("inf"), "head": float("inf"), "extra": float("inf")}
-    return ends[layer] if layer in ends else float(layer.removeprefix("block "))
+    tokens = name.startswith("tokens.") or name == "pool.probe" or name.endswith("attention.relative.table")
+    return parameter.ndim > 1 and not tokens
 
 
 def show_rates(model: ViT, recipe: Recipe) -> list[Rate]:
@@ -191,7 +174,7 @@ class Optimiser:
         ]
 
 
-def build_optimiser(model: ViT, recipe: Recipe, extra: nn.Module | None = None) -> Optimiser:
+def build_optimiser(model: ViT, recipe: Recipe) -> Optimiser:
     """The optimiser that a recipe asks for; what it does not train is frozen, so that no gradient is spent on it.
 
     The fused Adam of torch is three times as fast on a CPU as its loops (4 against 13 ms a step for 6 blocks of width
@@ -200,7 +183,7 @@ def build_optimiser(model: ViT, recipe: Recipe, extra: nn.Module | None = None) 
     """
     parted: dict[str, list[Group]] = {}
     trained: set[str] = set()
-    for group in parameter_groups(model, recipe, extra):
+    for group in parameter_groups(model, recipe):
         parted.setdefault(group["kind"], []).append(group)
         trained.update(name for name, _ in group["params"])
     for name, parameter in model.named_parameters():
