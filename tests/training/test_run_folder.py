@@ -12,9 +12,8 @@ import pytest
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.training import record
-from vitrail.training.lock import locked
 from vitrail.training.record import Record
-from vitrail.training.run_folder import CONFIG, RESULT, find_run, make_folder, read_json, write_json, write_text
+from vitrail.training.run_folder import CONFIG, RESULT, find_run, locked, make_folder, read_json, write_json, write_text
 
 
 def equal(folder: Path) -> list[str]:
@@ -102,7 +101,7 @@ def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.fault("T11")
 def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
-    program = "import sys, time\nfrom pathlib import Path\nfrom vitrail.training.lock import locked\n"
+    program = "import sys, time\nfrom pathlib import Path\nfrom vitrail.training.run_folder import locked\n"
     program += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:

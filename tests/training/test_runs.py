@@ -33,12 +33,12 @@ from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_ev
 from vitrail.training import state as saving
 from vitrail.training.autotune import Speed
 from vitrail.training.dry_run import run_dry
-from vitrail.training.lock import locked
 from vitrail.training.model_choice import bands_of
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
 from vitrail.training.published import Preset
 from vitrail.training.reruns import RerunResult
+from vitrail.training.run_folder import locked
 from vitrail.training.runs import prepare_model
 
 

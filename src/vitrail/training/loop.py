@@ -90,7 +90,8 @@ class _Loop:
         clean(self.states)
         state = read_newest(self.states, self.job.callbacks.log)
         if state is not None:
-            self.restore(state)
+            self.stand(state)
+            self.settle_log()
             self.job.callbacks.log(f"going on from step {self.progress.step} of {self.plan.steps}")
             return
         self.metrics.cut(0)
@@ -240,27 +241,9 @@ class _Loop:
         facts = asdict(self.progress) | {"random": random_states()}
         write_state(self.states, State(tensors, facts))
 
-    def restore(self, state: State) -> None:
-        """Stand where the state stood; the rows logged since then come again."""
-        self.stand(state)
-        self.settle_log()
-
     def stand(self, state: State) -> None:
         """Everything but the log as it was."""
         facts = dict(state.facts)
-        self.restore_tensors(state)
-        set_random_states(facts.pop("random"))
-        torch.set_rng_state(state.tensors["random.torch"])
-        self.progress = Progress(**facts)
-
-    def settle_log(self) -> None:
-        """The log as the state knows it; doing it twice changes nothing."""
-        self.metrics.cut(self.progress.log)
-        for row in self.progress.pending:
-            self.metrics.add(**row)
-        self.progress.pending = []
-
-    def restore_tensors(self, state: State) -> None:
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "average": {}, "random": {}}
         for name, value in state.tensors.items():
             part, _, rest = name.partition(".")
@@ -269,6 +252,16 @@ class _Loop:
         self.optimiser.load_state_tensors(parts["optimiser"])
         if self.average is not None:
             self.average.load(parts["average"])
+        set_random_states(facts.pop("random"))
+        torch.set_rng_state(parts["random"]["torch"])
+        self.progress = Progress(**facts)
+
+    def settle_log(self) -> None:
+        """The log as the state knows it: rows after it come again. Doing it twice changes nothing."""
+        self.metrics.cut(self.progress.log)
+        for row in self.progress.pending:
+            self.metrics.add(**row)
+        self.progress.pending = []
 
     def roll_back(self, why: str) -> None:
         """Back to the end of an earlier epoch, with half the learning rate; the best so far stays the best."""

@@ -1,17 +1,18 @@
-"""A run's folder: found, made or resumed; a second run never overwrites a first."""
+"""A run's folder: found, made or resumed, and held by one process at a time; a second run never overwrites a first."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vitrail.errors import InputError
 from vitrail.files import atomic_write, reason
-from vitrail.training.lock import locked
 
 CONFIG: Final = "config.json"
 DATA: Final = "data.json"
@@ -71,6 +72,26 @@ def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:
         return not differences(folder)
     except (InputError, KeyError, OSError):
         return False
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder, or say who does; the system lets go of it when the process ends, killed or not."""
+    path = folder / "lock"
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(number, 32, 0).decode(errors="replace").strip() or "another process"
+            raise InputError(
+                f"{folder} is being trained by process {holder}: wait for it, stop it, or choose another --name"
+            ) from None
+        os.truncate(number, 0)
+        os.pwrite(number, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(number)
 
 
 def make_folder(folder: Path) -> None:

@@ -22,7 +22,6 @@ from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.training_sections import count_data
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part
-from vitrail.training.lock import locked
 from vitrail.training.loop import fit
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
@@ -31,7 +30,17 @@ from vitrail.training.planning import check_learns, check_plan, make_plan, recip
 from vitrail.training.preparation import CROP_MARGIN, PreparedData, prepare
 from vitrail.training.probing import Stage, probe, start_head
 from vitrail.training.published import Preset
-from vitrail.training.run_folder import CONFIG, DATA, RESULT, find_run, make_folder, read_json, write_json, write_text
+from vitrail.training.run_folder import (
+    CONFIG,
+    DATA,
+    RESULT,
+    find_run,
+    locked,
+    make_folder,
+    read_json,
+    write_json,
+    write_text,
+)
 from vitrail.training.state import has_state
 from vitrail.training.tensorboard import check_tensorboard, with_tensorboard
 

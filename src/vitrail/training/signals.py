@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -22,9 +22,7 @@ class Stop:
             self._before = {each: signal.signal(each, self._remember) for each in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for each, before in self._before.items():
             signal.signal(each, before)
 

@@ -83,27 +83,26 @@ def write_state(folder: Path, state: State) -> int:
 
 def read_newest(folder: Path, log: LogCallback) -> State | None:
     """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over."""
-    states = sorted(_states(folder), key=_age, reverse=True)
-    for path in states:
-        try:
-            return read_state(path)
-        except CheckpointError as error:
-            log(f"{error}: falling back to the state before it")
-    if states:
+    states = _states(folder)
+    newest = _first_whole(states, "state", log)
+    if newest is None and states:
         raise CheckpointError(
             f"none of the {len(states)} states in {folder} can be read: start anew under another name, or with --fresh"
         )
-    return None
+    return newest
 
 
 def read_epoch(folder: Path, log: LogCallback) -> State | None:
     """The newest whole state that was saved at the end of an epoch: where a rollback goes."""
-    for path in sorted(_states(folder), key=_age, reverse=True):
-        if path.stem.endswith("-epoch"):
-            try:
-                return read_state(path)
-            except CheckpointError as error:
-                log(f"{error}: falling back to the epoch before it")
+    return _first_whole(_epochs(_states(folder)), "epoch", log)
+
+
+def _first_whole(paths: list[Path], what: str, log: LogCallback) -> State | None:
+    for path in paths:
+        try:
+            return read_state(path)
+        except CheckpointError as error:
+            log(f"{error}: falling back to the {what} before it")
     return None
 
 
@@ -179,7 +178,13 @@ def _whole(path: Path) -> bytes:
 
 
 def _states(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    """Every state, the newest first."""
+    paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(paths, key=_age, reverse=True)
+
+
+def _epochs(states: list[Path]) -> list[Path]:
+    return [path for path in states if path.stem.endswith("-epoch")]
 
 
 def _age(path: Path) -> tuple[int, int, bool]:
@@ -189,10 +194,9 @@ def _age(path: Path) -> tuple[int, int, bool]:
 
 def _prune(folder: Path) -> None:
     """Keep the newest few, and the newest two ends of epochs, which a rollback may need."""
-    states = sorted(_states(folder), key=_age, reverse=True)
-    epochs = [path for path in states if path.stem.endswith("-epoch")]
+    states = _states(folder)
     for path in states:
-        if path not in states[:KEPT] and path not in epochs[:KEPT]:
+        if path not in states[:KEPT] and path not in _epochs(states)[:KEPT]:
             reached("pruning")
             with suppress(OSError):
                 path.unlink()
