@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -30,8 +31,7 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
-
-Log = Callable[[str], None]
+from vitrail.types import LogCallback
 
 
 class BenchRow(NamedTuple):
@@ -76,7 +76,7 @@ def bench(
     sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
-    log: Log = lambda text: None,
+    log: LogCallback = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
@@ -95,53 +95,32 @@ def bench(
     rates = limits()
     rows: list[BenchRow] = []
     for size in sizes or (0,):
-        sized = checkpoint if not size else replace(checkpoint, preprocess=replaced(checkpoint.preprocess, size))
-        with TemporaryDirectory(prefix="vitrail-") as name:
-            rows += _table(sized, batches, wanted, runtimes, rounds, rates, Path(name), notes, log)
-    kept = tuple(each for each in rows if each.runtime in wanted or each.runtime == "eager")
-    return Bench(kept, rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
-
-
-def replaced(preprocess: Preprocess, side: int) -> Preprocess:
-    """The same for square images of another size."""
-    return Preprocess.from_dict(preprocess.to_dict() | {"size": [side, side]})
-
-
-def _table(
-    checkpoint: Checkpoint,
-    batches: Sequence[int],
-    wanted: Sequence[str],
-    asked: Sequence[str],
-    rounds: int,
-    rates: dict[str, float],
-    folder: Path,
-    notes: list[str],
-    log: Log,
-) -> list[BenchRow]:
-    runtimes: dict[str, Runtime] = {"eager": checkpoint}
-    files = {"eager": folder / "whole.safetensors"}
-    save(checkpoint, files["eager"])
-    for kind in wanted:
-        log(f"making {kind}")
-        try:
-            if kind != "eager":
-                runtimes[kind], files[kind] = _open_kind(checkpoint, kind, folder)
-        except VitrailError as error:
-            if kind in asked:
-                raise
-            notes.append(f"{kind} left out: {error}")
-    log("starting each in a process of its own")
-    alone = {kind: _alone(files[kind]) for kind in runtimes}
-    rows = []
-    gflops = 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9
-    for batch in batches:
-        log(f"timing batch {batch}")
-        rows += _timed(checkpoint, runtimes, batch, rounds, gflops, rates, alone)
-    return rows
+        square = checkpoint.preprocess.to_dict() | {"size": [size, size]}
+        sized = checkpoint if not size else replace(checkpoint, preprocess=Preprocess.from_dict(square))
+        with TemporaryDirectory(prefix="vitrail-") as folder:
+            opened = {"eager": _open_kind(sized, "eager", Path(folder))}
+            for kind in wanted:
+                log(f"making {kind}")
+                try:
+                    if kind not in opened:
+                        opened[kind] = _open_kind(sized, kind, Path(folder))
+                except VitrailError as error:
+                    if kind in runtimes:
+                        raise
+                    notes.append(f"{kind} left out: {error}")
+            log("starting each in a process of its own")
+            alone = {kind: _alone(path) for kind, (_, path) in opened.items()}
+            for batch in batches:
+                log(f"timing batch {batch}")
+                rows += _timed(sized, opened, batch, rounds, rates, alone)
+    return Bench(tuple(rows), rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
 
 
 def _open_kind(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
     """The runtime, and a file that a new process can open."""
+    if kind == "eager":
+        save(checkpoint, folder / "whole.safetensors")
+        return checkpoint, folder / "whole.safetensors"
     name, _, precision = kind.partition(" ")
     plan = QuantPlan(precision) if precision != "int8" else _random_plan(checkpoint)
     if name != "packed":
@@ -163,20 +142,20 @@ def _random_plan(checkpoint: Checkpoint) -> QuantPlan:
 
 def _timed(
     checkpoint: Checkpoint,
-    runtimes: dict[str, Runtime],
+    opened: dict[str, tuple[Runtime, Path]],
     batch: int,
     rounds: int,
-    gflops: float,  # of one image
     rates: dict[str, float],
     alone: dict[str, Alone],
 ) -> list[BenchRow]:
+    gflops = 2 * estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds / 1e9  # of one image
     shape = (batch, checkpoint.preprocess.channels, *checkpoint.preprocess.size)
     pixels = np.random.default_rng(0).standard_normal(shape, np.float32)
     expected, _ = checkpoint.run(pixels)
-    took = interleaved({kind: _call(each, pixels) for kind, each in runtimes.items()}, rounds)
+    took = interleaved({kind: partial(runtime.run, pixels) for kind, (runtime, _) in opened.items()}, rounds)
     rows = []
     for kind, seconds in took.items():
-        logits, _ = runtimes[kind].run(pixels)
+        logits, _ = opened[kind][0].run(pixels)
         rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
         share = batch * gflops / seconds / rate if rate else None
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
@@ -196,10 +175,6 @@ def _timed(
             )
         )
     return rows
-
-
-def _call(runtime: Runtime, pixels: np.ndarray[Any, Any]) -> Callable[[], object]:
-    return lambda: runtime.run(pixels)
 
 
 class Alone(NamedTuple):

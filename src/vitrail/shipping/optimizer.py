@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,6 @@ from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
-from vitrail.network.config import ViTConfig
 from vitrail.network.surgery import with_merging
 from vitrail.packed import Packed, check_overwrite, pack_checkpoint, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
@@ -32,11 +30,11 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, plan_all_int8, search_plan
 from vitrail.quantisation.range_calibration import calibration_pixels
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
+from vitrail.types import LogCallback
 
 GOALS: Final = ("throughput", "latency")
 TIMED: Final = 48  # images that are read and answered in each timing, at most
 FINALISTS: Final = 3  # that are tried with every batch and number of threads
-Log = Callable[[str], None]
 
 
 class Merging(NamedTuple):
@@ -141,7 +139,7 @@ def optimize(
     merging: bool = True,
     runtimes: Sequence[str] | None = None,
     seed: int = 0,
-    log: Log = lambda text: None,
+    log: LogCallback = lambda text: None,
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
@@ -192,7 +190,7 @@ def _candidates(
     merging: bool,
     runtimes: Sequence[str],
     folder: Path,
-    log: Log,
+    log: LogCallback,
 ) -> list[_Candidate]:
     batches = calibration_pixels(checkpoint, split.calibration, 32)
     candidates = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
@@ -216,7 +214,7 @@ def _candidates(
 
 
 def _int8(
-    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, log: Log
+    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, log: LogCallback
 ) -> tuple[Checkpoint, QuantPlan] | None:
     """The checkpoint with its channels made even, and a plan for it within the budget; None where there is none."""
     evened, plan = plan_all_int8(base, batches)
@@ -236,7 +234,9 @@ def _opened(way: Way, base: Checkpoint, plan: QuantPlan, folder: Path) -> Runtim
     return open_exported(path)
 
 
-def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, log: Log = lambda text: None) -> list[Merging]:
+def merged_most(
+    checkpoint: Checkpoint, judge: Judge, max_drop: float, log: LogCallback = lambda text: None
+) -> list[Merging]:
     """The most tokens merged within the budget: in all blocks, from the first or a third of the depth on, whichever is
     less work; and in every second, from the next to the first on, which takes less time to merge."""
     config = checkpoint.model.config
@@ -257,7 +257,7 @@ def merged_most(checkpoint: Checkpoint, judge: Judge, max_drop: float, log: Log 
         if low:
             most.append(Merging(low, first, every=every))
     by_stride = [[each for each in most if each.every == every] for every in (1, 2)]
-    return [min(some, key=lambda each: _work(checkpoint, each)) for some in by_stride if some]
+    return [min(some, key=lambda each: _multiply_adds(each.of(checkpoint))) for some in by_stride if some]
 
 
 def schedules(depth: int) -> list[tuple[int, int]]:
@@ -265,16 +265,8 @@ def schedules(depth: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys(((0, 1), (depth // 3, 1), *(((1, 2),) if depth > 2 else ()))))
 
 
-def _work(checkpoint: Checkpoint, merging: Merging) -> float:
-    """Multiply-adds with merging, as a share of those without."""
-    config, size = checkpoint.model.config, checkpoint.preprocess.size
-    return _multiply_adds(merging.of(checkpoint).model.config, size) / _multiply_adds(config, size)
-
-
-@lru_cache(maxsize=256)
-def _multiply_adds(config: ViTConfig, size: tuple[int, int]) -> int:
-    """Counting them takes as long as a small network: the search asks for the same ones again."""
-    return estimate(config, size).multiply_adds
+def _multiply_adds(checkpoint: Checkpoint) -> int:
+    return estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds
 
 
 def _raced(
