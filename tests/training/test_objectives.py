@@ -45,7 +45,7 @@ def spoilt(run: Run) -> Path:
 
 
 def test_the_only_recipe_with_another_objective_says_so() -> None:
-    assert [name for name, each in RECIPES.items() if each.objective not in TRAINABLE] == [NAME]
+    assert [name for name, each in RECIPES.items() if each.recipe.objective not in TRAINABLE] == [NAME]
     assert RECIPES[NAME].recipe.objective == "masked-patch"
 
 

@@ -49,7 +49,7 @@ def test_what_is_given_takes_the_place_of_the_recipes_own() -> None:
 
 
 def test_a_length_that_is_asked_for_goes_before_the_recipes_steps() -> None:
-    name = next(name for name, each in RECIPES.items() if each.steps and each.objective == "classify")
+    name = next(name for name, each in RECIPES.items() if each.steps and each.recipe.objective == "classify")
     assert resolve(Options(recipe=name)).steps == RECIPES[name].steps
     assert resolve(Options(recipe=name, epochs=2)).steps is None
     assert resolve(Options(recipe=name, minutes=2)).steps is None

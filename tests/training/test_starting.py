@@ -21,7 +21,7 @@ from vitrail.network.vit import ViT
 from vitrail.training import RECIPES, Callbacks, train
 
 
-@pytest.mark.parametrize("name", [name for name, each in RECIPES.items() if each.objective != "classify"])
+@pytest.mark.parametrize("name", [name for name, each in RECIPES.items() if each.recipe.objective != "classify"])
 def test_a_recipe_with_another_objective_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{name} learns by masked-patch, which cannot be trained here yet"):
         train(images(), recipe=name, out=tmp_path)
@@ -29,7 +29,9 @@ def test_a_recipe_with_another_objective_is_refused(name: str, tmp_path: Path) -
 
 
 def test_masked_patch_is_the_only_other_objective() -> None:
-    assert [name for name, each in RECIPES.items() if each.objective != "classify"] == ["paper-pretrain-masked-patch"]
+    assert [name for name, each in RECIPES.items() if each.recipe.objective != "classify"] == [
+        "paper-pretrain-masked-patch"
+    ]
 
 
 # ---- recipes as whole trainings ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -46,18 +45,13 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
         threads=torch.get_num_threads(),
         origin=origin,
         minutes=options.minutes,
-        versions=versions(),
+        versions={"vitrail": __version__, "torch": torch.__version__},  # that the bits of a result depend on
     )
 
 
 def with_steps(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
     """The recipe with its length in epochs set to so many steps."""
     return replace(recipe, epochs=steps / per_epoch)
-
-
-def versions() -> Mapping[str, str]:
-    """Of what the bits of a result depend on."""
-    return {"vitrail": __version__, "torch": torch.__version__}
 
 
 def recipe_notes(preset: Preset, choice: ModelChoice, options: Options) -> list[str]:

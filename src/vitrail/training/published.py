@@ -29,11 +29,6 @@ class Preset:
     sweep: tuple[float, ...] = ()  # learning rates that were tried, where the best on held-out images was taken
     note: str = ""  # what it is from, and what it reached there
 
-    @property
-    def objective(self) -> str:
-        """What is learned."""
-        return self.recipe.objective
-
     def network(self, classes: int) -> ViTConfig | None:
         """The network it was made for, with a head for so many classes; None: any."""
         if not self.model:
