@@ -216,6 +216,7 @@ def header(shape: tuple[int, ...], word: str = "|u1") -> bytes:
         (b"\x93NUMPY\1\0\xff\xff{", "is no array that can be read"),
         (b"\x93NUMPY\7\0", "is no array that can be read"),
         (b"GIF89a", "is no array that can be read"),
+        (header((2, 3, 4)).replace(b"), }", b", { "), "is no array that can be read"),
     ],
 )
 def test_headers_that_lie(tmp_path: Path, data: bytes, wrong: str) -> None:

@@ -23,6 +23,12 @@ def noise(*shape: int, kind: str = "uint16") -> Array:
     return chance.integers(0, np.iinfo(kind).max + 1, shape).astype(kind)
 
 
+def npy(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)

@@ -5,9 +5,6 @@ Bytes, Pillow's images and arrays come in; uint8, uint16 or float32 goes out, no
 
 from __future__ import annotations
 
-import ast
-import math
-import re
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -20,11 +17,8 @@ from vitrail.types import Array
 Kind: TypeAlias = Literal["uint8", "uint16", "float32"]
 
 MOST_BANDS: Final = 64
-NUMPY: Final = b"\x93NUMPY"  # how an .npy file begins
 BEYOND: Final = 100  # times the range: no image is that bright, so the range must be another
 
-_LARGEST_HEADER = 4096  # of an .npy file; that of an image takes 118 bytes
-_NUMBERS = re.compile(r"[<>|=](b1|[ui][1248]|f[248])")
 _KINDS: dict[str, Kind] = {
     "u1": "uint8",
     **dict.fromkeys(("u2", "i2", "i4"), "uint16"),
@@ -122,34 +116,6 @@ def convert_kind(values: Array, name: str) -> Array:
     if kind == "float32" and not np.isfinite(values).all():
         raise ImageError(f"{name}: holds NaN or infinite values: fill them in first, as with numpy.nan_to_num")
     return values
-
-
-def read_npy(data: bytes, name: str) -> Array:
-    """The array in the bytes of an .npy file, without a copy; its header must account for every byte."""
-    wide = data[6:7] in (b"\2", b"\3")  # versions of the format
-    start = 12 if wide else 10
-    length = int.from_bytes(data[8:start], "little")
-    if data[6:7] not in (b"\1", b"\2", b"\3") or length > _LARGEST_HEADER:
-        raise ImageError(f"{name}: the header of the array makes no sense: write it again with numpy.save")
-    try:
-        header = ast.literal_eval(data[start : start + length].decode("latin-1").strip())
-        word, columns, shape = header["descr"], header["fortran_order"], header["shape"]
-        right = isinstance(shape, tuple) and all(type(each) is int and each >= 0 for each in shape)
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-        raise ImageError(f"{name}: the header of the array cannot be read: damaged or cut short") from None
-    if not isinstance(word, str) or not _NUMBERS.fullmatch(word) or not right or not isinstance(columns, bool):
-        raise ImageError(f"{name}: an array of {word!r:.40}, expected plain numbers: save it with a numeric dtype")
-    dtype, start = np.dtype(word), start + length
-    needed, there = math.prod(shape) * dtype.itemsize, len(data) - start
-    if needed != there or not shape:
-        raise ImageError(
-            f"{name}: an array {shape!r:.60} of {dtype} takes {needed:,} bytes, {there:,} are there: "
-            "damaged or cut short"
-        )
-    if needed == 0:
-        raise ImageError(f"{name}: has no pixels")
-    flat = np.frombuffer(data, dtype, offset=start)
-    return flat.reshape(shape[::-1]).T if columns else flat.reshape(shape)
 
 
 # ---- Pillow's images ---------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from PIL import Image, ImageFile, UnidentifiedImageError, features
 
 from vitrail.errors import ImageError, InputError
 from vitrail.images.bands import (
-    NUMPY,
     Bands,
     Raster,
     check_channels,
@@ -29,9 +28,10 @@ from vitrail.images.bands import (
     check_values,
     of_array,
     of_image,
-    read_npy,
 )
 from vitrail.images.headers import check_metadata, check_pages, guess_format, orientation, webp_size
+from vitrail.images.npy import MAGIC as NUMPY
+from vitrail.images.npy import read_npy
 from vitrail.images.tiff import of_tiff
 from vitrail.types import Array, Source
 

@@ -1,7 +1,7 @@
 """A torch file (.pt, .pth, .bin) -> the tree of plain values in it, its tensors as StoredTensor leaves.
 
-No unpickler is used, torch's neither: `opcodes` runs the pickle over the inert names of `standins`. Sizes, strides
-and places of tensors are held against the bytes that are really there before memory is taken for any.
+No unpickler is used, torch's neither: our own machine runs the pickle over the inert names of the allow-list. Sizes,
+strides and places of tensors are held against the bytes that are really there before memory is taken for any.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ PIECE: Final = 2**20  # how much of such a file is looked at first, and how much
 
 def read_pickle(path: str | os.PathLike[str]) -> Any:
     """The values of a torch file of either format; a tensor is a StoredTensor and is read when asked for."""
-    return read_opened(ReadOnlyFile(path))
-
-
-def read_opened(file: ReadOnlyFile) -> Any:
-    """The same from a file that is open already."""
+    file = ReadOnlyFile(path)
     head = file.read(0, 4096)
     try:
         if head.startswith(b"PK\3\4"):

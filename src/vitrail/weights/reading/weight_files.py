@@ -77,18 +77,17 @@ class _Taken(NamedTuple):
 
 def _open(path: Path) -> _Raw:
     """One file, by its first bytes."""
-    file = ReadOnlyFile(path)
-    head = file.read(0, 4096)
+    head = ReadOnlyFile(path).read(0, 4096)
     length = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and length < 2**32:
         return _Raw("safetensors", *read_safetensors(path))
     if head.startswith(b"PK\3\4"):
         first = head[30 : 30 + int.from_bytes(head[26:28], "little")]
         if first.endswith(b".npy"):
-            return _Raw("npz", npz_arrays.read_opened(file), {})
-        return _Raw("pickle", pickles.read_opened(file), {})
+            return _Raw("npz", npz_arrays.read_npz(path), {})
+        return _Raw("pickle", pickles.read_pickle(path), {})
     if head[:1] in (b"\x80", b"(", b"c", b"]", b"}"):
-        return _Raw("pickle", pickles.read_opened(file), {})
+        return _Raw("pickle", pickles.read_pickle(path), {})
     raise CheckpointError(f"{path} {name_suspect(head, path)}")
 
 
