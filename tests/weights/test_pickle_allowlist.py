@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from vitrail.weights.reading.pickle_allowlist import DTYPES, STORAGES, SYMBOLS, Kind, parameter, typed
-from vitrail.weights.reading.unpickler import Bag, Inert, RefusedPickle, Symbol
+from vitrail.weights.reading.pickle_opcodes import RefusedPickle
+from vitrail.weights.reading.unpickler import Bag, Inert, Symbol
 
 
 def make(name: str, *arguments: Any) -> Any:

@@ -299,7 +299,7 @@ def test_no_module_of_the_room_knows_an_unpickler() -> None:
     calls = {"torch.load", "np.load", "numpy.load", "eval", "exec", "torch.hub.load", "torch.jit.load", "torch.package"}
     folder = Path(vitrail.__file__).parent / "weights"
     seen = 0
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from vitrail.errors import InputError
-from vitrail.weights.reading.unpickler import Inert, RefusedPickle, Symbol, run
+from vitrail.weights.reading.pickle_opcodes import RefusedPickle
+from vitrail.weights.reading.unpickler import Inert, Symbol, run
 
 
 class ByteArray(Inert):

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -69,25 +69,18 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
     room = LARGEST_HEADERS + 256 * len(members)
     for member in members.values():
         name = member.name.removesuffix(".npy").replace("\\", "/")
-        array = _describe(file, member)
-        room -= array.header.start
+        header = _header(file, member)
+        room -= header.start
         if room < 0:
             raise CheckpointError(f"{file.name}: the headers of its arrays are too long: refused")
         if name in arrays:
             raise CheckpointError(f"{file.name}: two arrays have the name {name!r}: refused")
-        arrays[name] = StoredTensor(array.header.shape, array.dtype, partial(_read, file, member, array))
+        arrays[name] = StoredTensor(header.shape, DTYPES[header.word], partial(_read, file, member, header))
     return arrays
 
 
-class _Array(NamedTuple):
-    """An array in a member: what its header says, and the kind of number as torch calls it."""
-
-    header: NpyHeader
-    dtype: torch.dtype
-
-
-def _describe(file: ReadOnlyFile, member: ArchiveMember) -> _Array:
-    """The header of an array, checked against the bytes that are there."""
+def _header(file: ReadOnlyFile, member: ArchiveMember) -> NpyHeader:
+    """What stands before the numbers of an array, checked against the bytes that are there."""
     where = f"{file.name}: {member.name!r}"
     try:
         header = read_header(partial(unpack, file, member))
@@ -102,16 +95,15 @@ def _describe(file: ReadOnlyFile, member: ArchiveMember) -> _Array:
         raise
     except ValueError as error:
         raise CheckpointError(f"{where}: the header of the array makes no sense: {error}") from None
-    array = _Array(header, DTYPES[header.word])
-    wrong = header.misfit(array.dtype.itemsize, member.size)
+    wrong = header.misfit(DTYPES[header.word].itemsize, member.size)
     if wrong:
         raise CheckpointError(f"{where}: {wrong}: refused")
-    return array
+    return header
 
 
-def _read(file: ReadOnlyFile, member: ArchiveMember, array: _Array) -> Tensor:
+def _read(file: ReadOnlyFile, member: ArchiveMember, header: NpyHeader) -> Tensor:
     """The values of an array in fresh memory, the last axis running fastest."""
-    _, columns, shape, start = array.header
+    word, columns, shape, start = header
     raw = fresh(member.size - start, file.name)
     view = raw.numpy().data
     if member.method == STORED:
@@ -120,7 +112,7 @@ def _read(file: ReadOnlyFile, member: ArchiveMember, array: _Array) -> Tensor:
         check(file, member, zlib.crc32(view, zlib.crc32(head)))
     else:
         view[:] = memoryview(unpack(file, member))[start:]
-    numbers = as_numbers(raw, array.dtype, file.name)
+    numbers = as_numbers(raw, DTYPES[word], file.name)
     if not columns:
         return numbers.reshape(shape)
     return numbers.reshape(shape[::-1]).permute(*reversed(range(len(shape)))).contiguous()

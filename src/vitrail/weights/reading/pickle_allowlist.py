@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from vitrail.checkpoint.safetensors_io import MOST_DIMENSIONS, StoredTensor
-from vitrail.weights.reading.unpickler import Bag, Inert, RefusedPickle, Symbol, plain_key
+from vitrail.weights.reading.pickle_opcodes import RefusedPickle
+from vitrail.weights.reading.unpickler import Bag, Inert, Symbol, plain_key
 
 STORAGES: Final = {
     "Double": torch.float64,
@@ -121,24 +122,11 @@ class _NumberKind(Inert):
         self.order = state[1] if type(state) is tuple and len(state) > 1 and state[1] == ">" else "<"
 
 
-_CODES: Final = {
-    "f8": "d",
-    "f4": "f",
-    "f2": "e",
-    "i8": "q",
-    "i4": "i",
-    "i2": "h",
-    "i1": "b",
-    "u8": "Q",
-    "u4": "I",
-    "u2": "H",
-    "u1": "B",
-    "b1": "?",
-}
+_NUMBERS: Final = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
 
 
 def _number_kind(code: Any, *_: Any) -> _NumberKind:
-    kind = _NumberKind(code if type(code) is str and code in _CODES else "numpy.dtype")
+    kind = _NumberKind(code if type(code) is str and code in _NUMBERS else "numpy.dtype")
     kind.fill(None)
     return kind
 
@@ -148,9 +136,10 @@ def _number(kind: Any, raw: Any = b"") -> Any:
     if type(kind) is not _NumberKind:
         raise ValueError("a number without a kind")
     raw = raw.encode("latin-1") if type(raw) is str and len(raw) <= 8 else raw
-    if kind.name not in _CODES or type(raw) is not bytes:
+    if kind.name not in _NUMBERS or type(raw) is not bytes:
         return Inert("numpy.scalar")
-    return struct.unpack(kind.order + _CODES[kind.name], raw)[0]
+    (number,) = np.frombuffer(raw, kind.order + kind.name)
+    return number.item()
 
 
 def _stand_in(name: str) -> Callable[..., Inert]:

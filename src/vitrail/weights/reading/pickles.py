@@ -29,13 +29,14 @@ from vitrail.errors import CheckpointError
 from vitrail.files import ReadOnlyFile
 from vitrail.weights.reading.archives import ArchiveMember, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.pickle_allowlist import SYMBOLS, Kind, parameter, typed
+from vitrail.weights.reading.pickle_opcodes import RefusedPickle
 from vitrail.weights.reading.sniff import name_archive, name_suspect
-from vitrail.weights.reading.unpickler import CutShort, PickleResult, RefusedName, RefusedPickle, Symbol, printable, run
+from vitrail.weights.reading.unpickler import PickleResult, RefusedName, Symbol, printable, run
 
 LARGEST_PICKLE: Final = 64 * 2**20
 MAGIC: Final = 0x1950A86A20F9469CFC6C  # what torch wrote first, before its files were zip archives
 PROTOCOL: Final = 1001
-PIECE: Final = 2**20  # how much of such a file is looked at first, and how much at once for checksums
+PIECE: Final = 2**20  # how much is looked at once for checksums
 
 
 def read_pickle(path: str | os.PathLike[str]) -> Any:
@@ -101,24 +102,14 @@ def _refuse_names(file: ReadOnlyFile) -> None:
 
 def _read_legacy(file: ReadOnlyFile, head: bytes) -> Any:
     """The format before: five pickles (magic, version, machine, values, keys), then the storages' bytes."""
-    length = PIECE
-    while True:
-        data = file.read(0, min(length, LARGEST_PICKLE))
-        tensors = _Tensors(file, None)
-        try:
-            parts = _five(file, data, head, tensors)
-            break
-        except CutShort:
-            if len(data) == file.size:
-                raise
-            if length >= LARGEST_PICKLE:
-                raise RefusedPickle(f"has pickles of more than {LARGEST_PICKLE:,} bytes: refused") from None
-        length *= 8
+    tensors = _Tensors(file, None)
+    parts = _five(file, head, tensors)
     _place_storages(file, tensors, parts)
     return parts[3].value
 
 
-def _five(file: ReadOnlyFile, data: bytes, head: bytes, tensors: _Tensors) -> list[PickleResult]:
+def _five(file: ReadOnlyFile, head: bytes, tensors: _Tensors) -> list[PickleResult]:
+    data = file.read(0, LARGEST_PICKLE)
     first = run(data, *tensors.tools)
     if first.value != MAGIC or type(first.value) is not int:
         raise CheckpointError(f"{file.name} {name_suspect(head, file.name, first.value)}")
