@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from vitrail.errors import ImageError
 
@@ -68,8 +69,9 @@ def check_pages(data: bytes, name: str, allowed_bytes: int) -> None:
         except IndexError:
             raise ImageError(f"{name}: damaged or cut short (its end is missing): copy or download it again") from None
     elif data[:2] in (b"II", b"MM"):
-        for start in _directories(data):
-            _weigh(_tags(data, start), name, allowed_bytes)
+        with suppress(struct.error):  # cut short: the decoder will say so
+            for start, _ in tiff_directories(data):
+                _weigh(_tags(data, start), name, allowed_bytes)
 
 
 def _weigh(sizes: Iterable[int], name: str, allowed_bytes: int) -> None:
@@ -112,7 +114,7 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
 def orientation(exif: bytes) -> int:
     """The orientation (1 to 8) that an EXIF block asks for; 1 if it is absent or makes no sense."""
     try:
-        for tag, kind, _, value in _entries(exif.removeprefix(b"Exif\0\0"), None):
+        for tag, kind, _, value, _ in tiff_entries(exif.removeprefix(b"Exif\0\0")):
             if tag == 0x0112 and kind == 3:
                 return value if 1 <= value <= 8 else 1
     except (struct.error, IndexError):
@@ -232,23 +234,6 @@ def _comments(data: bytes) -> Iterator[int]:
         at += 1
 
 
-def _directories(data: bytes) -> Iterator[int]:
-    """Where the directories of a TIFF stand, one a page."""
-    order = {b"II": "<", b"MM": ">"}[data[:2]]
-    big = data[2:4] in (b"\x2b\0", b"\0\x2b")
-    offset, count, entry = ("Q", "Q", 20) if big else ("I", "H", 12)
-    seen: set[int] = set()
-    try:
-        (at,) = struct.unpack_from(order + offset, data, 8 if big else 4)
-        while at and at not in seen and len(seen) <= PARTS:
-            seen.add(at)
-            yield at
-            (entries,) = struct.unpack_from(order + count, data, at)
-            (at,) = struct.unpack_from(order + offset, data, at + struct.calcsize("<" + count) + entries * entry)
-    except struct.error:
-        return  # cut short: the decoder will say so
-
-
 def _tags(data: bytes, start: int | None = None) -> Iterator[int]:
     """The weight of every tag; any may point anywhere, so a small file of many can ask for gigabytes."""
     queue: list[int | None] = [start]
@@ -259,11 +244,11 @@ def _tags(data: bytes, start: int | None = None) -> Iterator[int]:
             continue
         seen.add(at)
         try:
-            for tag, _, size, value in _entries(data, at):
+            for tag, _, size, value, _ in tiff_entries(data, at):
                 yield min(size, len(data))
                 if tag in (0x8769, 0x8825, 0xA005):  # Exif, GPS and interoperability: Pillow follows them
                     queue.append(value)
-        except (struct.error, IndexError):
+        except struct.error:
             continue
 
 
@@ -271,19 +256,42 @@ _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)  # in a scan, ff00
 _TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 
 
-def _entries(data: bytes, start: int | None) -> Iterator[tuple[int, int, int, int]]:
-    """(tag, type, bytes, first value or offset) of one TIFF directory; the first one if start is None."""
-    order = {b"II": "<", b"MM": ">"}.get(data[:2])
-    if order is None:
+# ---- directories of TIFF files, and of EXIF blocks, which are written the same way -------------------------------
+
+
+def tiff_directories(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each directory stands and how many entries it has, one a page; struct.error where they are cut short."""
+    order, pointer, number, width = _layout(data)
+    (at,) = struct.unpack_from(order + pointer, data, 8 if pointer == "Q" else 4)
+    seen: set[int] = set()
+    while at and at not in seen and len(seen) <= PARTS:
+        seen.add(at)
+        (entries,) = struct.unpack_from(order + number, data, at)
+        yield at, entries
+        (at,) = struct.unpack_from(order + pointer, data, at + struct.calcsize(order + number) + entries * width)
+
+
+def tiff_entries(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int, int]]:
+    """(tag, type, bytes, first value or offset, where the values stand) of one directory, or of the first; struct.error
+    where it is cut short, nothing where there is none.
+    """
+    if data[:2] not in (b"II", b"MM"):
         return
-    big = data[2:4] in (b"\x2b\0", b"\0\x2b")
+    order, pointer, number, width = _layout(data)
     if start is None:
-        (start,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
-    (count,) = struct.unpack_from(order + ("Q" if big else "H"), data, start)
-    at = start + (8 if big else 2)
-    for _ in range(count):
-        tag, kind, values = struct.unpack_from(order + ("HHQ" if big else "HHI"), data, at)
-        code = "H" if kind == 3 else "Q" if big else "I"
-        (value,) = struct.unpack_from(order + code, data, at + (12 if big else 8))
-        yield tag, kind, values * _TYPE_BYTES.get(kind, 0), value
-        at += 20 if big else 12
+        (start,) = struct.unpack_from(order + pointer, data, 8 if pointer == "Q" else 4)
+    (entries,) = struct.unpack_from(order + number, data, start)
+    start += struct.calcsize(order + number)
+    for at in range(start, start + entries * width, width):
+        tag, kind, count = struct.unpack_from(f"{order}HH{pointer}", data, at)
+        size, inline = count * _TYPE_BYTES.get(kind, 0), struct.calcsize(order + pointer)
+        at += 4 + inline
+        (value,) = struct.unpack_from(order + ("H" if kind == 3 else pointer), data, at)
+        (place,) = (at,) if size <= inline else struct.unpack_from(order + pointer, data, at)
+        yield tag, kind, size, value, place
+
+
+def _layout(data: bytes) -> tuple[str, str, str, int]:
+    """Order of bytes, how places and counts of entries are packed, and how long an entry is."""
+    order = "<" if data[:2] == b"II" else ">"
+    return (order, "Q", "Q", 20) if data[2:4] in (b"\x2b\0", b"\0\x2b") else (order, "I", "H", 12)

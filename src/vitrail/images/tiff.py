@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 
 from vitrail.errors import ImageError
 from vitrail.images.bands import MOST_BANDS, Bands, Raster, convert_kind, kind_of, upright
+from vitrail.images.headers import tiff_directories, tiff_entries
 from vitrail.types import Array
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
@@ -75,29 +77,16 @@ def of_tiff(data: bytes, name: str) -> Raster | None:
 def _directories(data: bytes, name: str) -> Iterator[dict[int, Array]]:
     """The tags of every page that matter here; nothing is copied."""
     order = ">" if data[:2] == b"MM" else "<"
-    big = data[2:4] in (b"\x2b\0", b"\0\x2b")
-    pointer, number, head, inline = ("Q", "Q", "HHQ", 8) if big else ("I", "H", "HHI", 4)
-    seen: set[int] = set()
     try:
-        (start,) = struct.unpack_from(order + pointer, data, 8 if big else 4)
-        while start and start not in seen and len(seen) < MOST_PAGES:
-            seen.add(start)
-            (count,) = struct.unpack_from(order + number, data, start)
+        for start, count in islice(tiff_directories(data), MOST_PAGES):
             if count > MOST_TAGS:
                 raise ImageError(f"{name}: refused, a page of {count:,} tags: save it again without metadata")
-            start += struct.calcsize(order + number)
             tags: dict[int, Array] = {}
-            for _ in range(count):
-                tag, kind, values = struct.unpack_from(order + head, data, start)
-                at = start + struct.calcsize(order + head)
-                start = at + inline
-                if tag in TAGS and kind in _WORDS and values:
+            for tag, kind, size, _, at in tiff_entries(data, start):
+                if tag in TAGS and kind in _WORDS and size:
                     word = np.dtype(order + _WORDS[kind])
-                    if values * word.itemsize > inline:
-                        (at,) = struct.unpack_from(order + pointer, data, at)
-                    tags[tag] = np.frombuffer(data, word, values, at)
+                    tags[tag] = np.frombuffer(data, word, size // word.itemsize, at)
             yield tags
-            (start,) = struct.unpack_from(order + pointer, data, start)
     except struct.error:
         raise ImageError(f"{name}: cut short, a page is not all there: copy or download it again") from None
 
