@@ -6,8 +6,8 @@ numpy and Pillow only.
 from __future__ import annotations
 
 from vitrail.images.bands import Bands
+from vitrail.images.colours import BACKGROUND
 from vitrail.images.decoding import (
-    BACKGROUND,
     DEFAULT_LIMITS,
     FORMATS,
     Limits,

@@ -14,30 +14,19 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError, features
 
 from vitrail.errors import ImageError, InputError
-from vitrail.images.bands import (
-    Bands,
-    Raster,
-    check_channels,
-    check_kind,
-    check_values,
-    of_array,
-    of_image,
-)
+from vitrail.images.bands import Bands, Raster, check_channels, check_kind, check_values, of_array, of_image
+from vitrail.images.colours import Mode, flatten, from_array
 from vitrail.images.headers import check_metadata, check_pages, guess_format, orientation, webp_size
-from vitrail.images.npy import MAGIC as NUMPY
-from vitrail.images.npy import read_npy
+from vitrail.images.npy import NPY_MAGIC, read_npy
 from vitrail.images.tiff import of_tiff
 from vitrail.types import Array, Source
 
-Mode: TypeAlias = Literal["RGB", "L"]
-
-BACKGROUND = 255  # white, as a browser shows it: most transparent images were drawn for a white page
 # Pillow's names. MPO (two JPEGs in one file, from phones) opens as JPEG; PPM covers PGM, PBM and PFM.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
 
@@ -88,19 +77,17 @@ def decode(source: Source, mode: Mode = "RGB", limits: Limits = DEFAULT_LIMITS, 
     with _only_image_errors(name):
         if isinstance(source, Image.Image):
             source.load()
-            return _flatten(_turn(source, source.getexif().get(0x0112, 1)), mode)
+            return flatten(_turn(source, source.getexif().get(0x0112, 1)), mode, name)
         if isinstance(source, np.ndarray):
-            return _flatten(_from_array(source, name), mode)
+            return flatten(from_array(source, name), mode, name)
         data = _read(source, name, limits)
-        if data.startswith(NUMPY):
-            converted = _from_array(read_npy(data, name), name)
+        if data.startswith(NPY_MAGIC):
+            converted = from_array(read_npy(data, name), name)
             check_size(converted.size, name, limits)
-            return _flatten(converted, mode)
+            return flatten(converted, mode, name)
         with _open(data, name, limits) as image:
             image.load()
-            # TIFF files carry no such block: Pillow turns them itself as they load.
-            turn = orientation(image.info.get("exif", b""))
-            return _flatten(_turn(_without_orientation(image), turn), mode)
+            return _upright(image, _orientation(image), mode, name)
 
 
 class Scaled(NamedTuple):
@@ -133,7 +120,7 @@ def decode_scaled(source: Source, needed: Needed, mode: Mode = "RGB", limits: Li
 
 def _scaled_jpeg(data: bytes, name: str, needed: Needed, mode: Mode, limits: Limits) -> Scaled:
     with _open(data, name, limits) as image:
-        turn = orientation(image.info.get("exif", b""))
+        turn = _orientation(image)
         lying = turn in _LYING
         width, height = image.size
         if lying:
@@ -144,7 +131,7 @@ def _scaled_jpeg(data: bytes, name: str, needed: Needed, mode: Mode, limits: Lim
         right, bottom = image.size if drafted is None else drafted[1][2:]
         image.load()
         missing = image.width - right, image.height - bottom  # of the last column and row
-        upright = _flatten(_turn(_without_orientation(image), turn), mode)
+        upright = _upright(image, turn, mode, name)
     across, down = (bottom, right) if lying else (right, bottom)
     left, top = missing[::-1] if lying else missing
     left, top = left * (turn in _FROM_RIGHT), top * (turn in _FROM_BELOW)
@@ -170,9 +157,7 @@ def decode_pages(
                 check_size(image.size, part, limits)
                 image.load()
                 # A copy: the next frame is drawn over this one.
-                page = _flatten(
-                    _turn(_without_orientation(image.copy()), orientation(image.info.get("exif", b""))), "RGB"
-                )
+                page = _upright(image.copy(), _orientation(image), "RGB", part)
             yield page
 
 
@@ -211,12 +196,12 @@ def upright_size(source: Source, limits: Limits = DEFAULT_LIMITS) -> tuple[int, 
             bands = _raster(source, name, limits).bands
             return bands.height, bands.width
         data = _read(source, name, limits)
-        if data.startswith(NUMPY):
+        if data.startswith(NPY_MAGIC):
             height, width = read_npy(data, name).shape[:2]
             return height, width
         with _open(data, name, limits) as image:  # of a TIFF, Pillow gives the sizes upright
             wide, tall = image.size
-            return (wide, tall) if orientation(image.info.get("exif", b"")) in _LYING else (tall, wide)
+            return (wide, tall) if _orientation(image) in _LYING else (tall, wide)
 
 
 def _raster(source: Source, name: str, limits: Limits) -> Raster:
@@ -227,15 +212,13 @@ def _raster(source: Source, name: str, limits: Limits) -> Raster:
         return of_array(source, name)
     data = _read(source, name, limits)
     raster: Raster | None = None
-    if data.startswith(NUMPY):
+    if data.startswith(NPY_MAGIC):
         raster = of_array(read_npy(data, name), name)
     elif data[:4] in _TIFF:
         raster = of_tiff(data, name)
     if raster is None:
         image = _open(data, name, limits)
-        raster = of_image(
-            image, name, lambda: orientation(image.info.get("exif", b"")), lambda: _open(data, name, limits)
-        )
+        raster = of_image(image, name, lambda: _orientation(image), lambda: _open(data, name, limits))
     height, width, channels, kind = raster.bands
     check_size((width, height), name, limits)
     needed, allowed = height * width * channels * np.dtype(kind).itemsize, 4 * limits.pixels
@@ -377,6 +360,16 @@ def check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
             )
 
 
+def _orientation(image: Image.Image) -> int:
+    """What the EXIF block of a file asks for. TIFF files carry none: Pillow turns them itself as they load."""
+    return orientation(image.info.get("exif", b""))
+
+
+def _upright(image: Image.Image, turn: int, mode: Mode, name: str) -> Image.Image:
+    """The image of a file, turned as it asks, as 8-bit RGB or L."""
+    return flatten(_turn(_without_orientation(image), turn), mode, name)
+
+
 def _turn(image: Image.Image, orientation: int) -> Image.Image:
     """The image turned upright, as its EXIF orientation asks; what asked for it is gone, so that none turns twice."""
     turn = _UPRIGHT.get(orientation)
@@ -388,89 +381,3 @@ def _without_orientation(image: Image.Image) -> Image.Image:
     for key in _SAYS_TURN:
         image.info.pop(key, None)
     return image
-
-
-def _from_array(array: Array, name: str) -> Image.Image:
-    """Arrays are (H, W) or (H, W, 1, 3 or 4); uint8, uint16 (0 to 65535), bool or float (0 to 1)."""
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
-        channels_first = array.ndim == 3 and array.shape[0] in (1, 3, 4)
-        hint = ": channels come last, use array.transpose(1, 2, 0)" if channels_first else ""
-        raise ImageError(f"{name}: expected (H, W), (H, W, 1), (H, W, 3) or (H, W, 4){hint}")
-    if array.size == 0:
-        raise ImageError(f"{name}: has no pixels")
-    return Image.fromarray(np.ascontiguousarray(_to_8_bit(array, name)))
-
-
-def _to_8_bit(array: Array, name: str) -> Array:
-    """Every kind of number on the scale 0 to 255, rounded; out of range is an error, never a clip."""
-    kind = array.dtype
-    if kind == np.uint8:
-        return array
-    if kind == np.bool_:
-        return array.astype(np.uint8) * np.uint8(255)
-    if kind.kind == "i" and kind.itemsize == 4:  # Pillow's mode I, which holds 16-bit images
-        low, high = array.min(), array.max()
-        if low < 0 or high > 65535:
-            raise ImageError(f"{name}: values {low} to {high}, expected 0 to 65535: scale it to 16 bits")
-        array = array.astype(np.uint16)
-        kind = array.dtype
-    if kind.kind == "u" and kind.itemsize == 2:
-        return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    if kind.kind == "f":
-        low, high = array.min(), array.max()
-        if not (low >= 0 and high <= 1):  # also true of NaN
-            raise ImageError(f"{name}: values {low:g} to {high:g}, expected 0 to 1: divide 8-bit values by 255")
-        return (array.astype(np.float32) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-    raise ImageError(f"{name}: expected uint8, uint16, bool or float values: use array.astype('uint8')")
-
-
-def _flatten(image: Image.Image, mode: Mode) -> Image.Image:
-    """Any of Pillow's modes as RGB or L, transparency laid on the background: the table in docs/images.md."""
-    if min(image.size) < 1:
-        raise ImageError(f"{describe(image)}: has no pixels")
-    key = image.info.get("transparency")
-    if image.mode == mode and key is None:
-        return image
-    if image.mode.startswith(("I", "F")):
-        name = describe(image)
-        numbers = np.asarray(image)
-        grey = _to_8_bit(numbers, name)
-        if isinstance(key, int):
-            grey = np.where(numbers == key, np.uint8(BACKGROUND), grey)
-        return _recolour(Image.fromarray(grey), mode)
-    if image.mode == "LAB":
-        from PIL import ImageCms  # littleCMS is loaded only for these rare files
-
-        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-        changed = ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB")
-        return _recolour(changed if changed is not None else image, mode)
-    if image.mode in ("RGBa", "La"):  # colours already multiplied by alpha: only the background is missing
-        bands = np.asarray(image).astype(np.uint16)
-        mixed = bands[:, :, :-1] + (255 - bands[:, :, -1:]) * BACKGROUND // 255
-        colours = np.minimum(mixed, 255).astype(np.uint8)
-        return _recolour(Image.fromarray(colours if image.mode == "RGBa" else colours[:, :, 0]), mode)
-    if image.mode in ("RGBA", "LA", "PA") or key is not None:
-        return _recolour(_on_background(image, key), mode)
-    return _recolour(image, mode)
-
-
-def _on_background(image: Image.Image, key: object) -> Image.Image:
-    """Transparent pixels, by alpha or by colour key, take the background."""
-    if isinstance(key, tuple) and max(key) > 255:  # a 16-bit key, where Pillow kept high bytes only
-        image = image.copy()
-        image.info["transparency"] = tuple(part >> 8 for part in key)
-    clear = image.convert("RGBA")
-    flat = Image.new("RGB", image.size, (BACKGROUND,) * 3)
-    flat.paste(clear.convert("RGB"), mask=clear.getchannel("A"))
-    return flat
-
-
-def _recolour(image: Image.Image, mode: Mode) -> Image.Image:
-    if image.mode == mode:
-        return image
-    # YCbCr, CMYK, HSV and the like reach grey by way of RGB, so that both modes agree on the colour.
-    if mode == "L" and image.mode not in ("1", "L", "RGB"):
-        image = image.convert("RGB")
-    return image.convert(mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from vitrail.checks import check_type
@@ -60,14 +60,7 @@ class ModelInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same back."""
-        return {
-            "preprocess": self.preprocess.to_dict(),
-            "classes": list(self.classes),
-            "task": self.task,
-            "temperature": self.temperature,
-            "thresholds": None if self.thresholds is None else list(self.thresholds),
-            "reject": self.reject,
-        }
+        return asdict(self) | {"preprocess": self.preprocess.to_dict()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> ModelInfo:

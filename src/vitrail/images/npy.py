@@ -16,7 +16,7 @@ import numpy as np
 from vitrail.errors import ImageError
 from vitrail.types import Array
 
-MAGIC: Final = b"\x93NUMPY"
+NPY_MAGIC: Final = b"\x93NUMPY"
 LARGEST_HEADER: Final = 4096  # that of an array of plain numbers takes 118 bytes
 LARGEST_SIDE: Final = 2**63
 
@@ -45,7 +45,7 @@ def read_header(read: Callable[[int], bytes]) -> NpyHeader:
     head = read(12)
     version = head[6:7]
     begin = 10 if version == b"\1" else 12
-    if head[:6] != MAGIC or version not in (b"\1", b"\2", b"\3") or len(head) < begin:
+    if head[:6] != NPY_MAGIC or version not in (b"\1", b"\2", b"\3") or len(head) < begin:
         raise ValueError("no array (.npy) begins like this")
     length = int.from_bytes(head[8:begin], "little")
     if length > LARGEST_HEADER:

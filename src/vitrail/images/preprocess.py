@@ -14,14 +14,8 @@ from PIL import Image
 from vitrail.checks import check_choice, check_fields, check_int, check_number, check_pair
 from vitrail.errors import ConfigError, InputError
 from vitrail.images.bands import MOST_BANDS
-from vitrail.images.decoding import (
-    Mode,
-    Scaled,
-    decode,
-    decode_bands,
-    decode_scaled,
-    describe,
-)
+from vitrail.images.colours import Mode
+from vitrail.images.decoding import Scaled, decode, decode_bands, decode_scaled, describe
 from vitrail.types import Array, Source
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]

@@ -26,7 +26,7 @@ from vitrail.checkpoint.safetensors_io import (
 )
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, atomic_write, path_text, reason
-from vitrail.images.npy import MAGIC, NpyHeader, read_header
+from vitrail.images.npy import NPY_MAGIC, NpyHeader, read_header
 from vitrail.weights.reading.archives import STORED, ArchiveMember, check, check_sizes, read_directory, unpack
 from vitrail.weights.reading.sniff import name_archive, name_suspect
 
@@ -146,5 +146,5 @@ def _write(archive: zipfile.ZipFile, name: str, tensor: Tensor) -> None:
     member.external_attr = 0o600 << 16
     member.file_size = 10 + len(text) + tensor.nbytes
     with archive.open(member, "w") as file:
-        file.write(MAGIC + b"\1\0" + struct.pack("<H", len(text)) + text.encode("latin-1"))
+        file.write(NPY_MAGIC + b"\1\0" + struct.pack("<H", len(text)) + text.encode("latin-1"))
         file.write(bytes_of(tensor))
