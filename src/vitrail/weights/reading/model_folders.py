@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +59,8 @@ def read_sidecars(folder: Path) -> dict[str, Any]:
     """The JSON files beside the weights, by name; refused where they ask for code to be run."""
     sidecars = {name: read_json(_inside(folder, name)) for name in SIDECARS if os.path.lexists(folder / name)}
     for name, values in sidecars.items():
-        asked = next((key for each in _objects(values) for key in REMOTE_CODE if key in each), None)
+        objects = [each for _, each in _containers(values) if isinstance(each, dict)]
+        asked = next((key for each in objects for key in REMOTE_CODE if key in each), None)
         if asked is not None:
             raise CheckpointError(
                 f"{folder / name} asks for code of its own ({asked}), which is never run here: if its weights are of a "
@@ -75,15 +75,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if file.size > LARGEST_JSON:
         raise CheckpointError(f"{path}: {file.size:,} bytes of JSON, at most {LARGEST_JSON:,} are read")
     data = file.read(0, file.size)
-    with _readable(path):
+    try:
         if sum(data.count(sign) for sign in b"[{,") > MOST_VALUES:
             raise ValueError(f"it holds more than {MOST_VALUES:,} values")
         text = data.decode("utf-8-sig")
         plain = json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant, parse_float=_finite)
         if not isinstance(plain, dict):
             raise ValueError(f"expected an object, got a {type(plain).__name__}")
-        if _depth(plain) > DEEPEST_JSON:
+        if max(depth for depth, _ in _containers(plain)) > DEEPEST_JSON:
             raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: JSON that cannot be used: {error!s:.200}") from None
     return plain
 
 
@@ -170,37 +172,14 @@ def _refuse_twins(folder: Path, files: tuple[Path, ...]) -> None:
             raise CheckpointError(f"{folder}: {other} and {path.name} are one and the same file: refused")
 
 
-def _objects(plain: Any) -> Iterator[dict[str, Any]]:
-    """Every object in parsed JSON."""
-    todo = [plain]
+def _containers(plain: Any) -> Iterator[tuple[int, Any]]:
+    """Every object and list in parsed JSON, with how deep it lies."""
+    todo = [(1, plain)]
     while todo:
-        each = todo.pop()
-        if isinstance(each, dict):
-            yield each
-            todo += each.values()
-        elif isinstance(each, list):
-            todo += each
-
-
-def _depth(plain: Any) -> int:
-    depth, level = 0, [plain]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
-        ]
-    return depth
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: JSON that cannot be used: {error!s:.200}") from None
+        depth, each = todo.pop()
+        if isinstance(each, dict | list):
+            yield depth, each
+            todo += [(depth + 1, inner) for inner in (each.values() if isinstance(each, dict) else each)]
 
 
 def _finite(text: str) -> float:

@@ -45,15 +45,15 @@ def open_contents(path: str | os.PathLike[str], take: str = "", header: Safetens
         weights = WeightFiles((file,))
     raws = [_open(each) for each in weights.files] if header is None else [_Raw("safetensors", *header)]
     raw = raws[0] if not weights.index else _joined(source, weights, raws)
-    taken = _unwrap(source, raw.tree, take)
+    tensors, wrapper, others = _unwrap(source, raw.tree, take)
     of_transformers = raw.kind == "safetensors" and "config.json" in weights.sidecars
-    bare = _without_prefixes(taken.tensors, () if not of_transformers else OF_TRANSFORMERS)
+    tensors, prefixes = _without_prefixes(tensors, OF_TRANSFORMERS if of_transformers else ())
     return WeightContents(
         source=source,
         kind=raw.kind,
-        tensors=bare.tensors,
-        wrapper=", ".join((*taken.wrapper, *bare.wrapper)),
-        others=tuple(taken.others),
+        tensors=tensors,
+        wrapper=", ".join((*wrapper, *prefixes)),
+        others=tuple(others),
         metadata=raw.metadata,
         sidecars=weights.sidecars,
     )
@@ -65,14 +65,6 @@ class _Raw(NamedTuple):
     kind: str
     tree: Any
     metadata: dict[str, str]
-
-
-class _Taken(NamedTuple):
-    """Tensors by name, what was taken off around them, and what else was there."""
-
-    tensors: dict[str, StoredTensor]
-    wrapper: list[str]
-    others: list[str]
 
 
 def _open(path: Path) -> _Raw:
@@ -95,7 +87,6 @@ def _joined(source: str, weights: WeightFiles, raws: list[_Raw]) -> _Raw:
     """Several files as one: every tensor in the file that the index names, none elsewhere, none besides."""
     tree: dict[str, Any] = {}
     metadata: dict[str, str] = {}
-    where: dict[str, str] = {}
     names = list(dict.fromkeys(weights.index.values()))
     for name, raw in zip(names, raws, strict=True):
         if not isinstance(raw.tree, dict) or raw.kind != raws[0].kind:
@@ -104,21 +95,24 @@ def _joined(source: str, weights: WeightFiles, raws: list[_Raw]) -> _Raw:
             if not isinstance(value, StoredTensor):
                 continue
             shown = printable(str(tensor))
-            if tensor in where:
-                raise CheckpointError(f"{source}: {shown} is both in {where[tensor]} and in {name}")
+            if tensor in tree:
+                raise CheckpointError(f"{source}: {shown} is both in {weights.index[tensor]} and in {name}")
             if weights.index.get(tensor) != name:
                 expected = weights.index.get(tensor, "no file")
                 raise CheckpointError(f"{source}: {shown} is in {name}, but the index says {expected}")
-            where[tensor], tree[tensor] = name, value
+            tree[tensor] = value
         metadata |= raw.metadata
-    missing = [printable(tensor) for tensor in weights.index if tensor not in where]
+    missing = [printable(tensor) for tensor in weights.index if tensor not in tree]
     if missing:
         raise CheckpointError(f"{source}: not in the file that the index names: {_listed(missing)}")
     return _Raw(raws[0].kind, tree, metadata)
 
 
-def _unwrap(source: str, tree: Any, take: str) -> _Taken:
-    """Go in where the weights are: the copy that was asked for, or the best, level by level."""
+def _unwrap(source: str, tree: Any, take: str) -> tuple[dict[str, StoredTensor], list[str], list[str]]:
+    """Go in where the weights are: the copy that was asked for, or the best, level by level.
+
+    Tensors by name, what was taken off around them, and what else was there.
+    """
     wrapper: list[str] = []
     others: list[str] = []
     asked = take
@@ -131,19 +125,20 @@ def _unwrap(source: str, tree: Any, take: str) -> _Taken:
             inside = f" (under {', '.join(wrapper)})" if wrapper else ""
             raise CheckpointError(f"{source}{inside} {named}")
         inner = _choose(source, tree, asked)
-        others += [printable(str(key)) for key, value in _rest(tree, inner)]
+        rest = [key for key, value in tree.items() if key != inner and (inner or not _is_weight(key, value))]
+        others += [printable(str(key)) for key in rest[:MOST_OTHERS]]
         if not inner:
             break
         wrapper.append(inner)
         tree, asked = tree[inner], ""
-    tensors = {name: value for name, value in tree.items() if isinstance(value, StoredTensor) and isinstance(name, str)}
+    tensors = {name: value for name, value in tree.items() if _is_weight(name, value)}
     if not tensors:
         held = _listed([printable(str(key)) for key in list(tree)[:20]]) or "nothing"
         raise CheckpointError(f"{source} holds no tensors by name; it holds {held}")
     for name in tensors:
         if not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
             raise CheckpointError(f"{source}: {name!r:.80} cannot be the name of a tensor: the file is damaged")
-    return _Taken(tensors, wrapper, others[:MOST_OTHERS])
+    return tensors, wrapper, others[:MOST_OTHERS]
 
 
 def _choose(source: str, tree: Mapping[Any, Any], asked: str) -> str:
@@ -190,21 +185,14 @@ def _holders(tree: Mapping[Any, Any]) -> set[int]:
     return holders
 
 
-def _rest(tree: Mapping[Any, Any], inner: str) -> Iterable[tuple[Any, Any]]:
-    """What a dict holds beside what is taken from it."""
-    if inner:
-        return [(key, value) for key, value in tree.items() if key != inner][:MOST_OTHERS]
-    rest = [(k, v) for k, v in tree.items() if not (isinstance(v, StoredTensor) and isinstance(k, str))]
-    return rest[:MOST_OTHERS]
+def _is_weight(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, StoredTensor)
 
 
-class _Bare(NamedTuple):
-    tensors: dict[str, StoredTensor]
-    wrapper: list[str]
-
-
-def _without_prefixes(tensors: dict[str, StoredTensor], kept: tuple[str, ...]) -> _Bare:
-    """Names without what stands before all of them; the order of the tensors stays."""
+def _without_prefixes(
+    tensors: dict[str, StoredTensor], kept: tuple[str, ...]
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Names without what stands before all of them, and what that was; the order of the tensors stays."""
     wrapper: list[str] = []
     prefixes = [each for each in PREFIXES if each not in kept]
     while prefix := next((each for each in prefixes if _before_all(each, tensors)), ""):
@@ -218,7 +206,7 @@ def _without_prefixes(tensors: dict[str, StoredTensor], kept: tuple[str, ...]) -
         if inner and outer and bare.isdisjoint(outer) and all(_of_head(name) for name in outer):
             tensors = {name.removeprefix("backbone."): value for name, value in tensors.items()}
             wrapper.append(f"backbone. (of {len(inner)} of {len(tensors)} tensors)")
-    return _Bare(tensors, wrapper)
+    return tensors, wrapper
 
 
 def _before_all(prefix: str, names: Iterable[str]) -> bool:
