@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import resources
@@ -85,9 +85,9 @@ def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
     return Safetensors(tensors, metadata)
 
 
-def read_all(stored: Mapping[str, StoredTensor], threads: int = THREADS) -> dict[str, Tensor]:
+def read_all(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """All these tensors in memory, several read at once."""
-    return dict(zip(stored, in_threads(lambda each: each.read(), stored.values(), threads), strict=True))
+    return dict(zip(stored, in_threads(lambda each: each.read(), stored.values()), strict=True))
 
 
 def in_threads(work: Callable[[Item], Result], given: Iterable[Item], threads: int = THREADS) -> list[Result]:
@@ -240,7 +240,7 @@ def _entry(name: str, plain: Any) -> _TensorEntry:
     word, shape, span = plain["dtype"], plain["shape"], plain["data_offsets"]
     if not isinstance(word, str) or word not in DTYPES:
         raise ValueError(f"{name!r:.80}: numbers of kind {short_repr(word)}, expected one of: {', '.join(DTYPES)}")
-    if not _are_ints(shape, LARGEST_DIMENSION) or len(shape) > MOST_DIMENSIONS or _volume(shape) > LARGEST_VOLUME:
+    if not _are_ints(shape, LARGEST_DIMENSION) or len(shape) > MOST_DIMENSIONS or volume(shape) > LARGEST_VOLUME:
         raise ValueError(f"{name!r:.80}: expected a shape of whole numbers, none too large, got {short_repr(shape)}")
     if not _are_ints(span, LARGEST_VOLUME) or len(span) != 2 or span[0] > span[1]:
         raise ValueError(f"{name!r:.80}: expected data_offsets [start, end], got {short_repr(span)}")
@@ -255,7 +255,7 @@ def _are_ints(values: Any, most: int) -> bool:
     return isinstance(values, list) and all(type(each) is int and 0 <= each <= most for each in values)
 
 
-def _volume(shape: list[int]) -> int:
+def volume(shape: Sequence[int]) -> int:
     """How many numbers, a 0 among the dimensions counted as 1: strides are computed that way."""
     return math.prod(max(each, 1) for each in shape)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 import zipfile
@@ -23,6 +22,7 @@ from vitrail.checkpoint.safetensors_io import (
     as_numbers,
     bytes_of,
     fresh,
+    volume,
 )
 from vitrail.errors import CheckpointError, InputError
 from vitrail.files import ReadOnlyFile, atomic_write, path_text, reason
@@ -89,7 +89,7 @@ def _header(file: ReadOnlyFile, member: ArchiveMember) -> NpyHeader:
         if header.word not in DTYPES:
             what = "big-endian numbers" if header.word[:1] == ">" else "numbers"
             raise ValueError(f"{what} of kind {header.word!r:.40}, expected one of: {', '.join(DTYPES)}")
-        if len(header.shape) > MOST_DIMENSIONS or math.prod(max(each, 1) for each in header.shape) > LARGEST_VOLUME:
+        if len(header.shape) > MOST_DIMENSIONS or volume(header.shape) > LARGEST_VOLUME:
             raise ValueError("its shape is too large")
     except CheckpointError:  # a ValueError too
         raise

@@ -6,11 +6,10 @@ strides and places of tensors are held against the bytes that are really there b
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +23,7 @@ from vitrail.checkpoint.safetensors_io import (
     StoredTensor,
     as_numbers,
     fresh,
+    volume,
 )
 from vitrail.errors import CheckpointError
 from vitrail.files import ReadOnlyFile
@@ -102,33 +102,24 @@ def _refuse_names(file: ReadOnlyFile) -> None:
 
 def _read_legacy(file: ReadOnlyFile, head: bytes) -> Any:
     """The format before: five pickles (magic, version, machine, values, keys), then the storages' bytes."""
-    tensors = _Tensors(file, None)
-    parts = _five(file, head, tensors)
-    _place_storages(file, tensors, parts)
-    return parts[3].value
-
-
-def _five(file: ReadOnlyFile, head: bytes, tensors: _Tensors) -> list[PickleResult]:
-    data = file.read(0, LARGEST_PICKLE)
-    first = run(data, *tensors.tools)
-    if first.value != MAGIC or type(first.value) is not int:
-        raise CheckpointError(f"{file.name} {name_suspect(head, file.name, first.value)}")
-    parts = [first]
-    for _ in range(2):
-        parts.append(run(data, {}, None, parts[-1].end))
-    version, machine = parts[1].value, parts[2].value
-    if version != PROTOCOL or type(machine) is not dict:
+    data, tensors = file.read(0, LARGEST_PICKLE), _Tensors(file, None)
+    magic = run(data, *tensors.tools)
+    if magic.value != MAGIC or type(magic.value) is not int:
+        raise CheckpointError(f"{file.name} {name_suspect(head, file.name, magic.value)}")
+    version = run(data, {}, None, magic.end)
+    machine = run(data, {}, None, version.end)
+    if version.value != PROTOCOL or type(machine.value) is not dict:
         raise ValueError(f"expected version {PROTOCOL}, got another")
-    if machine.get("little_endian") is not True:
+    if machine.value.get("little_endian") is not True:
         raise CheckpointError(f"{file.name} was written on a big-endian machine: save it again on another")
-    parts.append(run(data, *tensors.tools, parts[-1].end))
-    parts.append(run(data, {}, None, parts[-1].end))
-    return parts
+    values = run(data, *tensors.tools, machine.end)
+    _place_storages(file, tensors, run(data, {}, None, values.end))
+    return values.value
 
 
-def _place_storages(file: ReadOnlyFile, tensors: _Tensors, parts: Sequence[PickleResult]) -> None:
+def _place_storages(file: ReadOnlyFile, tensors: _Tensors, listed: PickleResult) -> None:
     """Find the bytes of every storage; together they must reach exactly to the end of the file."""
-    keys, at = parts[4].value, parts[4].end
+    keys, at = listed
     if type(keys) is not list or not all(type(key) is str for key in keys):
         raise ValueError("its list of storages is no list of names")
     if len(set(keys)) != len(keys) or set(keys) != tensors.storages.keys():
@@ -259,7 +250,7 @@ def _view(room: int, offset: Any, shape: Any, stride: Any) -> _View:
     if min((offset, *shape, *stride)) < 0 or max((offset, *shape, *stride)) > LARGEST_VOLUME:
         raise ValueError(f"a tensor of shape {_few(shape)} with stride {_few(stride)} from {offset} on")
     if 0 in shape:
-        if math.prod(max(each, 1) for each in shape) > LARGEST_VOLUME or offset > room:
+        if volume(shape) > LARGEST_VOLUME or offset > room:
             raise ValueError(f"a tensor of shape {_few(shape)} from {offset} on")
         return _View(offset, 0, shape, stride)
     reach = 1  # numbers from the first to the last, over the axes so far, those of small stride first
