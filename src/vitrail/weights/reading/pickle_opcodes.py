@@ -25,7 +25,7 @@ class RefusedPickle(ValueError):  # noqa: N818
     """A pickle that asks for more than plain values, or for too much of them."""
 
 
-class Step(NamedTuple):
+class PickleStep(NamedTuple):
     """One step of a pickle."""
 
     name: str  # of its opcode, as pickletools has it
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     end: int  # where the next step begins
 
 
-def read_steps(data: bytes, start: int, longest: int) -> Iterator[Step]:
+def read_steps(data: bytes, start: int, longest: int) -> Iterator[PickleStep]:
     """Step after step, for as long as one asks; RefusedPickle or another ValueError says why there is no next one.
 
     `longest` is how many bytes one text may have.
@@ -47,7 +47,7 @@ def read_steps(data: bytes, start: int, longest: int) -> Iterator[Step]:
             raise refused_step(hex(data[at]))
         at += 1
         if opcode.arg is None:
-            yield Step(opcode.name, None, at)
+            yield PickleStep(opcode.name, None, at)
             continue
         kind, size = opcode.arg.name, opcode.arg.n
         most = LONGEST_NUMBER if kind.startswith(("long", "decimal")) else longest
@@ -64,7 +64,8 @@ def read_steps(data: bytes, start: int, longest: int) -> Iterator[Step]:
         if end > len(data):
             raise ValueError("it is cut short")
         raw = data[at:end]
-        yield Step(opcode.name, _DECODERS[kind](raw) if kind in _DECODERS else opcode.arg.reader(io.BytesIO(raw)), end)
+        argument = _DECODERS[kind](raw) if kind in _DECODERS else opcode.arg.reader(io.BytesIO(raw))
+        yield PickleStep(opcode.name, argument, end)
         at = end
 
 
