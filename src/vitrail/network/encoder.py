@@ -180,10 +180,6 @@ class Encoder(nn.Module):
         for block in self.blocks:
             block.mlp_chunk = tokens  # type: ignore[assignment]
 
-    def copy_memory_options(self, other: Encoder) -> None:
-        """Spend memory as another encoder does."""
-        self.mlp_chunk, self._checkpointing = other.mlp_chunk, other.checkpointing
-
     def forward(
         self,
         x: Tensor,

@@ -1,16 +1,8 @@
-"""How a fresh network starts: named styles, one table.
-
-| style  | dense layers       | MLP biases    | patch kernel   | cls token     | positions     | last layer |
-|--------|--------------------|---------------|----------------|---------------|---------------|------------|
-| paper  | Xavier uniform     | normal 1e-6   | LeCun normal   | zeros         | normal 0.02   | zeros      |
-| timm   | truncated 0.02     | zeros         | torch's own    | normal 1e-6   | truncated .02 | as dense   |
-| hf     | truncated 0.02     | zeros         | truncated 0.02 | truncated .02 | truncated .02 | as dense   |
-| mae    | Xavier uniform     | zeros         | Xavier uniform | normal 0.02   | normal 0.02   | truncated 2e-5 |
-| dinov2 | truncated 0.02     | zeros         | torch's own    | normal 1e-6   | truncated .02 | normal 0.01 |
+"""How a fresh network starts: named styles, one table, `STYLES`.
 
 Each module says in `starts` which column is for which of its parameters. In every style other biases are zeros (the
 last layer's is `head_bias_init`), norms are ones and zeros, stems keep torch's own. "paper" is what Google's released
-code does; truncated is at -2 and 2, as in timm and HF; Xavier counts q, k and v apart.
+code does.
 """
 
 from __future__ import annotations
@@ -18,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +47,7 @@ def torch_own(tensor: Tensor) -> None:
 
 
 class Style(NamedTuple):
-    """One row of the table above."""
+    """One row of the table: what fills dense layers, the MLP's biases, the patch kernel and so on."""
 
     dense: Filler
     mlp_bias: Filler
@@ -94,10 +86,12 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
                 raise ConfigError(f"initialisation: how {unknown} starts is not known: name in `starts` one of {known}")
         for name, how in starts.items():
             part = getattr(module, name)
-            if isinstance(part, nn.Module):
-                fill(part, weights[how], biases.get(how, zeros))
-            elif isinstance(part, nn.Parameter):  # not where it is a fixed table, or absent
+            if isinstance(part, nn.Parameter):  # not where it is a fixed table, or absent
                 weights[how](part)
+            elif isinstance(part, nn.Module):  # a dense layer or a norm
+                weights[how](part.get_parameter("weight"))  # (out, in), or (D,)
+                if getattr(part, "bias", None) is not None:
+                    biases.get(how, zeros)(part.get_parameter("bias"))  # (out,)
 
 
 def _fillers(style: Style, config: ViTConfig) -> tuple[dict[str, Filler], dict[str, Filler]]:
@@ -109,14 +103,5 @@ def _fillers(style: Style, config: ViTConfig) -> tuple[dict[str, Filler], dict[s
 
     own = {"qkv": thirds, "mlp": style.dense, "zeros": zeros, "xavier": xavier, "as built": lambda tensor: None}
     own |= {"registers": normal(1e-6), "text": normal(0.02)}  # DINOv2; GPT-2, both tables and the head
-    return {**style._asdict(), **own}, {
-        "mlp": style.mlp_bias,
-        "last": partial(init.constant_, val=config.head_bias_init),
-    }
-
-
-def fill(layer: nn.Module, weight: Filler, bias: Filler = zeros) -> None:
-    """A dense layer or a norm: its weight (out, in) and, where it has one, its bias (out,)."""
-    weight(cast(Tensor, layer.weight))
-    if getattr(layer, "bias", None) is not None:
-        bias(cast(Tensor, layer.bias))
+    biases: dict[str, Filler] = {"mlp": style.mlp_bias, "last": partial(init.constant_, val=config.head_bias_init)}
+    return {**style._asdict(), **own}, biases

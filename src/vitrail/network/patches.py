@@ -33,10 +33,8 @@ def unpatchify(
     if n != h * w or values % (p * q):
         raise InputError(f"{n} patches of {values} values do not fill a grid of {h}x{w} with patches of {p}x{q}")
     c = values // (p * q)
-    if channels_last:
-        cells = patches.reshape(b, h, w, p, q, c).permute(0, 5, 1, 3, 2, 4)  # (B, C, h, P, w, P)
-    else:
-        cells = patches.reshape(b, h, w, c, p, q).permute(0, 3, 1, 4, 2, 5)  # (B, C, h, P, w, P)
+    inner, order = ((p, q, c), (0, 5, 1, 3, 2, 4)) if channels_last else ((c, p, q), (0, 3, 1, 4, 2, 5))
+    cells = patches.reshape(b, h, w, *inner).permute(order)  # (B, C, h, P, w, P)
     return cells.reshape(b, c, h * p, w * q)  # (B, C, H, W)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitrail.checks import check_fields
 from vitrail.errors import ConfigError, nearest
 from vitrail.network.config import ConvStem, Positions, Resample, ResNetStem, Rotary, ViTConfig
-
-if TYPE_CHECKING:
-    from vitrail.network.vit import ViT
+from vitrail.network.vit import ViT
 
 # The sizes.
 NANO = ViTConfig(width=96, depth=6, heads=3, mlp_width=384)
@@ -150,6 +148,4 @@ def preset(name: str, **changes: Any) -> ViTConfig:
 
 def create(name: str, **changes: Any) -> ViT:
     """A fresh network from a preset: create("vit-b16", classes=10)."""
-    from vitrail.network.vit import ViT
-
     return ViT(preset(name, **changes))

@@ -36,7 +36,8 @@ def rebuild(model: ViT, config: ViTConfig, state: Mapping[str, Tensor] | None = 
     modes = {name: module.training for name, module in model.named_modules()}
     for name, module in rebuilt.named_modules():  # a part that is new takes the mode of the whole
         module.training = modes.get(name, model.training)
-    rebuilt.encoder.copy_memory_options(model.encoder)
+    encoder = rebuilt.encoder
+    encoder.mlp_chunk, encoder.checkpointing = model.encoder.mlp_chunk, model.encoder.checkpointing
     return rebuilt
 
 
