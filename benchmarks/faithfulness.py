@@ -27,7 +27,6 @@ from rich.table import Table
 
 import vitrail
 from vitrail.insight.activations import asked
-from vitrail.insight.attribution import draw
 from vitrail.insight.faithfulness import scores_of
 from vitrail.insight.methods import METHODS, Best, GradientRollout, IntegratedGradients, Rollout, named
 from vitrail.insight.targets import aim_at
@@ -62,7 +61,7 @@ def measure(checkpoint: vitrail.Checkpoint, paths: list[Path]) -> dict[str, Any]
     for path in track(paths, disable=not sys.stderr.isatty(), console=Console(stderr=True)):
         pixels = torch.from_numpy(checkpoint.preprocess(path))[None]
         aims = [aim_at(None, asked(checkpoint.model, pixels).logits[0], checkpoint.classes)]
-        maps = [draw(checkpoint.model, pixels, each, aims)[0].map for each in methods.values()]
+        maps = [each.attribute(checkpoint.model, pixels, aims)[0].map for each in methods.values()]
         scores, _ = scores_of(partial(asked, checkpoint.model), pixels[0], maps, aims[0], SEED)
         for name, each in zip(methods, scores, strict=True):
             rows.setdefault(name, []).append([each.deletion, each.insertion])

@@ -103,7 +103,7 @@ def test_points_are_added_until_the_sum_is_right_within_a_hundredth(
     tried: list[int] = []
 
     def integrate(*given: Any) -> Tensor:
-        tried.append(given[4])
+        tried.append(given[3])
         return torch.full_like(pixels[0], difference * (1 + errors[len(tried) - 1]) / pixels[0].numel())
 
     monkeypatch.setattr(gradients, "_integrate", integrate)
@@ -126,7 +126,7 @@ def test_a_window_is_a_seventh_of_the_shorter_side_unless_told(side: int, window
 
     pixels = torch.rand(2, 2 * side, 2 * side + 4)
     grid = (side, side + 2)
-    Occlusion().falls(ask, pixels, grid, lambda logits, _: logits[:, 0])
+    Occlusion().attribute_answers(ask, pixels, grid, aim_at(0, torch.zeros(2)))
     assert sum(asked) == 1 + (side - window + 1) * (side + 2 - window + 1)
     assert max(asked) <= 16
 

@@ -125,8 +125,9 @@ def test_a_tour_looks_at_the_network_as_it_answers(tmp_path: Path, monkeypatch: 
     checkpoint.model.train()
     tour(checkpoint, image, tmp_path)
     assert checkpoint.model.training
-    for one, other in zip(seen[0].hidden, seen[1].hidden, strict=True):
+    for one, other in zip(seen[0].attention, seen[1].attention, strict=True):
         assert torch.equal(one, other)
+    assert torch.equal(seen[0].tokens, seen[1].tokens)
 
 
 def test_a_crop_shows_what_the_network_sees(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
+from vitrail.images import Source
 from vitrail.insight.targets import Aim
 from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
 from vitrail.network.encoder import Block
@@ -53,16 +55,27 @@ def answer(model: ViT, pixels: Tensor) -> Answer:
 
 def asked(model: ViT, pixels: Tensor) -> Answer:
     """What the network says, in evaluation and without gradients."""
-    with frozen(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         return answer(model, pixels)
 
 
 def traced(
     model: ViT, pixels: Tensor, blocks: Sequence[int] | None = None, rows: Sequence[int] | None = None
 ) -> LaidOutTrace:
-    """A trace without gradients, and where its tokens stood."""
-    with frozen(model), torch.no_grad():
+    """Attention without gradients, and where its tokens stood."""
+    with eval_mode(model), torch.no_grad():
         return trace_with_layouts(model, pixels, hidden=False, blocks=blocks, rows=rows)
+
+
+def traced_hidden(model: ViT, pixels: Tensor) -> LaidOutTrace:
+    """The tokens before and after every block without gradients, and where they stood."""
+    with eval_mode(model), torch.no_grad():
+        return trace_with_layouts(model, pixels, attention=False)
+
+
+def pixels_of(checkpoint: Checkpoint, images: Sequence[Source]) -> Tensor:
+    """Images as the network takes them, (B, C, H, W)."""
+    return torch.from_numpy(checkpoint.preprocess.batch(images)).to(next(checkpoint.model.parameters()))
 
 
 class Gradients(NamedTuple):
@@ -94,13 +107,9 @@ def tokens_with_gradients(model: ViT, pixels: Tensor, aims: Sequence[Aim], block
     """The tokens as a block's attention receives them, after its norm, and the gradient there."""
     kept: list[Tensor] = []
     norm = cast(Block, model.encoder.blocks[block]).norm1
-    with frozen(model), torch.enable_grad():
-        hook = norm.register_forward_hook(lambda module, given, made: kept.append(made))
-        try:
-            record = trace_with_layouts(model, _on_graph(pixels), attention=False, hidden=False)
-        finally:
-            hook.remove()
-        return _gradients(record, kept, aims)
+    hook = norm.register_forward_hook(lambda module, given, normed: kept.append(normed))
+    with hook, frozen(model), torch.enable_grad():
+        return _gradients(trace_with_layouts(model, _on_graph(pixels), attention=False, hidden=False), kept, aims)
 
 
 def _on_graph(pixels: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from vitrail.insight.tracing import LaidOutTrace
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
-from vitrail.reporting.image_sheets import PAPER, coloured, normalised, overlay, sheet
+from vitrail.reporting.image_sheets import PAPER, coloured, marked, normalised, overlay, sheet
 
 
 def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:
@@ -40,6 +40,13 @@ def attention_sheet(
     return sheet(
         tiles, f"Where {reader(config, patch)}", [f"block {number}" for number in range(config.depth)], columns
     )
+
+
+def framed(image: Image.Image, grid: tuple[int, int], patch: int) -> Image.Image:
+    """An image with a frame around one of its patches."""
+    row, column = divmod(patch, grid[1])
+    h, w = image.height / grid[0], image.width / grid[1]
+    return marked(image, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
 
 
 def reader(config: ViTConfig, patch: int | None = None) -> str:

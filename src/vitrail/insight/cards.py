@@ -5,18 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import Source
-from vitrail.insight.activations import traced
-from vitrail.insight.attention_figures import attention_sheet, looks, reader
+from vitrail.insight.activations import pixels_of, traced
+from vitrail.insight.attention_figures import attention_sheet, framed, looks, reader
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.tracing import LaidOutTrace
-from vitrail.reporting.image_sheets import fitted, heat_over, marked, sheet
+from vitrail.reporting.image_sheets import fitted, heat_over, sheet
 
 TILE = 300  # the longer side of a tile of a card
 FRAME = 480  # of a film
@@ -61,20 +59,17 @@ def words_of(explanation: Explanation) -> str:
 
 def heads_sheet(checkpoint: Checkpoint, image: Source, query: int | None = None) -> Image.Image:
     """Where every head of every block looks: from the pool, or from a patch by its number."""
-    record, seen = _looked(checkpoint, image)
+    record, seen = traced(checkpoint.model, pixels_of(checkpoint, [image])), checkpoint.preprocess.visible_image(image)
     config, grid = checkpoint.model.config, checkpoint.model.config.grid_for(checkpoint.preprocess.size)
-    if query is None:
-        return attention_sheet(record, config, grid, seen)
-    check_int("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
-    row, column = divmod(query, grid[1])
-    h, w = seen.height / grid[0], seen.width / grid[1]
-    framed = marked(seen, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    return attention_sheet(record, config, grid, framed, query)
+    if query is not None:
+        check_int("query", query, 0, grid[0] * grid[1] - 1, error=InputError)
+        seen = framed(seen, grid, query)
+    return attention_sheet(record, config, grid, seen, query)
 
 
 def film(checkpoint: Checkpoint, image: Source) -> list[Image.Image]:
     """A frame a block: where it looks, the mean of its heads, over the image."""
-    record, _ = _looked(checkpoint, image)
+    record = traced(checkpoint.model, pixels_of(checkpoint, [image]))
     config = checkpoint.model.config
     grid = config.grid_for(checkpoint.preprocess.size)
     full = fitted(checkpoint.preprocess.full_image(image), FRAME)
@@ -90,10 +85,3 @@ def save_film(frames: Sequence[Image.Image], path: str) -> None:
     """An animated GIF that begins anew when it ends."""
     first, *rest = [each.quantize(256, dither=Image.Dither.NONE) for each in frames]
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * SECONDS), loop=0)
-
-
-def _looked(checkpoint: Checkpoint, image: Source) -> tuple[LaidOutTrace, Image.Image]:
-    """A whole trace of one image, and what the network saw of it."""
-    model = checkpoint.model
-    pixels = torch.from_numpy(checkpoint.preprocess(image))[None].to(next(model.parameters()))
-    return traced(model, pixels), checkpoint.preprocess.visible_image(image)

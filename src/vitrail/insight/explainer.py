@@ -16,14 +16,13 @@ from vitrail.errors import InputError
 from vitrail.images import Source
 from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
-from vitrail.insight.activations import Answer, asked, frozen
+from vitrail.insight.activations import Answer, asked, traced_hidden
 from vitrail.insight.attribution import Attribution, Method
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.map_scores import Candidate, score_maps
 from vitrail.insight.methods import named
 from vitrail.insight.sanity import outlying, shuffled
 from vitrail.insight.targets import Likeness, Target, aim_at
-from vitrail.insight.tracing import trace_with_layouts
 from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
 from vitrail.types import Array
@@ -128,11 +127,10 @@ def _check(count: int, target: Target, classes: Sequence[str], task: str, temper
 
 def _outliers(model: ViT, pixels: Tensor) -> Array:
     """Patches (B, h, w) with outlying tokens, after any block of the second half."""
-    with frozen(model), torch.no_grad():
-        record, layouts = trace_with_layouts(model, pixels, attention=False)
+    record, layouts = traced_hidden(model, pixels)
     half = len(layouts) // 2
     late = [
-        outlying(unmerge(each[:, layout.prefix :], layout), 0)
+        outlying(unmerge(each[:, layout.prefix :], layout))
         for each, layout in zip(record.hidden[half:], layouts[half:], strict=True)
     ]
     outliers: Array = torch.stack(late).any(dim=0).reshape(-1, *model.grid_of(pixels)).cpu().numpy()

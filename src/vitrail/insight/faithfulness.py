@@ -41,11 +41,6 @@ class FaithfulnessScores(NamedTuple):
         """How much better than chance: insertion minus deletion, less the same of random orders."""
         return (self.insertion - self.deletion) - (self.random_insertion - self.random_deletion)
 
-    @property
-    def gain_over_centre(self) -> float:
-        """How much better than the guess that what matters is in the middle."""
-        return (self.insertion - self.deletion) - (self.centre_insertion - self.centre_deletion)
-
 
 def order_of(values: Array) -> Array:
     """Numbers of the patches, the most important first; equal ones in the order of the image."""

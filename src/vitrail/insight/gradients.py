@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
-from vitrail.insight.activations import answer, frozen, tokens_with_gradients, total
+from vitrail.insight.activations import answer, asked, frozen, tokens_with_gradients, total
 from vitrail.insight.attribution import Attribution, Method
 from vitrail.insight.targets import Aim
 from vitrail.network.merging import unmerge
@@ -72,50 +72,42 @@ class IntegratedGradients(Method):
 
     def attribute(self, model: ViT, pixels: Tensor, aims: Sequence[Aim]) -> list[Attribution]:
         """Sums of the patches, and of the pixels; a warning where the sum of all is still wrong."""
-        return [self._attribute_one(model, each, aim) for each, aim in zip(pixels, aims, strict=True)]
+        attributions = []
+        for image, aim in zip(pixels, aims, strict=True):
+            values, error, steps = self.integrate(model, image, aim)
+            late = f"after {steps} steps the attributions still miss the difference of outputs by {error:.1%}"
+            sums = patch_sums(values, model.config.cell).cpu().numpy()
+            warning = late if error > RIGHT else ""
+            attributions.append(Attribution(sums, values.sum(dim=0).cpu().numpy(), warning))
+        return attributions
 
     def quicker(self) -> IntegratedGradients:
         return replace(self, steps=self.steps or 32)
 
-    def _attribute_one(self, model: ViT, pixels: Tensor, aim: Aim) -> Attribution:
-        integral = self.integrate(model, pixels, aim)
-        late = (
-            f"after {integral.steps} steps the attributions still miss the difference of outputs by "
-            f"{integral.error:.1%}"
-        )
-        return Attribution(
-            patch_sums(integral.pixels, model.config.cell).cpu().numpy(),
-            integral.pixels.sum(dim=0).cpu().numpy(),
-            late if integral.error > RIGHT else "",
-        )
-
-    def integrate(self, model: ViT, pixels: Tensor, aim: Aim, baseline: Tensor | None = None) -> Integrated:
-        """Gradients at the pixels of one image (C, H, W), on the straight way from a baseline (the mean colour)."""
-        start = torch.zeros_like(pixels) if baseline is None else baseline
-        with frozen(model), torch.no_grad():
-            ends = [answer(model, each[None]) for each in (pixels, start)]
-            difference = float(aim.of(*ends[0]) - aim.of(*ends[1]))
+    def integrate(self, model: ViT, pixels: Tensor, aim: Aim) -> Integrated:
+        """Gradients at the pixels of one image (C, H, W), on the straight way from an empty one (the mean colour)."""
+        full, empty = (aim.of(*asked(model, each[None])) for each in (pixels, torch.zeros_like(pixels)))
+        difference = float(full - empty)
         for steps in (self.steps,) if self.steps else STEPS:
-            values = _integrate(model, pixels, start, aim, steps, self.batch)
+            values = _integrate(model, pixels, aim, steps, self.batch)
             error = abs(float(values.sum()) - difference) / max(abs(difference), 1e-6)
             if error <= RIGHT:
                 break
         return Integrated(values, error, steps)
 
 
-def _integrate(model: ViT, pixels: Tensor, start: Tensor, aim: Aim, steps: int, batch: int) -> Tensor:
+def _integrate(model: ViT, pixels: Tensor, aim: Aim, steps: int, batch: int) -> Tensor:
     """The integral by Gauss and Legendre's rule of this many points."""
     nodes, shares = np.polynomial.legendre.leggauss(steps)
-    way = pixels - start
     gathered = torch.zeros_like(pixels, dtype=torch.float64)
     for first in range(0, steps, batch):
         at = torch.tensor((nodes[first : first + batch] + 1) / 2).to(pixels)
         share = torch.tensor(shares[first : first + batch] / 2, device=pixels.device)
         with frozen(model), torch.enable_grad():
-            points = (start + at[:, None, None, None] * way).requires_grad_(True)
+            points = (at[:, None, None, None] * pixels).requires_grad_(True)
             [slope] = torch.autograd.grad(total([aim] * len(at), *answer(model, points)), points)
         gathered += torch.einsum("n,nchw->chw", share, slope.double())
-    return (gathered * way).float()
+    return (gathered * pixels).float()
 
 
 def patch_sums(values: Tensor, cell: tuple[int, int]) -> Tensor:

@@ -5,30 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
 from vitrail.images import Source
 from vitrail.inference import Prediction, predict
-from vitrail.insight.attention_figures import (
-    attention_sheet,
-    looks,
-    patch_filters,
-    position_similarity,
-    reader,
-    sincos_heat_map,
-)
+from vitrail.insight import attention_figures
+from vitrail.insight.activations import pixels_of, traced
+from vitrail.insight.attention_figures import framed, looks
 from vitrail.insight.cost import Step, shape_walk
-from vitrail.insight.tracing import LaidOutTrace, trace_with_layouts
-from vitrail.network.surgery import eval_mode
+from vitrail.insight.tracing import LaidOutTrace
 from vitrail.reporting.charts import Bar, bars
 from vitrail.reporting.figure_page import Figure, write_figure_page
 from vitrail.reporting.html_page import Cell, Section, table
-from vitrail.reporting.image_sheets import marked, overlay, panes, sheet
+from vitrail.reporting.image_sheets import overlay, panes, sheet
 from vitrail.reporting.svg import Chart, chart_row, image_chart
-from vitrail.types import Array
 
 
 class Tour(NamedTuple):
@@ -49,12 +41,10 @@ def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
         )
     full = checkpoint.preprocess.full_image(image)
     seen = checkpoint.preprocess.visible_image(image)
-    with eval_mode(model), torch.no_grad():
-        pixels = torch.from_numpy(checkpoint.preprocess(image))[None].to(next(model.parameters()).dtype)
-        traced = trace_with_layouts(model, pixels)
+    record = traced(model, pixels_of(checkpoint, [image]))
     prediction = predict(checkpoint, [image], top=5)[0]
-    walk = shape_walk(checkpoint.model.config, checkpoint.preprocess.size)
-    figures = draw_figures(checkpoint, traced, full, seen, prediction)
+    walk = shape_walk(model.config, checkpoint.preprocess.size)
+    figures = draw_figures(checkpoint, record, full, seen, prediction)
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "image.png"]
     full.save(files[0], optimize=True)
@@ -66,7 +56,7 @@ def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
 
 
 def draw_figures(
-    checkpoint: Checkpoint, traced: LaidOutTrace, image: Image.Image, seen: Image.Image, prediction: Prediction
+    checkpoint: Checkpoint, record: LaidOutTrace, image: Image.Image, seen: Image.Image, prediction: Prediction
 ) -> list[Figure]:
     """Every figure of the tour, in the order an image travels."""
     model, config = checkpoint.model, checkpoint.model.config
@@ -75,15 +65,12 @@ def draw_figures(
     large = seen.resize((seen.width * times, seen.height * times), Image.Resampling.LANCZOS)
     if image.width == image.height and seen.width == seen.height and checkpoint.preprocess.crop == 1:
         large = image.resize(large.size, Image.Resampling.LANCZOS)
-    last = looks(traced, -1, grid).mean(dim=0).numpy()
+    last = looks(record, -1, grid).mean(dim=0).numpy()
     busiest = int(last.argmax())
-    row, column = divmod(busiest, grid[1])
-    h, w = large.height / grid[0], large.width / grid[1]
-    query = marked(large, (column * w, row * h, (column + 1) * w, (row + 1) * h), (253, 240, 170))
-    asked = [looks(traced, block, grid, busiest) for block in range(config.depth)]
-    patch_maps = [each.mean(dim=0).numpy() for each in asked]
+    of_patch = [looks(record, block, grid, busiest).mean(dim=0).numpy() for block in range(config.depth)]
+    tiles = [framed(large, grid, busiest), *(overlay(large, each) for each in of_patch)]
     small = (190, round(190 * large.height / large.width))
-    who = reader(config)
+    who = attention_figures.reader(config)
     figures = [
         Figure(
             "1-patches",
@@ -98,15 +85,15 @@ def draw_figures(
         Figure(
             "3-attention",
             f"Where {who}, for every block and head: exact weights, not an approximation.",
-            attention_sheet(traced, config, grid, large),
+            attention_figures.attention_sheet(record, config, grid, large),
         ),
         Figure(
             "4-one-patch",
             "Where the marked patch looks, block by block.",
             sheet(
-                [[each.resize(small, Image.Resampling.LANCZOS) for each in (query, *_over(large, patch_maps))]],
+                [[each.resize(small, Image.Resampling.LANCZOS) for each in tiles]],
                 "Where one patch looks",
-                columns=["the patch", *(f"block {number}" for number in range(len(patch_maps)))],
+                columns=["the patch", *(f"block {number}" for number in range(config.depth))],
             ),
         ),
     ]
@@ -116,16 +103,17 @@ def draw_figures(
             Figure(
                 "5-positions",
                 "The learned positions: a tile for each patch, bright where another patch's is like its own.",
-                position_similarity(positions, grid),
+                attention_figures.position_similarity(positions, grid),
             )
         )
-    figures.append(Figure("6-filters", "What each patch is measured by.", patch_filters(model)))
+    filters = attention_figures.patch_filters(model)
+    figures.append(Figure("6-filters", "What each patch is measured by.", filters))
     if config.width % 4 == 0:
         figures.append(
             Figure(
                 "7-sincos",
                 "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
-                sincos_heat_map(grid, config.width),
+                attention_figures.sincos_heat_map(grid, config.width),
             )
         )
     return figures
@@ -134,17 +122,8 @@ def draw_figures(
 def answer_chart(image: Image.Image, heat: Image.Image, prediction: Prediction) -> Chart:
     """An image, where the last block looks, and the answer as bars."""
     shares = list(map(Bar, prediction.labels, prediction.probabilities))
-    return chart_row(
-        [
-            image_chart(image, "The image", 300),
-            image_chart(heat, "Where the last block looks", 300),
-            bars(shares, "probability", "What it says"),
-        ]
-    )
-
-
-def _over(image: Image.Image, maps: list[Array]) -> list[Image.Image]:
-    return [overlay(image, each) for each in maps]
+    images = [image_chart(image, "The image", 300), image_chart(heat, "Where the last block looks", 300)]
+    return chart_row([*images, bars(shares, "probability", "What it says")])
 
 
 def _walk(walk: list[Step]) -> Section:

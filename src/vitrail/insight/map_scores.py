@@ -31,6 +31,11 @@ class Candidate(NamedTuple):
         """How alike the two maps order the patches; None where the weights were not shuffled."""
         return None if self.shuffled is None else rank_correlation(self.attribution.map, self.shuffled)
 
+    @property
+    def depends_on_weights(self) -> bool:
+        likeness = self.likeness
+        return likeness is None or abs(likeness) < UNCHANGED
+
 
 def score_maps(
     ask: Ask, pixels: Tensor, candidates: Sequence[Candidate], aim: Aim, value: float, check: bool = True, seed: int = 0
@@ -41,7 +46,8 @@ def score_maps(
     curves: list[Curves] = []
     if check or has_choice:
         scores, curves = scores_of(ask, pixels, [each.attribution.map for each in candidates], aim, seed)
-    best = max(range(len(candidates)), key=lambda row: _worth(candidates[row], scores[row])) if has_choice else 0
+    worth = [(each.depends_on_weights, score.gain) for each, score in zip(candidates, scores, strict=False)]
+    best = worth.index(max(worth)) if has_choice else 0
     chosen = candidates[best]
     score = scores[best] if scores else None
     return Explanation(
@@ -60,21 +66,12 @@ def score_maps(
     )
 
 
-def _worth(candidate: Candidate, scores: FaithfulnessScores) -> tuple[bool, float]:
-    return not _unchanged(candidate), scores.gain
-
-
-def _unchanged(candidate: Candidate) -> bool:
-    likeness = candidate.likeness
-    return likeness is not None and abs(likeness) >= UNCHANGED
-
-
 def _doubts(candidate: Candidate, scores: FaithfulnessScores | None) -> list[str]:
     """Why a map is not to be relied on."""
     doubts = [candidate.attribution.warning] if candidate.attribution.warning else []
     if np.ptp(candidate.attribution.map) == 0:
         doubts.append("the map is flat: this method finds nothing here that speaks for the target")
-    elif _unchanged(candidate):
+    elif not candidate.depends_on_weights:
         doubts.append(
             f"the map hardly depends on the weights: shuffled weights give almost the same (rank correlation "
             f"{candidate.likeness:.2f})"

@@ -7,18 +7,17 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import InputError
-from vitrail.insight.activations import frozen, traced
-from vitrail.insight.tracing import trace
+from vitrail.insight.activations import traced, traced_hidden
+from vitrail.network.positions import grid_coordinates
 from vitrail.network.vit import ViT
 from vitrail.types import Array
 
 
 def patch_distances(grid: tuple[int, int], cell: tuple[int, int]) -> Tensor:
     """Pixels between the centres of every two patches: (N, N)."""
-    rows, columns = torch.meshgrid(torch.arange(grid[0]) * cell[0], torch.arange(grid[1]) * cell[1], indexing="ij")
-    places = torch.stack((rows.flatten(), columns.flatten()), dim=1).double()  # (N, 2)
-    found: Tensor = (places[:, None] - places[None]).norm(dim=-1)
-    return found
+    centres = grid_coordinates(grid).double() * torch.tensor(cell)  # (N, 2)
+    distances: Tensor = (centres[:, None] - centres[None]).norm(dim=-1)
+    return distances
 
 
 def attention_distance(weights: Tensor, distances: Tensor, prefix: int) -> Tensor:
@@ -46,8 +45,7 @@ def attention_distances(model: ViT, pixels: Tensor) -> Array:
 
 def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:
     """Norms of the prefix tokens and of the patches after the last block, of all images in a row."""
-    with frozen(model), torch.no_grad():
-        norms = trace(model, pixels, attention=False).hidden[-1].float().norm(dim=-1)  # (B, T)
+    norms = traced_hidden(model, pixels).trace.hidden[-1].float().norm(dim=-1)  # (B, T)
     prefix = model.config.prefix
     return norms[:, :prefix].flatten().numpy(), norms[:, prefix:].flatten().numpy()
 

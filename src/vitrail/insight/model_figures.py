@@ -14,11 +14,12 @@ from torch import Tensor
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.glass import window
 from vitrail.images import Source
-from vitrail.insight.activations import frozen
+from vitrail.insight.activations import pixels_of
 from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
 from vitrail.insight.head_importance import Batches, importance
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
 from vitrail.insight.sanity import OUTLYING
+from vitrail.network.surgery import eval_mode
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Point, Series, curves, histogram
 from vitrail.reporting.figure_page import Figure, write_figure_page
@@ -107,8 +108,7 @@ def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
 def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: str) -> list[Figure]:
     """What the network does with images: how far it looks, how large its tokens are, what they mean."""
     model = checkpoint.model
-    kind = next(model.parameters()).dtype
-    pixels = torch.from_numpy(checkpoint.preprocess.batch(sources)).to(kind)
+    pixels = pixels_of(checkpoint, sources)
     parts = pixels.split(BATCH)
     shares = np.array([len(each) for each in parts]) / len(pixels)
     distances = sum(share * attention_distances(model, part) for share, part in zip(shares, parts, strict=True))
@@ -172,9 +172,9 @@ def norm_chart(norms: Array, lines: Sequence[Line]) -> Chart:
 
 def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> Image.Image:
     """Images above, their patch features as colours below (DINOv2's image)."""
-    with frozen(checkpoint.model), torch.no_grad():
-        found = checkpoint.model.features(pixels)
-    colours = principal_colours(found.patches).reshape(-1, *found.grid, 3)
+    with eval_mode(checkpoint.model), torch.no_grad():
+        features = checkpoint.model.features(pixels)
+    colours = principal_colours(features.patches).reshape(-1, *features.grid, 3)
     size = (side, round(side * pixels.shape[2] / pixels.shape[3]))
     above = [checkpoint.preprocess.visible_image(each).convert("RGB").resize(size) for each in sources]
     below = [

@@ -51,9 +51,6 @@ class Occlusion(Method):
         return [self.attribute_answers(ask, each, grid, aim) for each, aim in zip(pixels, aims, strict=True)]
 
     def attribute_answers(self, ask: Ask, pixels: Tensor, grid: tuple[int, int], aim: Aim) -> Attribution:
-        return Attribution(self.falls(ask, pixels, grid, aim.of).numpy())
-
-    def falls(self, ask: Ask, pixels: Tensor, grid: tuple[int, int], scalar: Scalar) -> Tensor:
         """How much the value falls when a window is covered; a patch gets the mean of all windows over it: (h, w)."""
         h, w = grid
         side = min(self.window or max(1, min(grid) // 7), h, w)
@@ -61,7 +58,7 @@ class Occlusion(Method):
         masks = torch.zeros(len(corners) + 1, h, w, dtype=torch.bool)
         for number, (row, column) in enumerate(corners, start=1):
             masks[number, row : row + side, column : column + side] = True
-        values = levels(ask, pixels, masks, scalar, self.batch)
+        values = levels(ask, pixels, masks, aim.of, self.batch)
         falls = values[0] - values[1:]  # (windows,)
         over = masks[1:].double()
-        return torch.einsum("n,nhw->hw", falls, over).div(over.sum(dim=0)).float()
+        return Attribution(torch.einsum("n,nhw->hw", falls, over).div(over.sum(dim=0)).float().numpy())

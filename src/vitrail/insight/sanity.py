@@ -41,12 +41,12 @@ def _ranks(values: Array) -> Array:
     return np.asarray(((last - counts + last - 1) / 2)[inverse], np.float64)
 
 
-def outlying(hidden: Tensor, prefix: int) -> Tensor:
-    """Patches whose tokens (B, T, D) are far larger than the others of their image: (B, N), True where so.
+def outlying(patches: Tensor) -> Tensor:
+    """Patches whose tokens (B, N, D) are far larger than the others of their image: (B, N), True where so.
 
     Networks that were trained long, without registers, store facts of the whole image in tokens of plain
     background (Darcet et al. 2024): attention goes there, and maps of attention show places that hold nothing.
     """
-    norms = hidden[:, prefix:].float().norm(dim=-1)  # (B, N)
+    norms = patches.float().norm(dim=-1)  # (B, N)
     large: Tensor = norms > OUTLYING * norms.median(dim=1, keepdim=True).values
     return large
