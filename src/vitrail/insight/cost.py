@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrail.checks import check_pair, check_type
 from vitrail.insight.tracing import Recorder
 from vitrail.network.config import ViTConfig
-from vitrail.network.merging import most_joined
 from vitrail.network.surgery import build_empty
 
 
@@ -44,54 +43,37 @@ class Step(NamedTuple):
 def estimate(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> Cost:
     """The cost of one forward pass of one image, at the native size or another."""
     model = build_empty(config).eval().requires_grad_(False)
-    pixels = _pixels(config, image_size)
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(pixels)
-    grid = config.grid_for((pixels.shape[2], pixels.shape[3]))
-    tokens = config.prefix + grid[0] * grid[1]
-    weights, patches = 0, grid[0] * grid[1]
-    for block in range(config.depth):  # merging leaves fewer tokens to each next block
-        weights += len(config.heads_of(block)) * (config.prefix + patches) ** 2
-        patches -= most_joined(patches, config.merged_in(block))
+    pixels, recorder = _pixels(config, image_size), Recorder(hidden=True)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.head(model.summarise(*model.encode(pixels, observer=recorder)))
+    tokens, *later = (each.shape[1] for each in recorder.hidden)  # merging leaves fewer to each next block
+    weights = sum(len(config.heads_of(block)) * count**2 for block, count in enumerate((tokens, *later[:-1])))
     parameters = count_parameters(model)
-    return Cost(
-        parameters,
-        counter.get_total_flops() // 2,
-        tokens,
-        (tokens, tokens),
-        weights * 4,
-        parameters * 4,
-    )
+    return Cost(parameters, counter.get_total_flops() // 2, tokens, (tokens, tokens), weights * 4, parameters * 4)
 
 
 def shape_walk(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> list[Step]:
     """The stations an image passes, with the shape it has there and the parameters spent."""
     model = build_empty(config).eval().requires_grad_(False)
-    x = _pixels(config, image_size)
-    grid = config.grid_for((x.shape[2], x.shape[3]))
-    steps = [Step("pixels", tuple(x.shape), 0)]
+    pixels, recorder = _pixels(config, image_size), Recorder(hidden=True)
+    steps = [Step("pixels", tuple(pixels.shape), 0)]
 
     def arrive(name: str, value: Tensor, *modules: torch.nn.Module | None) -> None:
         steps.append(Step(name, tuple(value.shape), sum(count_parameters(each) for each in modules if each)))
 
     with torch.no_grad():
+        x, layout = model.encode(pixels, observer=recorder)
         if model.stem is not None:
-            x = model.stem(x)
-            arrive("stem", x, model.stem)
-        x = model.patches(x)
-        arrive("patches", x, model.patches)
-        tokens, _ = model.tokens(x, grid)
-        arrive("tokens", tokens, model.tokens, model.embedding_norm)
-        recorder = Recorder(hidden=True)
-        encoded = model.encode(_pixels(config, image_size), observer=recorder)
-        for index, hidden in enumerate(recorder.hidden[1:]):
-            arrive(f"block {index}", hidden, model.encoder.blocks[index])
-        x = encoded.tokens
+            pixels = model.stem(pixels)
+            arrive("stem", pixels, model.stem)
+        arrive("patches", model.patches(pixels), model.patches)
+        arrive("tokens", recorder.hidden[0], model.tokens, model.embedding_norm)
+        for index, block in enumerate(model.encoder.blocks):
+            arrive(f"block {index}", recorder.hidden[index + 1], block)
         if config.final_norm == "tokens":
             x = model.normed(x)
             arrive("norm", x, model.norm)
-        x = model.pool(x, encoded.layout)
+        x = model.pool(x, layout)
         arrive(f"pool ({config.pool})", x, model.pool)
         if config.final_norm == "pooled":
             x = model.normed(x)

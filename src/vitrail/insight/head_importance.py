@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.checks import check_choice, check_type
@@ -45,22 +45,18 @@ def importance(
         raise InputError("importance is measured on images, and there are none")
     if not model.config.classes:
         raise InputError("importance is measured on the answers, and this network has no classes")
+    last = model.config.classes - 1
     for _, targets in batches:
-        if (
-            targets.ndim == 1
-            and len(targets)
-            and not 0 <= int(targets.min()) <= int(targets.max()) < model.config.classes
-        ):
-            raise InputError(f"targets: expected classes from 0 to {model.config.classes - 1}")
-    by_gradient = way == "gradient"
-    heads, inner = (
-        _by_gradient(model, batches, done if by_gradient else None) if by_gradient or channels else (None, None)
-    )
-    if not by_gradient:
+        if targets.ndim == 1 and len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) <= last:
+            raise InputError(f"targets: expected classes from 0 to {last}")
+    of_channels = np.zeros((model.config.depth, 0))
+    if way == "gradient":
+        heads, by_gradient = _by_gradient(model, batches, done)
+    else:
         heads = _by_ablation(model, batches, done)
+        by_gradient = _by_gradient(model, batches, None)[1] if channels else of_channels
     count = sum(len(pixels) for pixels, _ in batches)
-    none = np.zeros((model.config.depth, 0))
-    return Importance(cast(Array, heads), cast(Array, inner) if channels else none, way, count)
+    return Importance(heads, by_gradient if channels else of_channels, way, count)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -79,19 +75,14 @@ def _by_gradient(model: ViT, batches: Batches, done: ProgressCallback | None) ->
     channels = np.zeros((config.depth, config.mlp_width))
     count = 0
     for pixels, targets in batches:
-        with frozen(model), torch.enable_grad(), _watched(model) as kept:
+        with frozen(model), torch.enable_grad(), _watched(model) as inside:
             total = losses(model(pixels.detach().requires_grad_(True)), targets).sum()
-            inside = [each for pair in kept for each in pair]
             slopes = torch.autograd.grad(total, inside)
+        gates = [(values.detach() * slope).float().sum(dim=1) for values, slope in zip(inside, slopes, strict=True)]
         for block in range(config.depth):
-            for part, store in ((0, heads), (1, channels)):
-                values, slope = inside[2 * block + part], slopes[2 * block + part]
-                gates = (values.detach() * slope).float().sum(dim=1)  # (B, A*d) or (B, M)
-                if part == 0:
-                    gates = gates.unflatten(1, (-1, config.per_head)).sum(dim=2)  # (B, A)
-                    store[block, list(config.heads_of(block))] += gates.abs().sum(dim=0).numpy()
-                else:
-                    store[block] += gates.abs().sum(dim=0).numpy()
+            of_heads = gates[2 * block].unflatten(1, (-1, config.per_head)).sum(dim=2)  # (B, A*d) -> (B, A)
+            heads[block, list(config.heads_of(block))] += of_heads.abs().sum(dim=0).numpy()
+            channels[block] += gates[2 * block + 1].abs().sum(dim=0).numpy()  # (B, M) -> (M,)
         count += len(pixels)
         if done is not None:
             done(len(pixels))
@@ -99,27 +90,18 @@ def _by_gradient(model: ViT, batches: Batches, done: ProgressCallback | None) ->
 
 
 @contextmanager
-def _watched(model: ViT) -> Iterator[list[list[Tensor]]]:
-    """What goes into the last layer of every block's attention (B, T, A*d) and MLP (B, T, M), kept for gradients."""
-    kept: list[list[Tensor]] = [[] for _ in model.encoder.blocks]
-    watches = []
+def _watched(model: ViT) -> Iterator[list[Tensor]]:
+    """What goes into the last layer of each block's attention (B, T, A*d) and then MLP (B, T, M), for gradients."""
+    kept: list[Tensor] = []
     chunk, model.encoder.mlp_chunk = model.encoder.mlp_chunk, 0  # a block's MLP in one piece
-    for number, block in enumerate(model.encoder.blocks):
-        for layer in (cast(Block, block).attention.out, cast(Block, block).mlp.down):
-            watches.append(layer.register_forward_pre_hook(_keep(kept[number])))
-    try:
-        yield kept
-    finally:
-        model.encoder.mlp_chunk = chunk
-        for each in watches:
-            each.remove()
-
-
-def _keep(store: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        store.append(given[0])
-
-    return keep
+    with ExitStack() as watches:
+        for block in model.encoder.blocks:
+            for layer in (cast(Block, block).attention.out, cast(Block, block).mlp.down):
+                watches.enter_context(layer.register_forward_pre_hook(lambda _, given: kept.append(given[0])))
+        try:
+            yield kept
+        finally:
+            model.encoder.mlp_chunk = chunk
 
 
 def _by_ablation(model: ViT, batches: Batches, done: ProgressCallback | None) -> Array:

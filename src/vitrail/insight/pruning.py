@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -58,17 +59,7 @@ def _channels_to_cut(config: ViTConfig, channels: Mapping[int, Iterable[int]]) -
     """The same number of channels of every block, or an error that says what is wrong."""
     if config.pool == "map":
         raise InputError("attention pooling has an MLP of the same width: its channels cannot be cut, heads can")
-    if not isinstance(channels, Mapping):
-        raise InputError(f"channels to prune: expected {{block: [channels]}}, got {channels!r:.80}")
-    cut: dict[int, set[int]] = {}
-    for block, given in channels.items():
-        check_int("block to prune", block, 0, config.depth - 1, error=InputError)
-        if not isinstance(given, Iterable):
-            raise InputError(f"channels of block {block}: expected a list of numbers, got {given!r:.80}")
-        cut[block] = set(given)
-    for block, numbers in cut.items():
-        for number in numbers:
-            check_int(f"channel to prune from block {block}", number, 0, config.mlp_width - 1, error=InputError)
+    cut = _numbers_by_block("channel", channels, config.depth, config.mlp_width)
     counts = {len(cut.get(block, ())) for block in range(config.depth)}
     if len(counts) > 1:
         raise InputError(f"channels to prune: expected as many of every block, got from {min(counts)} to {max(counts)}")
@@ -84,20 +75,25 @@ def _cloned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _kept_after(config: ViTConfig, heads: Mapping[int, Iterable[int]]) -> tuple[tuple[int, ...], ...]:
     """The heads left in each block, or an error that names the block and the head."""
     kept = [config.heads_of(block) for block in range(config.depth)]
-    if not isinstance(heads, Mapping):
-        raise InputError(f"heads to prune: expected {{block: [heads]}}, got {heads!r:.80}")
-    for block, numbers in heads.items():
-        check_int("block to prune", block, 0, config.depth - 1, error=InputError)
-        if not isinstance(numbers, Iterable):
-            raise InputError(f"heads of block {block}: expected a list of numbers, got {numbers!r:.80}")
-        cut = list(numbers)
-        for head in cut:
-            check_int(f"head to prune from block {block}", head, 0, config.heads - 1, error=InputError)
-        left = tuple(head for head in kept[block] if head not in cut)
-        if not left:
-            raise InputError(f"pruning {sorted(set(cut))} would leave block {block} without heads: keep at least one")
-        kept[block] = left
+    for block, cut in _numbers_by_block("head", heads, config.depth, config.heads).items():
+        kept[block] = tuple(head for head in kept[block] if head not in cut)
+        if not kept[block]:
+            raise InputError(f"pruning {sorted(cut)} would leave block {block} without heads: keep at least one")
     return tuple(kept)
+
+
+def _numbers_by_block(part: str, given: Mapping[int, Iterable[int]], depth: int, count: int) -> dict[int, set[int]]:
+    """{block: heads or channels}, of `count` in each of `depth` blocks, or an error that names what cannot be cut."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"{part}s to prune: expected {{block: [{part}s]}}, got {given!r:.80}")
+    by_block = {}
+    for block, numbers in given.items():
+        check_int("block to prune", block, 0, depth - 1, error=InputError)
+        if not isinstance(numbers, Iterable):
+            raise InputError(f"{part}s of block {block}: expected a list of numbers, got {numbers!r:.80}")
+        check = partial(check_int, f"{part} to prune from block {block}", least=0, most=count - 1, error=InputError)
+        by_block[block] = set(map(check, numbers))
+    return by_block
 
 
 def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfig) -> None:

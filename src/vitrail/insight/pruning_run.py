@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,11 @@ from vitrail.evaluation.evaluator import ALL, Data, chosen, fitted, opened
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.metrics import mean_average_precision
 from vitrail.inference import open_checkpoint
-from vitrail.insight.activations import frozen
+from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.insight.head_importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
+from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.types import Array
 
@@ -43,6 +43,11 @@ class NetworkMeasures:
     accuracy: Score
     parameters: int
     multiply_adds: int  # of one image
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        flops = 2 * self.multiply_adds
+        return {"accuracy": self.accuracy._asdict(), "parameters": self.parameters, "flops": flops}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +68,9 @@ class Pruned:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            **{
-                name: {
-                    "accuracy": each.accuracy._asdict(),
-                    "parameters": each.parameters,
-                    "flops": 2 * each.multiply_adds,
-                }
-                for name, each in (("before", self.before), ("cut", self.cut), ("after", self.after))
-            },
+            "before": self.before.to_dict(),
+            "cut": self.cut.to_dict(),
+            "after": self.after.to_dict(),
             "heads": {str(block): list(heads) for block, heads in self.heads.items()},
             "channels": self.channels,
             "importance": [[None if np.isnan(each) else float(each) for each in row] for row in self.importance.heads],
@@ -116,13 +116,21 @@ def prune(
     log(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
     scores = importance(checkpoint.model, batches, way, channels)
     order = ranked(checkpoint.model, scores.heads, scale=way == "gradient")
+    config, width = checkpoint.model.config, scores.channels.shape[1]  # no width where channels were not ranked
+    total = sum(len(config.heads_of(block)) for block in range(config.depth))
 
     def smaller(count: int) -> ViT:
-        return _without(checkpoint.model, order, count, scores.channels)
+        """Without the first heads in the order, and without the same share of the MLP channels if ranked."""
+        model = prune_heads(checkpoint.model, _by_block(order[:count]))
+        lost = min(width - 1, round(width * count / total))
+        if lost <= 0:
+            return model
+        return prune_channels(
+            model, {block: row.argsort()[:lost].tolist() for block, row in enumerate(scores.channels)}
+        )
 
     before = _measure(checkpoint, judges, batch)
     if keep is not None:
-        total = sum(len(checkpoint.model.config.heads_of(block)) for block in range(checkpoint.model.config.depth))
         count = min(len(order), round((1 - keep) * total))
     else:
         limit = _right(checkpoint.model, batches) - (max_drop or 0.0) / 100 - 1e-9  # 0.4 - 0.1 is more than 0.3
@@ -140,16 +148,13 @@ def prune(
         after = _measure(slim, judges, batch)
     if count or tune:
         slim = _described(slim, checkpoint, after, judged_by, tune)
-    gone: dict[int, list[int]] = {}
-    for block, head in order[:count]:
-        gone.setdefault(block, []).append(head)
     return Pruned(
         slim,
         before,
         cut,
         after,
-        {block: tuple(sorted(heads)) for block, heads in sorted(gone.items())},
-        checkpoint.model.config.mlp_width - slim.model.config.mlp_width,
+        _by_block(order[:count]),
+        config.mlp_width - slim.model.config.mlp_width,
         scores,
         faster(checkpoint.model, slim.model, batches[0][0]),
         judged_by,
@@ -175,21 +180,10 @@ def ranked(model: ViT, heads: Array, scale: bool = True) -> list[tuple[int, int]
 
 
 def faster(old: ViT, new: ViT, pixels: Tensor) -> float:
-    """How many times faster the new network is: the median over rounds in which both take turns."""
-    dice = random.Random(0)
-    ratios = []
-    for turn in range(TIMED + 1):
-        times = {}
-        for name in dice.sample(("old", "new"), 2):
-            model = old if name == "old" else new
-            with frozen(model), torch.inference_mode():
-                model(pixels[:1])
-                started = time.perf_counter()
-                model(pixels)
-                times[name] = time.perf_counter() - started
-        if turn:  # the first warms up
-            ratios.append(times["old"] / times["new"])
-    return statistics.median(ratios)
+    """How many times faster the new network is: medians over rounds in which both take turns."""
+    with eval_mode(old), eval_mode(new), torch.inference_mode():
+        seconds = interleaved({"old": lambda: old(pixels), "new": lambda: new(pixels)}, TIMED, least=0.0)
+    return seconds["old"] / seconds["new"]
 
 
 def _rankers(dataset: Dataset, judged_by: str) -> tuple[str, Dataset]:
@@ -223,17 +217,9 @@ def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int
     return batches
 
 
-def _without(model: ViT, order: list[tuple[int, int]], count: int, channels: Array) -> ViT:
-    """The network without the first heads in the order, and without the same share of the MLP channels if ranked."""
-    gone: dict[int, list[int]] = {}
-    for block, head in order[:count]:
-        gone.setdefault(block, []).append(head)
-    smaller = prune_heads(model, gone)
-    if not channels.size or not count:
-        return smaller
-    total = sum(len(model.config.heads_of(block)) for block in range(model.config.depth))
-    lost = min(channels.shape[1] - 1, round(channels.shape[1] * count / total))
-    return prune_channels(smaller, {block: row.argsort()[:lost].tolist() for block, row in enumerate(channels)})
+def _by_block(heads: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    """Heads as (block, head) -> the heads of each block, both in their order."""
+    return {block: tuple(head for _, head in own) for block, own in groupby(sorted(heads), itemgetter(0))}
 
 
 def _most(highest: int, holds: Callable[[int], bool]) -> int:
@@ -247,7 +233,7 @@ def _most(highest: int, holds: Callable[[int], bool]) -> int:
 
 def _right(model: ViT, batches: Batches) -> float:
     """The share of right answers; of several labels, mean average precision."""
-    with frozen(model), torch.inference_mode():
+    with eval_mode(model), torch.inference_mode():
         logits = torch.cat([model(pixels) for pixels, _ in batches]).float().numpy()
     targets = torch.cat([each for _, each in batches]).numpy()
     if targets.ndim == 1:
