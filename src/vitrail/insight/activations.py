@@ -29,7 +29,10 @@ class Answer(NamedTuple):
 
 @contextmanager
 def frozen(model: ViT) -> Iterator[None]:
-    """In evaluation, and without gradients of weights, which no explanation needs; left as it was."""
+    """In evaluation, and without gradients of weights, which no explanation needs; left as it was.
+
+    Also where no gradient is taken: torch may round otherwise where weights ask for one.
+    """
     free = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with eval_mode(model):
         for parameter in free:
@@ -55,7 +58,7 @@ def answer(model: ViT, pixels: Tensor) -> Answer:
 
 def asked(model: ViT, pixels: Tensor) -> Answer:
     """What the network says, in evaluation and without gradients."""
-    with eval_mode(model), torch.no_grad():
+    with frozen(model), torch.no_grad():
         return answer(model, pixels)
 
 
@@ -63,13 +66,13 @@ def traced(
     model: ViT, pixels: Tensor, blocks: Sequence[int] | None = None, rows: Sequence[int] | None = None
 ) -> LaidOutTrace:
     """Attention without gradients, and where its tokens stood."""
-    with eval_mode(model), torch.no_grad():
+    with frozen(model), torch.no_grad():
         return trace_with_layouts(model, pixels, hidden=False, blocks=blocks, rows=rows)
 
 
 def traced_hidden(model: ViT, pixels: Tensor) -> LaidOutTrace:
     """The tokens before and after every block without gradients, and where they stood."""
-    with eval_mode(model), torch.no_grad():
+    with frozen(model), torch.no_grad():
         return trace_with_layouts(model, pixels, attention=False)
 
 

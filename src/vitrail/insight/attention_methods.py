@@ -52,15 +52,11 @@ class Attention(Method):
         if self.head is not None and self.head not in heads:
             raise InputError(f"head {self.head}: block {block} has the heads {', '.join(map(str, heads))}")
         patch = None if self.query is None else _patch(self.query, grid)
-        if patch is None and config.pool == "cls":
-            record = traced(model, pixels, [block], [0])
-            weights = record.trace.attention[0][:, :, 0]  # (B, A, T)
-        elif patch is not None and not config.merge_per_block:
-            record = traced(model, pixels, [block], [config.prefix + patch])
-            weights = record.trace.attention[0][:, :, 0]
-        else:
-            record = traced(model, pixels, [block])
-            weights = rows_of(record, block, record.trace.attention[0], patch)
+        is_one_row = config.pool == "cls" if patch is None else not config.merge_per_block
+        row = 0 if patch is None else config.prefix + patch
+        record = traced(model, pixels, [block], [row] if is_one_row else None)
+        [weights] = record.trace.attention
+        weights = weights[:, :, 0] if is_one_row else rows_of(record, block, weights, patch)  # (B, A, T)
         chosen = weights.mean(dim=1) if self.head is None else weights[:, heads.index(self.head)]
         return to_grid(spread(chosen.float(), record.layouts[block]), config.prefix, grid)
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.glass import window
 from vitrail.images import Source
-from vitrail.insight.activations import pixels_of
+from vitrail.insight.activations import frozen, pixels_of
 from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
 from vitrail.insight.head_importance import Batches, importance
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
 from vitrail.insight.sanity import OUTLYING
-from vitrail.network.surgery import eval_mode
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Point, Series, curves, histogram
 from vitrail.reporting.figure_page import Figure, write_figure_page
@@ -172,7 +171,7 @@ def norm_chart(norms: Array, lines: Sequence[Line]) -> Chart:
 
 def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> Image.Image:
     """Images above, their patch features as colours below (DINOv2's image)."""
-    with eval_mode(checkpoint.model), torch.no_grad():
+    with frozen(checkpoint.model), torch.no_grad():
         features = checkpoint.model.features(pixels)
     colours = principal_colours(features.patches).reshape(-1, *features.grid, 3)
     size = (side, round(side * pixels.shape[2] / pixels.shape[3]))

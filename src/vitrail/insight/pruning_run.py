@@ -24,6 +24,7 @@ from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.metrics import mean_average_precision
 from vitrail.inference import open_checkpoint
 from vitrail.inference.timing import interleaved
+from vitrail.insight.activations import frozen
 from vitrail.insight.cost import estimate
 from vitrail.insight.head_importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
@@ -233,7 +234,7 @@ def _most(highest: int, holds: Callable[[int], bool]) -> int:
 
 def _right(model: ViT, batches: Batches) -> float:
     """The share of right answers; of several labels, mean average precision."""
-    with eval_mode(model), torch.inference_mode():
+    with frozen(model), torch.inference_mode():
         logits = torch.cat([model(pixels) for pixels, _ in batches]).float().numpy()
     targets = torch.cat([each for _, each in batches]).numpy()
     if targets.ndim == 1:
