@@ -81,11 +81,11 @@ def plain(words: str, name: str, usual: Any, given: Any, *beside: str) -> Flag:
     return Flag(words, {name: usual}, {name: given}, beside)
 
 
-def strangers_file(loads: int = 1, *beside: str) -> dict[str, Flag]:
-    """--set and --leave-out, where weights are loaded so many times."""
+def strangers_file() -> dict[str, Flag]:
+    """--set and --leave-out, where weights are loaded once."""
     return {
-        "--set": plain("--set heads=4", "override", [{}] * loads, [{"heads": 4}] * loads, *beside),
-        "--leave-out": plain("--leave-out text", "leave_out", [()] * loads, [("text",)] * loads, *beside),
+        "--set": plain("--set heads=4", "override", [{}], [{"heads": 4}]),
+        "--leave-out": plain("--leave-out text", "leave_out", [()], [("text",)]),
     }
 
 
@@ -202,15 +202,8 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--tensors": plain("--tensors", "mapping", [], ["cls_token"], "--json"),
         "--figures": Flag(
             "--figures there",
-            {"figures": None, "weights": [NET], "override": [{}], "leave_out": [()], "labelled": None, "shown": None},
-            {
-                "figures": Path("there"),
-                "weights": [NET] * 2,
-                "override": [{}] * 2,
-                "leave_out": [()] * 2,
-                "labelled": 0,
-                "shown": [],
-            },
+            {"figures": None, "weights": [NET], "labelled": None, "shown": None},
+            {"figures": Path("there"), "weights": [NET], "labelled": 0, "shown": []},
         ),
         "--images": plain("--images a.png", "shown", [], ["a.png"], "--figures", "there"),
         "--data": Flag(
@@ -219,7 +212,7 @@ VERBS: dict[str, dict[str, Flag]] = {
             {"judged": "photos", "labelled": 1, "shown": ["array"] * 2},
             ("--figures", "there"),
         ),
-        **strangers_file(2, "--figures", "there"),
+        **strangers_file(),
     },
     "models": {},
     "optimize": {
@@ -311,7 +304,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "bench": {"weights": [NET]},
     "compare": {"weights": [NET, "other"], "judged": (NET, "other", "photos")},
     "convert": {"source": NET, "made": "out"},
-    "demo": {"data": "vitrail:fashion", "weights": ["vitrail:glass"]},
+    "demo": {"data": "vitrail:fashion", "weights": ["vitrail:glass", "run"]},
     "doctor": {},
     "embed": {"weights": [NET], "images": [SHOTS]},
     "evaluate": {"weights": [NET], "judged": "photos"},
@@ -372,7 +365,7 @@ class Stage:
         self.seen.setdefault(name, []).append(value)
 
     def _weights(self) -> None:
-        def load(path: Any, *, override: Any = None, leave_out: Sequence[str] = ()) -> Checkpoint:
+        def load(path: Any, *, override: Any = None, leave_out: Sequence[str] = (), header: Any = None) -> Checkpoint:
             for name, value in (("weights", str(path)), ("override", override or {}), ("leave_out", tuple(leave_out))):
                 self.add(name, value)
             return self.net
@@ -387,6 +380,7 @@ class Stage:
             return SimpleNamespace(notes=(), preprocess=loaded.preprocess, temperature=None, classes=loaded.classes)
 
         self.stand_in(vitrail.weights, "load", load)
+        self.stand_in(vitrail.checkpoint, "load", load)
         self.stand_in(vitrail.weights, "convert", convert)
         self.stand_in(vitrail.packed, "Packed", packed)
         self.stand_in(vitrail.checkpoint, "save", lambda saved, place: self.seen.update(saved=str(place)))

@@ -60,7 +60,9 @@ class ModelInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same back."""
-        return asdict(self) | {"preprocess": self.preprocess.to_dict()}
+        thresholds = None if self.thresholds is None else list(self.thresholds)
+        plain = {"preprocess": self.preprocess.to_dict(), "classes": list(self.classes), "thresholds": thresholds}
+        return asdict(self) | plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> ModelInfo:
