@@ -35,8 +35,8 @@ def test_history_with_holes() -> None:
     points = [each.text for each in read(section.body_html).all("title")]
     assert points == [
         "training, epoch 2: 1",
-        "validation: first answer right (top-1), epoch 1: 25.0 %",
-        "validation: first answer right (top-1), epoch 2: 50.0 %",
+        "validation: accuracy, epoch 1: 25.0 %",
+        "validation: accuracy, epoch 2: 50.0 %",
     ]
     assert learning([]) is None
     assert learning([{"event": "epoch", "epoch": 1, "loss": math.nan}]) is None
@@ -46,7 +46,7 @@ def test_curves_show_every_epoch() -> None:
     words = [each.text for each in whole().all("title")]
     for epoch in range(1, 7):
         assert f"training, epoch {epoch}: {1.8 / epoch:.3g}" in words
-        assert f"validation: first answer right (top-1), epoch {epoch}: {percent(1 - 0.5 / epoch)}" in words
+        assert f"validation: accuracy, epoch {epoch}: {percent(1 - 0.5 / epoch)}" in words
 
 
 def test_scores_that_are_no_shares_are_not_drawn_as_such() -> None:

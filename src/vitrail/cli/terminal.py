@@ -20,6 +20,9 @@ from rich.table import Table
 from vitrail.errors import ImageError, InputError
 from vitrail.files import atomic_write
 
+WRONG_USAGE = 2  # the user's mistake; 1 is ours
+SOME_UNREADABLE = 3  # all is done, but for images that could not be read
+
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 
@@ -40,7 +43,7 @@ class Skipped:
     def finish(self) -> None:
         if self.rows:
             complain(f"{len(self.rows)} of the images could not be read; the others are done")
-            raise typer.Exit(2)
+            raise typer.Exit(SOME_UNREADABLE)
 
 
 @contextmanager

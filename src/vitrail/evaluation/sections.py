@@ -20,6 +20,7 @@ from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, number, percent
 from vitrail.reporting.matrix_charts import confusion
+from vitrail.reporting.metric_names import METRICS, metric_name
 from vitrail.reporting.svg import Chart
 from vitrail.types import Array
 
@@ -29,19 +30,6 @@ WORST: Final = 24  # images shown of each kind: enough to see a pattern, few eno
 PAIRS: Final = 6
 OF_A_PAIR: Final = 3
 BARS: Final = 40
-
-SCORES: Final = {
-    "top1": "first answer right (top-1)",
-    "top5": "right among the five best (top-5)",
-    "mean_ap": "mean average precision",
-    "exact": "all labels of an image right",
-    "macro_f1": "F1, mean of the classes",
-    "micro_f1": "F1, over all labels together",
-    "macro_precision": "precision, mean of the classes",
-    "macro_recall": "recall, mean of the classes",
-    "ece": "calibration error (ECE)",
-    "loss": "loss",
-}
 
 
 def between(score: Score) -> str:
@@ -84,12 +72,12 @@ def commonest(evaluation: Evaluation) -> str:
 
 def all_scores(evaluations: Sequence[tuple[str, Evaluation]]) -> Html:
     """Every score with its interval, one column of both for each evaluation."""
-    names = [name for name in SCORES if any(name in each.scores for _, each in evaluations)]
+    names = [name for name in METRICS if any(name in each.scores for _, each in evaluations)]
     names += sorted({name for _, each in evaluations for name in each.scores} - set(names))
     rows: list[list[Cell]] = []
     for name in names:
         show = number if name == "loss" else percent
-        cells: list[Cell] = [SCORES.get(name, name)]
+        cells: list[Cell] = [metric_name(name)]
         for _, each in evaluations:
             score = each.scores.get(name)
             cells += ["–", "–"] if score is None else [show(score.value), f"{show(score.low)} to {show(score.high)}"]

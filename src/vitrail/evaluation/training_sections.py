@@ -12,12 +12,12 @@ from PIL import Image
 from vitrail.checks import join_limited
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.evaluation.results import Score
-from vitrail.evaluation.sections import SCORES
 from vitrail.reporting import charts
 from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import Cell, Section, Shown, counted, number, percent
+from vitrail.reporting.metric_names import METRICS
 from vitrail.reporting.shapes import Colour
 from vitrail.reporting.svg import Chart
 
@@ -143,8 +143,8 @@ def course(history: Sequence[Row]) -> list[str]:
 
 def score_keys(epochs: Sequence[Row]) -> dict[str, str]:
     """The scores that the records hold, each with its name: shares of which more is better."""
-    known = {f"val_{key}": f"validation: {name}" for key, name in SCORES.items() if key not in ("loss", "ece")}
-    known = {"top1": "training: first answer right (top-1)"} | known
+    known = {f"val_{key}": f"validation: {name}" for key, name in METRICS.items() if key not in ("loss", "ece")}
+    known = {"top1": "training: accuracy"} | known
     found = {key: name for key, name in known.items() if any(0 <= value(row, key) <= 1 for row in epochs)}
     scored = [value(row, "score") for row in epochs if math.isfinite(value(row, "score"))]
     return found or ({"score": "score"} if scored and min(scored) >= 0 and max(scored) <= 1 else {})
