@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from vitrail.checkpoint.checkpoint_file import KEY, Checkpoint, answers, content_hash, load, save, write_proven
+from vitrail.checkpoint.checkpoint import Checkpoint, answers
+from vitrail.checkpoint.checkpoint_file import KEY, content_hash, load, save, write_proven
 from vitrail.checkpoint.provenance import Mapped, Provenance, Setting
 from vitrail.checkpoint.safetensors_io import Safetensors, read_safetensors
 

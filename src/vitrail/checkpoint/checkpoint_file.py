@@ -1,4 +1,4 @@
-"""Checkpoint = model + preprocess + classes + provenance: one .safetensors file that cannot lose its parts.
+"""A checkpoint <-> one .safetensors file that cannot lose its parts.
 
 The tensors stand under our names; all the rest is JSON in the file's metadata, with a hash over both. Saving writes
 a temporary file, syncs it, reads it back and only then renames it; loading verifies everything or refuses, and holds
@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitrail.checkpoint.provenance import Provenance, expect
+from vitrail.checkpoint.checkpoint import DECODER, EXTRAS, FORMAT, Checkpoint
+from vitrail.checkpoint.provenance import Provenance
 from vitrail.checkpoint.safetensors_io import (
     DTYPE_NAMES,
     Safetensors,
@@ -37,145 +37,14 @@ from vitrail.checks import check_type, join_limited, short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
-from vitrail.images.model_info import EARLIER_TASKS, ModelInfo
+from vitrail.images.model_info import EARLIER_TASKS
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
-from vitrail.network.surgery import build_empty, eval_mode
-from vitrail.network.vit import ViT
-from vitrail.types import Array
+from vitrail.network.surgery import build_empty
 
-FORMAT: Final = 3
-EARLIER: Final = 2  # the same, but for the word of the task
+EARLIER: Final = 2  # the format before this one: the same, but for the word of the task
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
-DECODER: Final = "decoder."  # before the names of its tensors in the file
-EXTRAS: Final = "extras."
 FITTED: Final = ("classes", "task", "temperature", "thresholds", "reject")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A network with all that its use needs; also a runtime that `predict` and `embed` take."""
-
-    model: ViT
-    preprocess: Preprocess
-    classes: tuple[str, ...] = ()  # empty: numbers stand for names
-    provenance: Provenance = field(default_factory=Provenance)
-    task: str = "single-label"  # or "multi-label": labels independent of each other
-    temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
-    thresholds: tuple[float, ...] | None = None  # per class, for several labels
-    reject: float | None = None  # answers less sure than this are left open
-    decoder: MaskedDecoder | None = None  # of masked pre-training
-    extras: Mapping[str, Tensor] = field(default_factory=dict)  # came with the weights; the network has no use for them
-
-    def __post_init__(self) -> None:
-        for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
-            check_type(name, getattr(self, name), kind, error=CheckpointError)
-        count = self.model.config.classes
-        given: Any = self.classes
-        if not isinstance(given, str) and isinstance(given, Iterable):
-            classes = tuple(given) or tuple(str(number) for number in range(count))
-            if len(classes) != count:
-                raise CheckpointError(f"expected {count} class names, as the head has, got {len(classes)}")
-            object.__setattr__(self, "classes", classes)
-        about = self.about
-        object.__setattr__(self, "classes", about.classes)
-        object.__setattr__(self, "thresholds", about.thresholds)
-        self._validate_pixels()
-        self._validate_decoder()
-        self._validate_extras()
-
-    @property
-    def about(self) -> ModelInfo:
-        """All but the network: how images become pixels, and logits answers."""
-        return ModelInfo(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
-
-    def _validate_pixels(self) -> None:
-        config, size = self.model.config, self.preprocess.size
-        if self.preprocess.channels != config.channels:
-            raise CheckpointError(
-                f"the network takes {config.channels} channels, the preprocessing gives {self.preprocess.channels}"
-            )
-        config.grid_for(size)
-        if config.fixed_size and size != config.image_size:
-            raise CheckpointError(f"the network takes only {config.image_size}, the preprocessing gives {size}")
-
-    def _validate_decoder(self) -> None:
-        if self.decoder is None:
-            return
-        check_type("decoder", self.decoder, MaskedDecoder, error=CheckpointError)
-        width = self.model.config.width
-        if self.decoder.entering != width:
-            raise CheckpointError(
-                f"the decoder takes tokens of width {self.decoder.entering}, the network gives {width}"
-            )
-
-    def _validate_extras(self) -> None:
-        expect(isinstance(self.extras, Mapping), "extras", "tensors under names", self.extras)
-        for name in self.extras:
-            expect(isinstance(name, str) and name != "" and _is_unicode(name), "extras", "names of text", name)
-        check_storable({f"extras: {name}": value for name, value in self.extras.items()})
-        object.__setattr__(self, "extras", dict(self.extras))
-
-    def run(self, pixels: Array) -> tuple[Array, Array]:
-        """Pixels (B, C, H, W) -> logits (B, K) and embedding (B, D), as arrays: the eager runtime."""
-        if not isinstance(pixels, np.ndarray) or pixels.dtype.kind != "f":
-            got = getattr(pixels, "dtype", type(pixels).__name__)
-            raise InputError(f"expected pixels as a float array, got {got}: images go through .preprocess")
-        parameter = next(self.model.parameters())
-        return answers(self.model, torch.from_numpy(pixels).to(parameter.device, parameter.dtype))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a stranger's file left open, so that nothing is assumed in silence."""
-        family = self.provenance.family
-        left_open = [each for each in self.provenance.settings if each.why not in ("given", "the tensors say so")]
-        words = "; ".join(f"{each.name} {each.value}" for each in left_open)
-        return (f"read as {family} with {words} (`vitrail inspect` says why)",) if family and left_open else ()
-
-    @property
-    def takes(self) -> Literal["pixels"]:
-        """What `run_batches` gives it."""
-        return "pixels"
-
-    @property
-    def resample(self) -> None:
-        """No way of its own to resize images."""
-        return None
-
-    def run_uint8(self, values: Array) -> tuple[Array, Array]:
-        """8-bit values (B, H, W, C), as `preprocess.to_uint8` gives them -> the same."""
-        return self.run(self.preprocess.normalise(values))
-
-    def with_preprocess(self, preprocess: Preprocess) -> Checkpoint:
-        """The same network, reading images in another way."""
-        return replace(self, preprocess=preprocess)
-
-    def describe(self) -> dict[str, Any]:
-        """All but the tensors, as plain values for JSON."""
-        return {
-            "format": FORMAT,
-            "config": self.model.config.to_dict(),
-            "decoder": None if self.decoder is None else self.decoder.config.to_dict(),
-            **self.about.to_dict(),
-            "provenance": self.provenance.to_dict(),
-        }
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor under the name it has in the file: the network's own, `decoder.` and `extras.`."""
-        decoder = {} if self.decoder is None else self.decoder.state_dict(prefix=DECODER)
-        return {**self.model.state_dict(), **decoder, **{EXTRAS + name: value for name, value in self.extras.items()}}
-
-
-def answers(model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()) -> tuple[Array, Array]:
-    """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays; its `modules` may be given, too."""
-    with eval_mode(model, modules), torch.inference_mode():  # a network in training would answer by chance
-        embedding = model.embed(pixels)
-        logits = model.head(embedding)
-    if embedding.ndim == 3:
-        if model.config.pool == "none":
-            raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
-        embedding = embedding.mean(dim=1)  # of the cls and the distillation token
-    return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
 
 
 def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
@@ -336,7 +205,3 @@ def _refuse_nan(seen: Mapping[str, _Examined], what: str) -> None:
     for name, each in seen.items():
         if not each.finite:
             raise CheckpointError(f"{name} holds NaN or infinite values: {what}")
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in text)
