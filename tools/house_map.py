@@ -19,7 +19,7 @@ WIDTH = 120  # of a line; longer ones stop at the end of a clause
 # The line of rooms: each imports only what stands left of it.
 ROOMS = (
     *("errors", "types", "files", "images", "network", "checkpoint", "weights", "data", "inference", "reporting"),
-    *("evaluation", "audit", "training", "insight", "quantisation", "exporters", "packed", "shipping"),
+    *("evaluation", "auditing", "training", "insight", "quantisation", "exporters", "packed", "shipping"),
     *("scale", "serving", "cli"),
 )
 

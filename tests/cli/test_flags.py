@@ -403,7 +403,7 @@ class Stage:
         self.stand_in(vitrail.inference, "embed", embed)
 
     def _judging(self) -> None:
-        from vitrail.audit import audit_page, auditor, findings_table
+        from vitrail.auditing import audit_page, auditor, findings_table
         from vitrail.data import readers
         from vitrail.evaluation import report_files, seen_images
 

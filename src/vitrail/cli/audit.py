@@ -21,9 +21,9 @@ def audit_data(
     as_json: AsJson = False,
 ) -> None:
     """Look at data before training: unreadable files, duplicates, leaks, imbalance, sizes, likely label errors."""
-    from vitrail.audit.audit_page import write_audit
-    from vitrail.audit.auditor import audit
-    from vitrail.audit.findings_table import verdicts
+    from vitrail.auditing.audit_page import write_audit
+    from vitrail.auditing.auditor import audit
+    from vitrail.auditing.findings_table import verdicts
     from vitrail.data import read_data
 
     loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vitrail.audit.sizes import HasSize, suggest
+from vitrail.auditing.sizes import HasSize, suggest
 from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.data.cache import Views

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from vitrail.audit.sizes import HasSize
+from vitrail.auditing.sizes import HasSize
 from vitrail.data.cache import with_margin
 from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan

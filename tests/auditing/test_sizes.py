@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from vitrail.audit.sizes import find_odd, measure, suggest
+from vitrail.auditing.sizes import find_odd, measure, suggest
 from vitrail.data.manifest import Entry
 from vitrail.errors import InputError
 from vitrail.images import Preprocess

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.audit.duplicates import Near, find_duplicates
-from vitrail.audit.fingerprints import Fingerprints, fingerprint
+from vitrail.auditing.duplicates import Near, find_duplicates
+from vitrail.auditing.fingerprints import Fingerprints, fingerprint
 
 
 def prints_of(images: list[Image.Image]) -> Fingerprints:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from vitrail.audit.balance import Balance
-from vitrail.audit.sizes import Sizes
+from vitrail.auditing.balance import Balance
+from vitrail.auditing.sizes import Sizes
 
 HELD_OUT: Final = ("val", "test")  # what a network is judged by; all else, and what is not split yet, it learns from
 WEAK: Final = 0.8  # share of labels that probes must agree with, for their doubts to mean much

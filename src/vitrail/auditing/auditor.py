@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Crossing, Group, Member, Suspect
-from vitrail.audit.balance import weigh
-from vitrail.audit.duplicates import BLANK, Alike, Near, contrast, find_duplicates, find_lookalikes, matches
-from vitrail.audit.fingerprints import Fingerprints, fingerprint
-from vitrail.audit.label_errors import FOLDS, Judgement, judge, judge_several
-from vitrail.audit.sizes import measure
+from vitrail.auditing.audit_results import HELD_OUT, WEAK, Audit, Crossing, Group, Member, Suspect
+from vitrail.auditing.balance import weigh
+from vitrail.auditing.duplicates import BLANK, Alike, Near, contrast, find_duplicates, find_lookalikes, matches
+from vitrail.auditing.fingerprints import Fingerprints, fingerprint
+from vitrail.auditing.label_errors import FOLDS, Judgement, judge, judge_several
+from vitrail.auditing.sizes import measure
 from vitrail.checks import check_int, check_type, join_limited
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.audit.balance import weigh
+from vitrail.auditing.balance import weigh
 from vitrail.data.samples import Dataset, Sample
 from vitrail.training.recipe import Recipe
 

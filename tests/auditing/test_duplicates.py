@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from audit.prints import bits_apart, prints_of, rows_of
+from auditing.prints import bits_apart, prints_of, rows_of
 from evaluation.photos import CHANGES, Change, jpeg, mirrored, photo
-from vitrail.audit import duplicates
-from vitrail.audit.duplicates import Near, Sets, close_pairs, contrast, find_duplicates, find_lookalikes, matches
-from vitrail.audit.fingerprints import MIRROR, Fingerprints, fingerprint
+from vitrail.auditing import duplicates
+from vitrail.auditing.duplicates import Near, Sets, close_pairs, contrast, find_duplicates, find_lookalikes, matches
+from vitrail.auditing.fingerprints import MIRROR, Fingerprints, fingerprint
 from vitrail.errors import ConfigError, InputError
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from evaluation.photos import brighter, mirrored, photo, scaled
-from vitrail.audit.audit_page import write_audit
-from vitrail.audit.auditor import Audit, audit
+from vitrail.auditing.audit_page import write_audit
+from vitrail.auditing.auditor import Audit, audit
 from vitrail.data.readers import read_data
 
 

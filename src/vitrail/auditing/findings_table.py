@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vitrail.audit.audit_results import HELD_OUT, Audit, Group, Member
+from vitrail.auditing.audit_results import HELD_OUT, Audit, Group, Member
 from vitrail.reporting.html_page import counted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vitrail.audit.auditor import Audit
+from vitrail.auditing.auditor import Audit
 
 
 def test_json_has_the_counts_first(written: dict[str, Path], found: Audit) -> None:

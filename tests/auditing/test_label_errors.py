@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vitrail
-from vitrail.audit.auditor import audit
-from vitrail.audit.label_errors import judge, judge_several, rank
+from vitrail.auditing.auditor import audit
+from vitrail.auditing.label_errors import judge, judge_several, rank
 from vitrail.data.readers import read_data
 from vitrail.errors import InputError
 from vitrail.images import Preprocess

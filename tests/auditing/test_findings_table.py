@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from audit.memory import array_dataset
+from auditing.memory import array_dataset
 from evaluation.photos import photo
-from vitrail.audit.audit_results import Suspect
-from vitrail.audit.auditor import Audit, audit
-from vitrail.audit.findings_table import AuditFinding, findings, verdicts
+from vitrail.auditing.audit_results import Suspect
+from vitrail.auditing.auditor import Audit, audit
+from vitrail.auditing.findings_table import AuditFinding, findings, verdicts
 from vitrail.data.exclusions import exclude
 from vitrail.data.readers import read_data
 

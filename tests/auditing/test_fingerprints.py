@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from audit.prints import bits_apart, prints_of, rows_of
+from auditing.prints import bits_apart, prints_of, rows_of
 from evaluation.photos import CHANGES, photo
-from vitrail.audit.duplicates import find_duplicates
-from vitrail.audit.fingerprints import MIRROR, ORDINARY, fingerprint, visible, wave_hash
+from vitrail.auditing.duplicates import find_duplicates
+from vitrail.auditing.fingerprints import MIRROR, ORDINARY, fingerprint, visible, wave_hash
 from vitrail.errors import InputError
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.memory import array_dataset
+from auditing.memory import array_dataset
 from evaluation import markup
 from evaluation.photos import photo
-from vitrail.audit import audit_page
-from vitrail.audit.audit_page import build_page, write_audit
-from vitrail.audit.auditor import Audit, audit
+from vitrail.auditing import audit_page
+from vitrail.auditing.audit_page import build_page, write_audit
+from vitrail.auditing.auditor import Audit, audit
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import InputError

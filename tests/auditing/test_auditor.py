@@ -12,14 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from audit.memory import array_dataset
+from auditing.memory import array_dataset
 from evaluation import markup
 from evaluation.photos import photo
-from vitrail.audit.audit_page import build_page
-from vitrail.audit.auditor import Audit, audit
-from vitrail.audit.duplicates import Near
-from vitrail.audit.findings_table import findings
-from vitrail.audit.label_errors import Judgement
+from vitrail.auditing.audit_page import build_page
+from vitrail.auditing.auditor import Audit, audit
+from vitrail.auditing.duplicates import Near
+from vitrail.auditing.findings_table import findings
+from vitrail.auditing.label_errors import Judgement
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.readers import read_data, read_unlabelled
 from vitrail.data.samples import Dataset, Sample
@@ -197,7 +197,7 @@ def test_probes_learn_from_one_of_the_same_and_from_every_label(root: Path, monk
         judged.append(len(targets))
         return Judgement([], 1.0, len(targets))
 
-    monkeypatch.setattr(importlib.import_module("vitrail.audit.auditor"), "judge", record)
+    monkeypatch.setattr(importlib.import_module("vitrail.auditing.auditor"), "judge", record)
     audit(str(root), checkpoint=tiny())
     assert judged == [42 - 5]
 
@@ -213,7 +213,7 @@ def test_a_weak_network_says_so(root: Path) -> None:
 @pytest.mark.parametrize("agreement, weak", [(0.7, True), (0.79, True), (0.81, False), (0.9, False)])
 def test_where_weak_begins(root: Path, monkeypatch: pytest.MonkeyPatch, agreement: float, weak: bool) -> None:
     """Below four labels in five that the probes would have given: in the notes, and on the page."""
-    module = importlib.import_module("vitrail.audit.auditor")
+    module = importlib.import_module("vitrail.auditing.auditor")
     monkeypatch.setattr(module, "judge", lambda features, targets: Judgement([], agreement, len(targets)))
     data = read_data(str(root))
     few = data.select([row for row, each in enumerate(data.samples) if each.name.split("/")[-1] in ("0.png", "1.png")])
@@ -230,7 +230,7 @@ def test_look_alikes_are_listed_up_to_half_of_the_images(
     """Ten images; the embeddings of so many of them are one direction."""
     features = np.eye(10, dtype=np.float32)
     features[:alike] = features[0]
-    module = importlib.import_module("vitrail.audit.auditor")
+    module = importlib.import_module("vitrail.auditing.auditor")
     monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
     images = np.stack([np.asarray(photo(seed)) for seed in range(10)])
     found = audit(array_dataset(images, *[("a", "", "")] * 10), checkpoint=tiny())
@@ -244,7 +244,7 @@ def test_look_alikes_of_an_audit_begin_at_their_cosine(
 ) -> None:
     features = np.eye(6, dtype=np.float32)
     features[3] = [0, cosine, 0, (1 - cosine**2) ** 0.5, 0, 0]
-    module = importlib.import_module("vitrail.audit.auditor")
+    module = importlib.import_module("vitrail.auditing.auditor")
     monkeypatch.setattr(module, "embeddings_of", lambda *given, **options: features)
     images = np.stack([np.asarray(photo(seed)) for seed in range(6)])
     found = audit(array_dataset(images, *[("a", "", "")] * 6), checkpoint=tiny())

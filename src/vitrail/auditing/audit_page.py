@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from vitrail.audit import findings_table
-from vitrail.audit.audit_results import HELD_OUT, WEAK, Audit, Group, Member
-from vitrail.audit.fingerprints import ORDINARY, visible
-from vitrail.audit.sizes import SQUARE, Sizes
+from vitrail.auditing import findings_table
+from vitrail.auditing.audit_results import HELD_OUT, WEAK, Audit, Group, Member
+from vitrail.auditing.fingerprints import ORDINARY, visible
+from vitrail.auditing.sizes import SQUARE, Sizes
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError
 from vitrail.images import Preprocess

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from vitrail.audit.fingerprints import MIRROR, SIDE, Fingerprints
+from vitrail.auditing.fingerprints import MIRROR, SIDE, Fingerprints
 from vitrail.checks import check_int, check_number
 from vitrail.errors import InputError
 from vitrail.types import Array

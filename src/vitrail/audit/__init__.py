@@ -1,1 +1,0 @@
-"""What would spoil a training or its score, found in the data first: duplicates, leaks, label errors, sizes."""
