@@ -27,7 +27,13 @@ PACKAGE = ROOT / "src" / "vitrail"
 
 PART_OF = {"checks": "errors", "settings": "errors", "threads": "checkpoint"}  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
-LIGHT_EXTRAS = {"av", "onnxruntime", "openvino", "resvg_py"}  # what those rooms may import too, inside functions
+LIGHT_EXTRAS = {
+    "av",
+    "onnxruntime",
+    "openvino",
+    "pillow_heif",
+    "resvg_py",
+}  # what those rooms may import too, inside functions
 
 PUBLIC = [
     "Checkpoint",

@@ -16,7 +16,7 @@ from vitrail.images.headers import SCANS, check_metadata, guess_format, orientat
     "data, words",
     [
         (b"%PDF-1.7", "a PDF document"),
-        (b"\0\0\0\x18ftypheic", "a HEIC image or a video"),
+        (b"\0\0\0\x18ftypisom", "a video"),
         (bytes(32), "nothing but zero bytes"),
         (b"  <svg xmlns='x'>", "an SVG drawing"),
         (b"<!DOCTYPE html>", "a web page"),

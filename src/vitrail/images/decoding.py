@@ -23,11 +23,12 @@ from vitrail.errors import ImageError, InputError
 from vitrail.images.bands import Bands, Raster, check_channels, check_kind, check_values, of_array, of_image
 from vitrail.images.colours import Mode, flatten, from_array
 from vitrail.images.headers import check_metadata, check_pages, guess_format, orientation, webp_size
+from vitrail.images.heif import coded_size, is_heif, open_heif
 from vitrail.images.npy import NPY_MAGIC, read_npy
 from vitrail.images.tiff import of_tiff
 from vitrail.types import Array, Source
 
-# Pillow's names. MPO (two JPEGs in one file, from phones) opens as JPEG; PPM covers PGM, PBM and PFM.
+# Pillow's names. MPO (two JPEGs in one file, from phones) opens as JPEG; PPM covers PGM, PBM, PFM. HEIC: heif.py.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *(("AVIF",) if features.check("avif") else ()))
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # and its form for large files
@@ -330,6 +331,8 @@ def _read_file(path: Path, name: str, limits: Limits) -> bytes:
 def _open(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
     """The image with its header read and its size checked, nothing decoded yet."""
     check_metadata(data, name, limits.metadata_bytes)
+    if is_heif(data):
+        return _open_heif(data, name, limits)
     canvas = webp_size(data)
     if canvas is not None:
         check_size(canvas, name, limits)
@@ -340,6 +343,13 @@ def _open(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: refused, it claims more pixels than Pillow allows: make it smaller") from error
     check_size(image.size, name, limits)
+    return image
+
+
+def _open_heif(data: bytes, name: str, limits: Limits) -> ImageFile.ImageFile:
+    image = open_heif(data, name)
+    for size in (image.size, coded_size(image)):
+        check_size(size, name, limits)
     return image
 
 
@@ -361,8 +371,8 @@ def check_size(size: tuple[int, int], name: str, limits: Limits) -> None:
 
 
 def _orientation(image: Image.Image) -> int:
-    """What the EXIF block of a file asks for. TIFF files carry none: Pillow turns them itself as they load."""
-    return orientation(image.info.get("exif", b""))
+    """What the EXIF block of a file asks for. TIFF and HEIC files are turned by their libraries as they load."""
+    return 1 if image.format == "HEIF" else orientation(image.info.get("exif", b""))
 
 
 def _upright(image: Image.Image, turn: int, mode: Mode, name: str) -> Image.Image:

@@ -10,7 +10,7 @@ from typing import Final
 # What is taken for an image in a folder; .npy: arrays with any number of bands.
 SUFFIXES: Final = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),
-    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif", ".npy"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif", ".heic", ".heif", ".npy"),
 )
 
 _DIGITS = re.compile(r"\d+")

@@ -39,7 +39,7 @@ def guess_format(data: bytes) -> str:
         if data.startswith(signature):
             return f"it seems to be {what}"
     if data[4:8] == b"ftyp":
-        return "it seems to be a HEIC image or a video: convert it to JPEG or PNG"
+        return "it seems to be a video, or an image of a rare kind: convert it to JPEG or PNG"
     if not data.strip(b"\0"):
         return "it holds nothing but zero bytes: copy or download it again"
     text = data[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()

@@ -19,13 +19,14 @@ from PIL import Image
 from vitrail.checks import check_int
 from vitrail.errors import ImageError, InputError, MissingExtraError
 from vitrail.images.decoding import DEFAULT_LIMITS, Limits, check_size, decode, decode_pages, describe
+from vitrail.images.heif import is_heif
 
 VIDEOS: Final = (
     *(".mjpeg", ".mjpg", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".ts", ".m2ts", ".ogv"),
     *(".wmv", ".flv", ".3gp", ".y4m"),
 )
 ANIMATIONS: Final = (".gif", ".webp", ".apng")
-_HEAD: Final = 16  # bytes that tell what a file is
+_HEAD: Final = 32  # bytes that tell what a file is
 _JPEG: Final = b"\xff\xd8"
 _NEXT_JPEG: Final = b"\xff\xd9\xff\xd8\xff"  # the end of one and the start of another, which no thumbnail has
 _MULTIPART: Final = (b"--", b"\r\n--")  # JPEGs as web cameras send them
@@ -111,6 +112,8 @@ def _of_file(
     elif head.startswith(_JPEG):
         has_end = path is not None or (isinstance(file, io.IOBase) and file.seekable())
         yield from _of_jpegs(joined, name, path, every, limits, has_end)
+    elif is_heif(head):  # the other images of such a file are no frames
+        yield decode(joined.rest(limits.file_bytes + 1), limits=limits, name=name)
     elif head.startswith(_IMAGES) or head[8:12] in (b"WEBP", b"avif", b"avis"):
         with closing(decode_pages(joined.rest(limits.file_bytes + 1), name, every, limits)) as pages:
             yield from pages
