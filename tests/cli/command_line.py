@@ -55,9 +55,10 @@ class Line:
         return said.err.removeprefix("vitrail: ").rstrip("\n")
 
 
-def process(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[bytes]:
+def process(*arguments: str | Path, stderr_to_stdout: bool = False, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "vitrail", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=600, check=False, **more)
+    errors = subprocess.STDOUT if stderr_to_stdout else subprocess.PIPE
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, timeout=600, check=False, **more)
 
 
 def run_of(score: float = 0.5, seed: int = 0) -> Any:

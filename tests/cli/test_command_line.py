@@ -13,6 +13,7 @@ import pytest
 
 from cli.command_line import Line, process
 from vitrail.cli.application import VERBS
+from vitrail.cli.terminal import SOME_UNREADABLE
 from vitrail.errors import StoppedError
 
 
@@ -79,7 +80,7 @@ def test_in_a_process_of_its_own(file: Path, folder: Path) -> None:
     """Exit code and streams are real ones, and a terminal that knows only ASCII does no harm."""
     (folder / "1.png").rename(folder / "été.png")
     run = process("predict", file, folder, "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert run.returncode == 2, run.stderr
+    assert run.returncode == SOME_UNREADABLE, run.stderr
     assert [Path(row["path"]).name for row in json.loads(run.stdout)["predictions"]] == ["2.png", "10.png", "été.png"]
     assert run.stderr.count(b"\n") == 2
 

@@ -12,6 +12,7 @@ import pytest
 
 import vitrail
 from cli.command_line import Line, process
+from cli.pseudo_terminal import Screen, in_terminal
 from vitrail.checkpoint import Checkpoint
 from vitrail.cli import terminal
 
@@ -106,3 +107,46 @@ def test_sizes_in_units_of_a_thousand() -> None:
     sizes = (999, 1000, 1_024, 1_500_000, 2e9, 3e12, 4e15)
     told = ["999 bytes", "1 KB", "1.024 KB", "1.5 MB", "2 GB", "3 TB", "4000 TB"]
     assert [terminal.size_of(each) for each in sizes] == told
+
+
+def test_a_message_stands_above_the_bar_and_whole(file: Path, folder: Path, tmp_path: Path) -> None:
+    """Thirty images, one of them unreadable, at a real terminal: nothing of the bar stays, nothing is cut."""
+    for number in range(27):
+        (folder / f"more {number}.png").write_bytes((folder / "1.png").read_bytes())
+    session = in_terminal("predict", file, folder, "--out", tmp_path / "answers.csv", columns=60)
+    drawn = "/31 images"
+    assert drawn in session.raw  # there was a bar
+    broken = f"vitrail: {folder / '3 broken.png'}: "
+    complaints = [line for line in session.lines if line.startswith(broken)]
+    assert len(complaints) == 1
+    assert not [line for line in session.lines if drawn in line or "\u2501" in line]
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 1 + 3 * 30
+    others = [line for line in session.lines if line not in complaints]
+    (tmp_path / "answers.csv").unlink()
+    piped = process("predict", file, folder, "--out", tmp_path / "answers.csv")
+    told = (piped.stdout + piped.stderr).decode().splitlines()
+    assert complaints[0] in told
+    assert sorted(others) == sorted(line for line in told if line not in complaints)
+    assert session.code == piped.returncode == terminal.SOME_UNREADABLE
+
+
+def test_lines_and_messages_share_a_terminal_with_a_bar(file: Path, folder: Path, tmp_path: Path) -> None:
+    """explain prints a line an image, complains in between, and has a bar: each line comes out as if piped."""
+    words = ("explain", file, folder, "--out", tmp_path / "maps")
+    session = in_terminal(*words)
+    assert "/4 images" in session.raw
+    piped = process(*words, stderr_to_stdout=True)
+    assert session.lines == piped.stdout.decode().splitlines()
+
+
+def test_where_nobody_can_move_the_cursor_there_is_no_bar(file: Path, folder: Path, tmp_path: Path) -> None:
+    session = in_terminal("predict", file, folder, "--out", tmp_path / "a.csv", TERM="dumb")
+    assert "\x1b" not in session.raw
+    assert "/4 images" not in session.raw
+    assert len(session.lines) == 3
+
+
+def test_the_screen_of_these_tests_does_what_terminals_do() -> None:
+    screen = Screen(columns=5)
+    screen.feed("abc\r\n12345678\r\nbar\r\x1b[2Know\r\n\x1b[1A\x1b[2Kover\x1b[1mX\x1b[0m")
+    assert screen.lines() == ["abc", "12345678", "overX"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cli.pseudo_terminal import in_terminal
 from vitrail.cli import training_progress
 from vitrail.evaluation.results import Score
 
@@ -72,3 +74,20 @@ def test_the_score_of_the_last_validation_stays(capsys: pytest.CaptureFixture[st
     assert first == "vitrail: epoch 5: loss 1.000; 1.0 s computing, 0.0 s waiting for images"
     assert "validation 25.0 %" in second
     assert "epoch 7: loss 1.000, validation 25.0 %" in third
+
+
+def test_a_training_at_a_terminal_leaves_whole_lines_and_no_bar(photos: Path, start: Path, tmp_path: Path) -> None:
+    session = in_terminal("train", photos, "--from", start, "--epochs", "3", "--batch", "8", "--out", tmp_path)
+    assert session.code == 0, session.lines
+    assert "\u2501" in session.raw  # there was a bar
+    text = "\n".join(session.lines)
+    assert "\u2501" not in text
+    assert "step 0/" not in text
+    epochs = (
+        r"vitrail: epoch (\d): loss \d\.\d{3}, validation \d+\.\d %; [\d.]+ s computing, [\d.]+ s waiting for images"
+    )
+    complaints = [line for line in session.lines if "vitrail: " in line]
+    assert all(line.startswith("vitrail: ") and line.count("vitrail: ") == 1 for line in complaints)
+    assert [match[1] for line in complaints if (match := re.fullmatch(epochs, line))] == ["1", "2", "3"]
+    assert "vitrail: 1 of 62 images cannot be read, and are skipped" in complaints
+    assert [line for line in complaints if re.fullmatch(r"vitrail: linear probe: \d+\.\d % on test", line)]

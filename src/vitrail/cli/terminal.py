@@ -14,7 +14,7 @@ from typing import IO, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitrail.errors import ImageError, InputError
@@ -24,6 +24,7 @@ WRONG_USAGE = 2  # the user's mistake; 1 is ours
 SOME_UNREADABLE = 3  # all is done, but for images that could not be read
 
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+_bar_console: Console | None = None  # where a bar is up
 
 
 class Skipped:
@@ -47,13 +48,31 @@ class Skipped:
 
 
 @contextmanager
-def busy(what: str) -> Iterator[None]:
-    """A sign of life on stderr while one thing is worked on; nothing where nobody watches."""
-    if not sys.stderr.isatty():
-        yield
+def bar_console() -> Iterator[Console | None]:
+    """The terminal that a bar is drawn on; None where nobody watches, or where a bar is up already.
+
+    While it is held, what is said and complained goes above the bar, a line of its own.
+    """
+    global _bar_console
+    if _bar_console is not None or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        yield None
         return
-    with Console(stderr=True).status(escape(what)):
-        yield
+    _bar_console = Console(stderr=True, highlight=False)
+    try:
+        yield _bar_console
+    finally:
+        _bar_console = None
+
+
+@contextmanager
+def busy(what: str) -> Iterator[Callable[[str], None]]:
+    """A sign of life on stderr while one thing is worked on, and what changes its words; nobody watching: nothing."""
+    with bar_console() as console:
+        if console is None:
+            yield lambda what: None
+            return
+        with console.status(escape(what)) as status:
+            yield lambda what: status.update(escape(what))
 
 
 @contextmanager
@@ -62,18 +81,36 @@ def progress(total: int | None, beside_lines: bool = False) -> Iterator[Callable
 
     The total may be unknown. Where lines are printed meanwhile, on a terminal they are sign of life enough.
     """
-    bar = Progress(
-        TextColumn("{task.completed} images" if total is None else "{task.completed}/{task.total} images"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,  # it would send what is printed to stderr
-        disable=not sys.stderr.isatty() or (beside_lines and sys.stdout.isatty()),
-    )
-    with bar:
+    text = TextColumn("{task.completed} images" if total is None else "{task.completed}/{task.total} images")
+    with drawn_bar(text, BarColumn(), TimeRemainingColumn(), hidden=beside_lines and sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def drawn_bar(*columns: ProgressColumn, hidden: bool = False) -> Iterator[Progress]:
+    """A bar of these columns; one that nobody sees where nobody watches. It leaves nothing behind."""
+    with (
+        nullcontext() if hidden else bar_console() as console,
+        Progress(
+            *columns,
+            console=console,
+            transient=True,
+            redirect_stdout=_is_one_terminal(),  # a library that prints; elsewhere it would be sent to stderr
+            disable=console is None,
+        ) as bar,
+    ):
+        yield bar
+
+
+def _is_one_terminal() -> bool:
+    """Whether what is printed and what is complained are read at the same terminal."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # nothing of the system's
+        return False
 
 
 @contextmanager
@@ -97,7 +134,7 @@ class ReaderGone(Exception):  # noqa: N818
 def say(text: str) -> None:
     """A line as it is: a table's markup, emoji codes and line breaks mean nothing in it."""
     try:
-        typer.echo(text)
+        _put(text)
     except BrokenPipeError as error:
         raise ReaderGone from error
 
@@ -115,7 +152,15 @@ def command_line() -> str:
 
 def complain(text: str) -> None:
     """One line on stderr, whatever file names are in it."""
-    typer.echo("vitrail: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+    _put("vitrail: " + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), err=True)
+
+
+def _put(text: str, err: bool = False) -> None:
+    """To where it belongs; above the bar, if one is up on that terminal."""
+    if _bar_console is None or not (err or _is_one_terminal()):
+        typer.echo(text, err=err)
+    else:
+        _bar_console.out(text, highlight=False)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.terminal import complain, print_json, say, show, table_of
+from vitrail.cli.terminal import complain, drawn_bar, print_json, say, show, table_of
 
 if TYPE_CHECKING:
     from vitrail.training import Callbacks, Options, Run
@@ -58,18 +56,14 @@ def training_bar() -> Iterator[Callbacks]:
     """A bar with the time left on stderr, where somebody watches; what has to be told goes above it."""
     from vitrail.training import Callbacks
 
-    console = Console(stderr=True, highlight=False)
-    bar = Progress(
+    columns = (
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
         TextColumn("{task.description}"),
         TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not sys.stderr.isatty(),
     )
-    with bar:
+    with drawn_bar(*columns) as bar:
         task = bar.add_task("", total=None)
         score = ""
 
