@@ -45,7 +45,7 @@ def made(matrix: list[list[int]], classes: tuple[str, ...] = CLASSES) -> Evaluat
 HISTORY = [
     *({"event": "step", "step": step, "loss": 3 / step, "lr": 1e-3 * step} for step in range(1, 41)),
     *(
-        {"event": "epoch", "epoch": n, "step": 10 * n, "loss": 2 / n, "val_loss": 2.2 / n, "val_top1": 1 - 0.7 / n}
+        {"event": "epoch", "epoch": n, "step": 10 * n, "loss": 2 / n, "val_loss": 2.2 / n, "val_score": 1 - 0.7 / n}
         for n in range(1, 5)
     ),
 ]

@@ -17,6 +17,7 @@ from vitrail.evaluation.training_sections import (
     course,
     duration,
     learning,
+    learning_charts,
     steps_per_epoch,
     times,
 )
@@ -26,8 +27,8 @@ from vitrail.reporting.html_page import percent
 def test_history_with_holes() -> None:
     rows = [
         {"event": "step", "step": 5, "epoch": 1, "loss": math.nan, "lr": None},
-        {"event": "epoch", "step": 10, "epoch": 1, "loss": math.inf, "val_loss": None, "val_top1": 0.25},
-        {"event": "epoch", "step": 20, "epoch": 2, "loss": 1.0, "val_loss": math.nan, "val_top1": 0.5},
+        {"event": "epoch", "step": 10, "epoch": 1, "loss": math.inf, "val_loss": None, "val_score": 0.25},
+        {"event": "epoch", "step": 20, "epoch": 2, "loss": 1.0, "val_loss": math.nan, "val_score": 0.5},
         {"event": "unknown"},
     ]
     section = learning(rows)
@@ -49,15 +50,35 @@ def test_curves_show_every_epoch() -> None:
         assert f"validation: accuracy, epoch {epoch}: {percent(1 - 0.5 / epoch)}" in words
 
 
-def test_scores_that_are_no_shares_are_not_drawn_as_such() -> None:
-    rows = [{"event": "epoch", "step": 10, "epoch": 1, "loss": 2.0, "score": -2.0, "val_ece": 0.1}]
-    section = learning(rows)
+def test_a_run_without_validation_has_no_score_to_draw() -> None:
+    section = learning([{"event": "epoch", "step": 10, "epoch": 1, "loss": 2.0}])
     assert section is not None
-    assert "Scores" not in section.body_html
+    assert "higher is better" not in section.body_html
+
+
+def test_scores_are_called_by_what_they_are() -> None:
+    for task, name in (("single-label", "accuracy"), ("multi-label", "mean average precision")):
+        section = learning(history(), task)
+        assert section is not None
+        page = read(section.body_html)
+        assert f"{name.capitalize()} on validation: higher is better" in page.text
+        assert f"The best epoch was 4 of 6, with {name} 87.5 % on validation images; it is kept." in page.text
+
+
+@pytest.mark.parametrize("per_epoch", [0, 10])
+def test_epochs_stand_at_their_numbers_where_the_last_is_cut_short(per_epoch: int) -> None:
+    rows = [{"event": "epoch", "epoch": n, "step": min(10 * n, 54), "loss": 1 / n} for n in range(1, 7)]
+    words = [each.text for each in read(learning_charts(rows, per_epoch=per_epoch).loss.html).all("title")]
+    assert words == [f"training, epoch {at}: {1 / n:.3g}" for n, at in enumerate((1, 2, 3, 4, 5, 5.4), 1)]
+
+
+def test_an_only_epoch_that_is_cut_short_is_drawn_as_long_as_it_was() -> None:
+    row = {"event": "epoch", "epoch": 1, "step": 2, "loss": 0.5}
+    assert "training, epoch 0.2: 0.5" in learning_charts([row], per_epoch=10).loss.html
 
 
 def test_the_course_in_words() -> None:
-    assert course(history())[0] == "The best epoch was 4 of 6, with a validation score of 87.5 %; it is kept."
+    assert course(history())[0] == "The best epoch was 4 of 6, with accuracy 87.5 % on validation images; it is kept."
     assert len(course(history())) == 1
     assert "lowest at epoch 3 and rises afterwards: the network begins to learn" in course(history(rise=0.2))[1]
     assert "still falling at the end" in course(history(3))[1]
@@ -95,7 +116,8 @@ def test_classes_are_uneven_from_five_times_on(most: int, told: bool) -> None:
 
 def test_steps_per_epoch() -> None:
     assert steps_per_epoch(history()[1::2]) == 10
-    assert steps_per_epoch([{"step": 94}]) == 94
+    assert steps_per_epoch([{"epoch": 1, "step": 94}]) == 94
+    assert steps_per_epoch([{"epoch": 3, "step": 30}, {"epoch": 4, "step": 31}]) == 10
     assert steps_per_epoch([{"epoch": 1}]) == 0
 
 

@@ -19,6 +19,12 @@ X, Y, UNIT = Axis("x"), Axis("y"), Axis("x", low=0.0, high=1.0)
 HOSTILE = "<script>alert('1')</script>"
 
 
+def test_a_share_that_never_changes_stands_among_all_that_are_possible() -> None:
+    found = curves([Series("a", [(1, 1.0), (2, 1.0)])], Axis("x"), Axis("y", percent=True)).html
+    assert ">100 %<" in found
+    assert ">200 %<" not in found
+
+
 def test_points_of_a_curve_stand_where_their_values_say() -> None:
     values = [2.0, 1.0, 0.5, 1.5]
     found = read(curves([Series("val", list(enumerate(values)), dots=True)], Axis("epoch"), Axis("loss")).html)

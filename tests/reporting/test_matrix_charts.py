@@ -12,6 +12,7 @@ from reporting.shapes import numbers, opacity, titled
 from vitrail.errors import InputError
 from vitrail.reporting.image_sheets import colours_of
 from vitrail.reporting.matrix_charts import confusion, heat_map
+from vitrail.reporting.shapes import text_width
 
 HOSTILE = "<script>alert('1')</script>"
 
@@ -42,6 +43,19 @@ def test_cells_of_a_confusion_stand_in_the_row_of_the_truth() -> None:
     assert len(found) == 5  # zeros stay empty
     brightest = max(found, key=lambda words: found[words][2])
     assert brightest == f"{HOSTILE}, taken for bee: 30 of 40 (75.0 %)"
+
+
+@pytest.mark.parametrize("names", [("Apple Granny Smith", "Banana"), ("a", "b"), ("a", "A very long class name")])
+def test_no_word_of_a_confusion_reaches_beyond_its_frame(names: tuple[str, str]) -> None:
+    """A slanted name of the first class may lean further than that of the last."""
+    chart = confusion(np.array([[3, 0], [1, 2]]), names)
+    for each in read(chart.html).all("text"):
+        wide = text_width(each.text)
+        if "transform" in each.attributes:
+            left = float(each.attributes["transform"].split("(")[1].split()[0])
+            assert left + 0.64 * wide <= chart.width, each.text  # the cosine of 50 degrees
+        elif each.attributes["text-anchor"] == "start":
+            assert float(each.attributes["x"]) + wide <= chart.width, each.text
 
 
 def test_a_normalised_confusion_is_strong_where_a_class_is_lost() -> None:

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from evaluation.markup import read
 from training import tiny
 from training.quick import NETWORK, QUICK, draw
 from vitrail.data import read_data
@@ -168,6 +169,11 @@ def test_predictions_as_a_table(finished: Run) -> None:
 def test_the_report_says_what_was_found(finished: Run) -> None:
     page = (finished.folder / "report.html").read_text()
     assert "100.0" in page
+    epochs = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
+    epochs = [row for row in epochs if row["event"] == "epoch"]
+    assert len(epochs) == 4
+    for row in epochs:
+        assert f"validation: accuracy, epoch {row['epoch']}: {100 * row['val_score']:.1f} %" in page
     assert "vitrail train photos/" in page
     assert "data:image/" in page
     assert 'src="http' not in page
@@ -347,6 +353,21 @@ def test_a_timed_run_goes_on_with_the_steps_it_was_given(
     assert again.steps == 6
 
 
+@pytest.mark.parametrize("step, few", [(0.025, True), (0.003, False)])
+def test_what_is_said_of_the_number_of_steps_is_of_those_that_were_measured(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, few: bool
+) -> None:
+    """The recipe's own 4 epochs would be 20 steps, too few; 0.3 s are 12 steps, or 100."""
+    monkeypatch.setattr(planning, "measure_speed", lambda job: Speed(step=step, validation=0.0))
+    said: list[str] = []
+    found = run(photos, tmp_path, minutes=0.005, check=False, callbacks=Callbacks(log=said.append))
+    words = [each for each in (*said, *found.warnings) if "too few to learn much" in each]
+    assert words == 2 * [each for each in found.warnings if "too few to learn much" in each]
+    assert bool(words) == few
+    assert all(each.startswith(f"warning: {found.plan.steps} steps") for each in words)
+    assert ("too few to learn much" in (found.folder / "report.html").read_text()) == few
+
+
 def test_minutes_are_measured_and_recorded(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a quarter of a second whenever it is looked at: once a step, twice a validation."""
     clock = itertools.count(step=0.25)
@@ -474,8 +495,10 @@ def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path:
     assert found.plan.classes == ("2 red", "blue")
     assert str(finished.best) in found.plan.origin
     page = (found.folder / "report.html").read_text()
-    assert "k-NN" in page
-    assert "linear probe" in page
+    steps = [each.text for each in read(page).all("section") if each.text.startswith("Step by step")][0]
+    places = [steps.index(each) for each in ("k-NN100.0 %", "linear probe100.0 %", "fine-tuned100.0 %")]
+    assert places == sorted(places)
+    assert steps.endswith(f"the whole network, {found.steps} steps")
 
 
 def test_a_kill_before_the_first_state_keeps_the_probe(

@@ -34,7 +34,7 @@ def write_figures(
 ) -> list[Path]:
     """Everything there is something to draw of, each as a PNG file in the folder; the files written."""
     check_png()
-    learning = learning_charts(history)
+    learning = learning_charts(history, "single-label" if evaluation is None else evaluation.task)
     charts = {"curves": chart_row([learning.loss, learning.scores]), "lr": learning.rate}
     sheets: dict[str, Image.Image | None] = {}
     if evaluation is not None and len(evaluation):

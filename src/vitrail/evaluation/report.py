@@ -30,6 +30,7 @@ class Report:
     command: str = ""  # that does it again
     summary: Sequence[tuple[str, object]] = ()
     history: Sequence[Row] = ()  # rows of metrics.jsonl
+    per_epoch: int = 0  # steps of an epoch; 0: told by the history itself
     times: Sequence[Row] = ()  # rows of times.jsonl
     stages: Sequence[tuple[str, Score | float, str]] = ()  # method, share right, note
     evaluation: Evaluation | None = None
@@ -38,6 +39,7 @@ class Report:
     seen: Sequence[tuple[Image.Image, str]] = ()  # a batch after augmentation, with labels
     data: DataFacts | None = None
     environment: Sequence[tuple[str, object]] = ()
+    notes: Sequence[str] = ()  # what was done with the images on the way
     warnings: Sequence[str] = ()
 
 
@@ -47,7 +49,7 @@ def build(report: Report) -> str:
     parts = [
         _short(report),
         training_sections.stages(report.stages),
-        training_sections.learning(report.history),
+        training_sections.learning(report.history, shown.task if shown else "single-label", report.per_epoch),
     ]
     if shown is not None and len(shown):
         parts += [
@@ -74,7 +76,8 @@ def images_of(evaluation: Evaluation) -> str:
 
 def _short(report: Report) -> Section:
     """The numbers that matter, what limits them, and what the run was."""
-    body = [html.callout(each, "warn") for each in report.warnings]
+    body = [html.callout(each.removeprefix("warning: "), "warn") for each in report.warnings]
+    body += [html.callout(each) for each in report.notes]
     shown = report.evaluation or report.validation
     if shown is not None and not len(shown):
         body.append(html.callout("No image could be evaluated, so there are no scores.", "bad"))

@@ -17,8 +17,7 @@ from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
 from vitrail.reporting.html_page import Cell, Section, Shown, counted, number, percent
-from vitrail.reporting.metric_names import METRICS
-from vitrail.reporting.shapes import Colour
+from vitrail.reporting.metric_names import metric_name
 from vitrail.reporting.svg import Chart
 
 Row = Mapping[str, Any]
@@ -70,11 +69,14 @@ class LearningCharts(NamedTuple):
     rate: Chart
 
 
-def learning_charts(history: Sequence[Row]) -> LearningCharts:
-    """Loss, scores and learning rate over the run; empty charts where there is no number."""
+def learning_charts(history: Sequence[Row], task: str = "single-label", per_epoch: float = 0.0) -> LearningCharts:
+    """Loss, score and learning rate over the run; empty charts where there is no number.
+
+    Without the number of steps in an epoch, it is taken from the epochs themselves.
+    """
     epochs = [row for row in history if row.get("event") == "epoch"]
     steps = [row for row in history if row.get("event") == "step"]
-    per_epoch = steps_per_epoch(epochs)
+    per_epoch = per_epoch or steps_per_epoch(epochs)
     across = Axis("epoch" if per_epoch else "step")
 
     def line(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
@@ -91,33 +93,36 @@ def learning_charts(history: Sequence[Row]) -> LearningCharts:
         Axis("loss", from_zero=True),
         "Loss: lower is better",
     )
-    colours: tuple[Colour, ...] = ("ruby", "green", "violet", "amber", "teal")
-    measured = [
-        Series(name, line(epochs, key), "blue" if key == "top1" else colours[place % 5], dots=True)
-        for place, (key, name) in enumerate(score_keys(epochs).items())
-    ]
-    scores = charts.curves(measured, across, Axis("share", percent=True), "Scores: higher is better")
+    name = score_name(task)
+    measured = Series(f"validation: {name}", line(epochs, "val_score"), "ruby", dots=True)
+    title = f"{name[0].upper()}{name[1:]} on validation: higher is better"
+    scores = charts.curves([measured], across, Axis(name, percent=True), title)
     rate = charts.curves([Series("learning rate", line(steps, "lr"), "amber")], across, Axis(""), "Learning rate")
     return LearningCharts(loss, scores, rate)
 
 
-def learning(history: Sequence[Row]) -> Section | None:
+def score_name(task: str) -> str:
+    """What the score of an epoch is, in words: `val_score` of its record."""
+    return metric_name("mean_ap" if task == "multi-label" else "top1")
+
+
+def learning(history: Sequence[Row], task: str = "single-label", per_epoch: float = 0.0) -> Section | None:
     """The charts of a run, and what they say."""
-    body = html.beside(*(chart.html for chart in learning_charts(history) if chart))
+    body = html.beside(*(chart.html for chart in learning_charts(history, task, per_epoch) if chart))
     if not body:
         return None
-    sentences = "".join(html.paragraph(each) for each in course(history))
+    sentences = "".join(html.paragraph(each) for each in course(history, task))
     return Section("How it learned", sentences + body, "Hover over a point to read its value.")
 
 
-def course(history: Sequence[Row]) -> list[str]:
+def course(history: Sequence[Row], task: str = "single-label") -> list[str]:
     """What the curves say, in sentences."""
     epochs = [row for row in history if row.get("event") == "epoch"]
     sentences = []
     best = [row for row in epochs if row.get("best")]
     if best:
-        reached = value(best[-1], "score")
-        score = f", with a validation score of {percent(reached)}" if 0 <= reached <= 1 else ""
+        reached = value(best[-1], "val_score")
+        score = f", with {score_name(task)} {percent(reached)} on validation images" if math.isfinite(reached) else ""
         sentences.append(f"The best epoch was {best[-1].get('epoch')} of {epochs[-1].get('epoch')}{score}; it is kept.")
     known = [row for row in epochs if math.isfinite(value(row, "val_loss"))]
     if len(known) >= 3:
@@ -141,21 +146,10 @@ def course(history: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def score_keys(epochs: Sequence[Row]) -> dict[str, str]:
-    """The scores that the records hold, each with its name: shares of which more is better."""
-    known = {f"val_{key}": f"validation: {name}" for key, name in METRICS.items() if key not in ("loss", "ece")}
-    known = {"top1": "training: accuracy"} | known
-    found = {key: name for key, name in known.items() if any(0 <= value(row, key) <= 1 for row in epochs)}
-    scored = [value(row, "score") for row in epochs if math.isfinite(value(row, "score"))]
-    return found or ({"score": "score"} if scored and min(scored) >= 0 and max(scored) <= 1 else {})
-
-
 def steps_per_epoch(epochs: Sequence[Row]) -> float:
-    """From the last two epochs, or the only one; 0 where it is unknown."""
-    steps = _positive(epochs, "step")
-    if len(steps) >= 2 and steps[-1] > steps[-2]:
-        return steps[-1] - steps[-2]
-    return steps[0] if steps else 0.0
+    """From the first epoch that has its number: the last may be cut short. 0 where it is unknown."""
+    known = [(value(row, "step"), value(row, "epoch")) for row in epochs]
+    return next((step / epoch for step, epoch in known if step > 0 and epoch > 0), 0.0)
 
 
 def seen(images: Sequence[tuple[Image.Image, str]]) -> Section | None:

@@ -81,6 +81,8 @@ def curves(
     if not pairs:
         return Chart()
     low, high = y_axis.range_of([value for _, value in pairs])
+    if y_axis.percent and low == high and 0 <= low <= 1:  # one share stands among all that are possible
+        low, high = 0.0, 1.0
     y_ticks = y_axis.own_ticks() or axes.ticks(low, high)
     across = x_axis.range_of([value for value, _ in pairs] + [each.x for each in lines])
     across = _with_margin(x_axis, *across) if points else across

@@ -46,8 +46,9 @@ def confusion(matrix: Array, classes: Sequence[str], normalised: bool = False, t
     side = count * cell
     elements.append(f'<rect class="axis" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
     kind = "shares of each true class" if normalised else "numbers of images"
-    right = 0.64 * text_width(names[-1])  # the last slanted label leans over
-    width = left + side + max(right - cell / 2, 0) + 6
+    # A slanted label leans over to the right: with few classes the first may reach beyond the last.
+    reach = max((number + 0.5) * cell + 0.66 * text_width(name) for number, name in enumerate(names))
+    width = max(left + max(side, reach), left + text_width("predicted")) + 6
     words = f"Confusion of {count} classes, {kind}"
     return Chart(title, words, width, top + side + 4, tuple(elements), wide=True)
 

@@ -20,9 +20,10 @@ from vitrail.evaluation.calibration import fit_reject, fit_temperature, fit_thre
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
-from vitrail.evaluation.results import Evaluation
+from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.inference import probabilities
+from vitrail.reporting.html_page import counted
 from vitrail.training.job import Job, Part, Progress
 from vitrail.training.record import Record, times_of
 from vitrail.training.run_folder import write_text
@@ -91,6 +92,8 @@ def write_everything(job: Job, final: FinalResult, dataset: Dataset, report: Rep
         report,
         summary=_summary(job),
         history=history,
+        per_epoch=job.plan.per_epoch,
+        stages=(*report.stages, _last_stage(job, evaluation)) if report.stages else (),
         times=times_of(folder / "times.jsonl"),
         evaluation=None if evaluation is final.validation else evaluation,
         validation=final.validation,
@@ -102,6 +105,14 @@ def write_everything(job: Job, final: FinalResult, dataset: Dataset, report: Rep
         write_figures(folder / "figures", history, evaluation, seen, image)
     except MissingExtraError as error:
         job.callbacks.log(f"no figures: {error}")
+
+
+def _last_stage(job: Job, evaluation: Evaluation) -> tuple[str, Score, str]:
+    """What the training itself reached, beside the simpler methods before it."""
+    score = evaluation.scores["top1" if evaluation.task == "single-label" else "mean_ap"]
+    if job.plan.recipe.tune == "head" or not job.plan.steps:
+        return "trained head", score, "the head alone, as this run trained it"
+    return "fine-tuned", score, f"the whole network, {counted(job.plan.steps, 'step')}"
 
 
 def what_it_sees(job: Job, count: int = 18) -> list[tuple[Image.Image, str]]:

@@ -92,8 +92,9 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         log(note)
     plan = make_plan(prepared, choice, preset, options)
     warnings = check_plan(plan, prepared, options)
-    for text in warnings:
-        log(text)
+    if options.minutes is None:
+        for text in warnings:
+            log(text)
     manifest = record(prepared.dataset, prepared.entries)
     folder, resumes = find_run(
         Path(options.out),
@@ -129,6 +130,10 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
                 check_learns(job)
             write_text(folder / DATA, manifest.to_json())
             write_json(folder / CONFIG, {"plan": job.plan.to_dict(), "options": options.to_dict(data)})
+        if options.minutes is not None:  # only now is known how long the run is
+            warnings = check_plan(job.plan, prepared, options)
+            for text in warnings:
+                job.callbacks.log(text)
         progress = fit(job)
         final = evaluate_best(job, progress, prepared.dataset, parts.get("test"))
         if options.report:
@@ -138,7 +143,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
                 stages=stages,
                 data=count_data(prepared.dataset, prepared.bad),
                 environment=environment(),
-                warnings=(*prepared.notes, *warnings),
+                notes=prepared.notes,
+                warnings=warnings,
             )
             write_everything(job, final, prepared.dataset, report)
         result = Run(
