@@ -1,0 +1,168 @@
+"""What mkdocs cannot read from docs/ by itself: the README as the first page, and reference pages made from the code.
+
+`make docs` builds the site (mkdocs.yml names this file as a hook). Nothing here is written by hand twice: public names
+come from `vitrail.__all__`, verbs and options from the command line itself, recipes from their table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from mkdocs.structure.files import File, Files
+
+import vitrail
+from vitrail.cli.application import VERBS, load_verbs
+from vitrail.training import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^( *(?:`{3,}|~{3,}) *[a-z]+) [^`\n]*$", re.MULTILINE)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Files of docs/ -> the same, with those that are made."""
+    for source, page in COPIED.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
+    made = {"python": python_page(), "classes": classes_page(), "command-line": verbs_page(), "recipes": recipes_page()}
+    for name, text in made.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A page as it stands in the project -> as the site needs it: fences without our marks, links that lead somewhere."""
+    base = "" if page.file.src_uri in COPIED.values() else "docs/"
+    folder = Path(base + page.file.src_uri).parent
+    return LINK.sub(lambda link: _link(link, folder), FENCE.sub(r"\1", markdown))
+
+
+def _link(link: re.Match[str], folder: Path) -> str:
+    """A link to a page stays, from wherever it is; one to a file that the site does not have becomes its words."""
+    mark, words, target, anchor = link[1], link[2], link[3], link[4] or ""
+    path = _normal(folder / target)
+    if path in COPIED:
+        page = COPIED[path]
+    elif path.startswith("docs/") and not path.endswith(("/", ".json")):
+        page = path.removeprefix("docs/")
+    else:
+        return words
+    own = folder.as_posix().removeprefix("docs").strip("/.")
+    up = "../" * (own.count("/") + 1 if own else 0)
+    return f"{mark}[{words}]({up}{page}{anchor})"
+
+
+def _normal(path: Path) -> str:
+    """A path without its `..`, from the project's root."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and parts:
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+
+def python_page() -> str:
+    """Every public function, its text taken from its docstring."""
+    names = [name for name in sorted(vitrail.__all__) if not inspect.isclass(getattr(vitrail, name))]
+    intro = "Every public function. What they take and return stands under [Classes](classes.md).\n"
+    return "\n".join(["# Functions\n", intro, *(f"::: vitrail.{name}\n" for name in names)])
+
+
+def classes_page() -> str:
+    """Every public class, with its fields and methods."""
+    names = [name for name in sorted(vitrail.__all__) if inspect.isclass(getattr(vitrail, name))]
+    intro = "What the [functions](python.md) take and return.\n"
+    return "\n".join(["# Classes\n", intro, *(f"::: vitrail.{name}\n" for name in names)])
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def verbs_page() -> str:
+    """Every verb with its arguments and options, as `--help` has them."""
+    group: Any = typer.main.get_command(load_verbs())
+    text = ["# Command line\n", "What `vitrail VERB --help` says, on one page.\n"]
+    for name in VERBS:
+        text += _verb(name, group.commands[name])
+    return "\n".join(text)
+
+
+def _verb(name: str, command: Any) -> list[str]:
+    arguments = [piece for param in command.params for piece in param.get_usage_pieces(_context(command))]
+    usage = " ".join(["vitrail", name, *arguments, "[options]"])
+    text = [f"## {name}\n", f"{_prose(command.help)}\n", f"```text\n{usage}\n```\n"]
+    for panel, params in _panels(command).items():
+        text += [f"**{panel}**\n", "| | |\n|---|---|", *(_row(param, command) for param in params), ""]
+    if command.epilog:
+        text.append(f"{_prose(command.epilog)}\n")
+    return text
+
+
+def _context(command: Any) -> Any:
+    return command.make_context(command.name, [], resilient_parsing=True)
+
+
+def _panels(command: Any) -> dict[str, list[Any]]:
+    """Arguments and options under the headings that `--help` gives them."""
+    panels: dict[str, list[Any]] = defaultdict(list)
+    for param in command.params:
+        usual = "Arguments" if param.param_type_name == "argument" else "Options"
+        if not getattr(param, "hidden", False):
+            panels[getattr(param, "rich_help_panel", None) or usual].append(param)
+    return panels
+
+
+def _row(param: Any, command: Any) -> str:
+    spelled, text = param.get_help_record(_context(command)) or (param.name, param.help or "")
+    return f"| `{_cell(spelled)}` | {_escape(_cell(text))} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _escape(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
+
+
+def _prose(text: str | None) -> str:
+    """Help as people read it in the terminal; lines that begin with spaces or `$` are commands."""
+    out, commands = [], []
+    for line in inspect.cleandoc(text or "").replace("\b", "").splitlines() + [""]:
+        if line.startswith((" ", "vitrail ", "$ ")) and line.strip():
+            commands.append(line.strip())
+            continue
+        if commands:
+            out += ["", "```text", *commands, "```", ""]
+            commands = []
+        out.append(_escape(line))
+    return "\n".join(out).strip()
+
+
+# ---- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def recipes_page() -> str:
+    """The table of recipes by name."""
+    rows = [
+        f"| `{name}` | {preset.model or 'any'} | {preset.size or 'any'} | {_length(preset)} | {preset.recipe.optimiser}, "
+        f"{preset.recipe.lr:g} | {_escape(_cell(preset.note))} |"
+        for name, preset in RECIPES.items()
+    ]
+    head = "| name | network | pixels | length | optimiser, learning rate | from |\n|---|---|---|---|---|---|"
+    intro = "For `vitrail train --recipe NAME`, and in Python `vitrail.training.RECIPES[NAME].recipe`.\n"
+    return "\n".join(["# Recipes\n", intro, head, *rows, ""])
+
+
+def _length(preset: Any) -> str:
+    return f"{preset.steps:,} steps" if preset.steps else f"{preset.recipe.epochs:g} epochs"
