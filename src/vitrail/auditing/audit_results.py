@@ -10,8 +10,11 @@ import numpy as np
 
 from vitrail.auditing.balance import Balance
 from vitrail.auditing.sizes import Sizes
+from vitrail.reporting.html_page import counted
+from vitrail.reporting.object_card import Card
 
 HELD_OUT: Final = ("val", "test")  # what a network is judged by; all else, and what is not split yet, it learns from
+ODD: Final = {"odd_sizes": "of an odd size", "blank": "of one colour"}  # of the counts
 WEAK: Final = 0.8  # share of labels that probes must agree with, for their doubts to mean much
 
 
@@ -123,6 +126,36 @@ class Audit:
             "odd_sizes": len(self.sizes.odd),
             "blank": len(self.blank),
         }
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook: what was found, and what was not looked for."""
+        counts = self.counts()
+        leaks = f"{counted(counts['leaks'], 'group')} of duplicates across splits" if counts["leaks"] else ""
+        same = f"{counts['exact_copies']:,} the same as another" if counts["exact_copies"] else ""
+        near = f"{counted(counts['near_groups'], 'group')} nearly the same" if counts["near_groups"] else ""
+        return Card(
+            f"Audit: {counted(self.images, 'image')} of {self.source}",
+            (
+                ("unreadable", f"{counts['unreadable']:,}" if counts["unreadable"] else ""),
+                ("leaks", leaks),
+                ("duplicates", ", ".join(filter(None, (same, near)))),
+                (
+                    "other labels",
+                    f"{counted(counts['conflicts'], 'group')} of duplicates" if counts["conflicts"] else "",
+                ),
+                ("label errors", f"{counts['suspects']:,} possible" if counts["suspects"] else ""),
+                ("look-alikes", counted(counts["lookalike_groups"], "group") if counts["lookalike_groups"] else ""),
+                ("odd", ", ".join(f"{counts[key]:,} {word}" for key, word in ODD.items() if counts[key])),
+                ("left out", ", ".join(f"{count:,} {why}" for why, count in self.left_out.items())),
+                ("notes", " ".join(self.notes)),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the counts first."""

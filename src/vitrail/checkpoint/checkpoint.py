@@ -1,10 +1,15 @@
-"""Checkpoint = model + preprocess + classes + provenance: a network with all that its use needs, in memory."""
+"""Checkpoint = model + preprocess + classes + provenance: a network with all that its use needs, in memory.
+
+Its methods are the public verbs, by the same names. The rooms they stand in are right of this one: they are imported
+inside the methods, here and in no other file.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -12,6 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint.provenance import Provenance, expect
 from vitrail.checkpoint.safetensors_io import check_storable
+from vitrail.checkpoint.transform import Transform
 from vitrail.checks import check_type
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
@@ -19,7 +25,15 @@ from vitrail.images.model_info import ModelInfo
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.types import Array
+from vitrail.types import Array, ProgressCallback, Source
+
+if TYPE_CHECKING:
+    from vitrail.inference import Prediction
+    from vitrail.inference.batches import Images
+    from vitrail.inference.image_reader import Skip
+    from vitrail.insight import Explanation
+    from vitrail.insight.attribution import Method
+    from vitrail.insight.targets import Target
 
 FORMAT: Final = 3  # of what `describe` says
 DECODER: Final = "decoder."  # before the names of its tensors
@@ -124,6 +138,76 @@ class Checkpoint:
         """The same network, reading images in another way."""
         return replace(self, preprocess=preprocess)
 
+    @property
+    def transform(self) -> Transform:
+        """For a DataLoader: an image -> the pixels (C, H, W) that the network takes."""
+        return Transform(self.preprocess)
+
+    def to(self, device: str | torch.device) -> Checkpoint:
+        """The same on a device, such as "cuda": a copy; this one stays where it is."""
+        wanted = _device(device)
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        if all(each.device == wanted for each in tensors):
+            return self
+        try:
+            model = copy.deepcopy(self.model).to(wanted)
+            decoder = None if self.decoder is None else copy.deepcopy(self.decoder).to(wanted)
+            extras = {name: value.to(wanted) for name, value in self.extras.items()}
+        except (RuntimeError, AssertionError, NotImplementedError) as error:  # as torch says that there is none
+            raise InputError(f"device {str(wanted)!r} cannot be used here: {str(error).splitlines()[0]}") from None
+        return replace(self, model=model, decoder=decoder, extras=extras)
+
+    def predict(
+        self,
+        images: Images,
+        top: int = 5,
+        batch: int = 16,
+        skip: Skip | None = None,
+        done: ProgressCallback | None = None,
+        threads: int = 2,
+    ) -> list[Prediction]:
+        """The likeliest classes of every image: `vitrail.predict` of this checkpoint."""
+        from vitrail.inference import predict
+
+        return predict(self, images, top, batch, skip, done, threads)
+
+    def embed(
+        self,
+        images: Images,
+        batch: int = 16,
+        skip: Skip | None = None,
+        done: ProgressCallback | None = None,
+        threads: int = 2,
+    ) -> Array:
+        """What the head receives for every image (n, D): `vitrail.embed` of this checkpoint."""
+        from vitrail.inference import embed
+
+        return embed(self, images, batch, skip, done, threads)
+
+    def explain(
+        self,
+        image: Source,
+        method: str | Method = "relevance",
+        target: Target = None,
+        *,
+        check: bool = True,
+        seed: int = 0,
+    ) -> Explanation:
+        """Where on an image the answer comes from: `vitrail.explain` of this checkpoint."""
+        from vitrail.insight import explain
+
+        return explain(self, image, method, target, check=check, seed=seed)
+
+    def __repr__(self) -> str:
+        from vitrail.reporting.checkpoint_summary import checkpoint_card
+
+        return checkpoint_card(self).as_text()
+
+    def _repr_html_(self) -> str:
+        from vitrail.reporting.checkpoint_summary import checkpoint_card
+
+        return checkpoint_card(self).as_html()
+
     def describe(self) -> dict[str, Any]:
         """All but the tensors, as plain values for JSON."""
         return {
@@ -150,6 +234,20 @@ def answers(model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()) -> tu
             raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
         embedding = embedding.mean(dim=1)  # of the cls and the distillation token
     return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """A device as torch has it, with its number."""
+    try:
+        wanted = torch.zeros(0).to(torch.device(device)).device if torch.device(device).type != "meta" else None
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(
+            f"device: expected one that torch has, such as 'cpu', got {device!r:.80}: {why:.120}"
+        ) from None
+    if wanted is None:
+        raise InputError("device 'meta' holds no weights: expected one that computes, such as 'cpu'")
+    return wanted
 
 
 def _is_unicode(text: str) -> bool:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from vitrail.reporting.html_page import counted, percent
+from vitrail.reporting.metric_names import METRICS, metric_interval, metric_name, metric_value
+from vitrail.reporting.object_card import Card, Row
 from vitrail.types import Array
 
 
@@ -92,6 +95,34 @@ class Evaluation:
         """Classes that the network knows and no image shows: nothing was learned about them."""
         return tuple(each.name for each in self.per_class if not each.count)
 
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook."""
+        weakest = sorted((each for each in self.per_class if each.count), key=lambda each: each.f1)[:3]
+        told = "several labels an image" if self.confusion is None else f"calibration {_fitted(self.temperature)}"
+        return Card(
+            f"Evaluation: {counted(len(self), 'image')} of {self.source} ({self.split})",
+            (
+                *self._score_rows(),
+                ("weakest", ", ".join(f"{each.name} (F1 {percent(each.f1)})" for each in weakest)),
+                ("classes", f"{len(self.classes):,}; {told}"),
+                ("unreadable", f"{counted(len(self.skipped), 'image')} left out" if self.skipped else ""),
+            ),
+        )
+
+    def _score_rows(self) -> list[Row]:
+        """The scores that people know, with their intervals."""
+        return [
+            (metric_name(key), f"{metric_value(key, score.value)} (95 % interval {metric_interval(key, *score[1:])})")
+            for key, score in self.scores.items()
+            if key in METRICS and not key.endswith(("precision", "recall"))
+        ]
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the scores by name, their intervals, and all the rest but logits and probabilities."""
         values = {name: score.value for name, score in self.scores.items()}
@@ -119,6 +150,10 @@ class Evaluation:
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
         }
         return {name: plainly(value) for name, value in plain.items()}
+
+
+def _fitted(temperature: float | None) -> str:
+    return "not fitted" if temperature is None else "fitted"
 
 
 def plainly(value: Any) -> Any:

@@ -13,7 +13,8 @@ from PIL import Image
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.insight.faithfulness import Curves, FaithfulnessScores
-from vitrail.reporting.image_sheets import heat_over
+from vitrail.reporting.image_sheets import coloured, heat_over, normalised
+from vitrail.reporting.object_card import Card
 from vitrail.types import Array
 
 
@@ -58,6 +59,36 @@ class Explanation:
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else str(error)
             raise InputError(f"cannot write {path}: {why}") from error
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL, and in a notebook beside the map."""
+        rows, columns = self.map.shape
+        value = f"{100 * self.value:.1f} %" if self.probability else f"{self.value:.3g}"
+        scores = self.scores
+        gain = "" if scores is None else f"{scores.gain:+.2f}, where random orders have 0 (deletion and insertion)"
+        crossed = 0 if self.outliers is None else int(self.outliers.sum())
+        return Card(
+            f"Explanation: {self.target} ({value}), by {self.method}",
+            (
+                ("map", f"{rows} x {columns} patches, from {self.map.min():.3g} to {self.map.max():.3g}"),
+                ("faithfulness", gain),
+                ("shuffled", "" if self.shuffled is None else f"{self.shuffled:+.2f} like the map of random weights"),
+                ("reliable", "no known reason against it" if self.reliable else f"no: {'; '.join(self.warnings)}"),
+                ("outliers", f"{crossed:,} of the patches, crossed out" if crossed else ""),
+                ("tried", ", ".join(f"{name} {each.gain:+.2f}" for name, each in self.tried.items())),
+                ("look at it", "" if self.image is None else '.overlay(), or .save("map.png")'),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        rows, columns = self.map.shape
+        alone = self.image is None or self.box is None
+        image = coloured(normalised(self.map)).resize((16 * columns, 16 * rows)) if alone else self.overlay()
+        says = f"Heat map by {self.method} for {self.target}"
+        return self.card()._replace(image=image, image_says=says).as_html()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -15,6 +15,8 @@ from vitrail.network.attention import Kernel, causal_kernel, causal_mask, fused_
 from vitrail.network.heads import AttentionPool, Pool
 from vitrail.network.tokens import TokenLayout
 from vitrail.network.vit import ViT
+from vitrail.reporting.html_page import counted
+from vitrail.reporting.object_card import Card
 
 
 class Trace(NamedTuple):
@@ -26,6 +28,26 @@ class Trace(NamedTuple):
     hidden: tuple[Tensor, ...]  # depth + 1 of (B, T, D), the embedding output first; empty if not asked for
     attention: tuple[Tensor, ...]  # (B, A, T, T) for each block asked for; rows sum to 1, before any head mask
     pool_weights: Tensor  # (B, T), how much of each token the pool took
+
+    def card(self) -> Card:
+        """Shapes for a REPL and a notebook, never numbers."""
+        return Card(
+            f"Trace: {counted(len(self.logits), 'image')}, {_kind(self.logits)} on {self.logits.device}",
+            (
+                ("tokens", _shape(self.tokens)),
+                ("pooled", _shape(self.pooled)),
+                ("logits", _shape(self.logits)),
+                ("hidden", _shapes(self.hidden, "state")),
+                ("attention", _shapes(self.attention, "block")),
+                ("pool_weights", _shape(self.pool_weights)),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
 
 class LaidOutTrace(NamedTuple):
@@ -186,3 +208,17 @@ def _numbers(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:
     for each in wanted:
         check_int(name, each, -count, count - 1, error=InputError)
     return [int(each) % count for each in wanted]
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
+
+
+def _shapes(tensors: Sequence[Tensor], thing: str) -> str:
+    """How many tensors there are, and their shapes, each once."""
+    each = dict.fromkeys(map(_shape, tensors))
+    return f"{counted(len(tensors), thing)} of {', '.join(each)}" if tensors else "not asked for"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

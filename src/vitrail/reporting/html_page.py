@@ -218,6 +218,11 @@ def data_uri(image: Image.Image, reduced: bool = True) -> str:
     return uri
 
 
+def png_uri(image: Image.Image) -> str:
+    """An image as it is, every pixel kept."""
+    return _embedded(image, "png")
+
+
 def _embedded(image: Image.Image, kind: str, quality: int = 0) -> str:
     file = io.BytesIO()
     image.save(file, kind, optimize=True, quality=quality)

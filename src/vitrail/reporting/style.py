@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 # Glass colours, each with at least 4.5 : 1 against the paper behind it, in both lights.
@@ -11,9 +10,10 @@ _LIGHT: Final = """--paper:#fbfaf7;--card:#fff;--ink:#23202c;--soft:#5d5969;--li
 _DARK: Final = """--paper:#15141b;--card:#1d1c25;--ink:#ece9f2;--soft:#aca7b8;--line:#373441;--faint:#272530;
 --lead:#08070b;--blue:#86aef7;--ruby:#f28496;--amber:#e6b04e;--green:#69cb9f;--violet:#bd9cea;--teal:#6cc5cf"""
 
-LIGHT: Final[Mapping[str, str]] = {
-    name.removeprefix("--"): value for name, value in (each.split(":") for each in _LIGHT.replace("\n", "").split(";"))
-}
+LIGHT, DARK = (
+    {name.removeprefix("--"): value for name, value in (each.split(":") for each in rules.replace("\n", "").split(";"))}
+    for rules in (_LIGHT, _DARK)
+)
 
 CHART_STYLE: Final = """svg.plot .tick{fill:var(--soft)}
 svg.plot .grid{stroke:var(--line);stroke-width:1;fill:none}

@@ -20,6 +20,8 @@ from vitrail.data.samples import Dataset
 from vitrail.evaluation.report import Report
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.training_sections import count_data
+from vitrail.reporting.html_page import counted, percent
+from vitrail.reporting.object_card import Card
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part
 from vitrail.training.loop import fit
@@ -58,6 +60,31 @@ class Run:
     seconds: float  # since it was started, or last went on
     warnings: tuple[str, ...] = ()
     resumed: bool = False
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook."""
+        evaluation, report = self.evaluation, self.folder / "report.html"
+        before = ", ".join(f"{each.name} {percent(each.score.value)}" for each in self.stages)
+        since = " since it went on" if self.resumed else ""
+        return Card(
+            f"Run: {self.folder}",
+            (
+                ("data", f"{self.plan.data}: {len(self.plan.classes):,} classes"),
+                ("judged by", f"{counted(len(evaluation), 'image')} ({evaluation.split})"),
+                *evaluation.card().rows[:2],
+                ("before", before),
+                ("training", f"{counted(self.steps, 'step')} in {self.seconds:.0f} s{since}"),
+                ("warnings", "; ".join(self.warnings)),
+                ("checkpoint", str(self.best)),
+                ("report", str(report) if report.is_file() else ""),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
     def to_dict(self) -> dict[str, Any]:
         """The result for machines."""

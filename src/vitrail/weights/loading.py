@@ -8,6 +8,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+
 from vitrail import checkpoint
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance, Safetensors
 from vitrail.checks import short_repr
@@ -29,16 +31,23 @@ def load(
     *,
     override: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
+    device: str | torch.device = "cpu",
     header: Safetensors | None = None,
 ) -> Checkpoint:
     """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
 
     Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
     `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
+    The network is put on the `device`, such as "cuda".
     The `header` is what `read_safetensors` says of the file, if it was read already.
     """
-    override = check_names({} if override is None else override)
-    leave_out = _patterns(leave_out)
+    return _load(path, check_names({} if override is None else override), _patterns(leave_out), header).to(device)
+
+
+def _load(
+    path: str | os.PathLike[str], override: Mapping[str, Any], leave_out: Sequence[str], header: Safetensors | None
+) -> Checkpoint:
+    """The same in the processor's memory."""
     local = path_text(path)
     if local.startswith("vitrail:"):
         _refuse_settings(local, override, leave_out)

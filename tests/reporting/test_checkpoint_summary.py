@@ -1,0 +1,48 @@
+"""What a checkpoint says of itself in a REPL and a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import vitrail
+from vitrail.checkpoint import Checkpoint, Provenance
+
+
+@pytest.fixture(scope="module")
+def fashion() -> Checkpoint:
+    return vitrail.load("vitrail:fashion")
+
+
+def test_a_checkpoint_says_what_it_is_in_ten_lines(fashion: Checkpoint) -> None:
+    lines = repr(fashion).splitlines()
+    assert lines[0] == "Checkpoint: fashion"
+    rows = dict(line.strip().split("  ", 1) for line in lines[1:])
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 100
+    assert rows["network"].strip() == (
+        "4 blocks of width 128, 4 heads, patches of 8 x 8; 0.906 M weights in float32 on cpu"
+    )
+    assert rows["classes"].strip().startswith("10: Ankle boot, Bag, Coat,")
+    assert rows["answers"].strip() == "one label an image, calibrated, minimum confidence 72.5 %"
+    assert rows["scored"].strip().startswith("accuracy 88.1 %, F1 (mean of classes)")
+    assert rows["scored"].endswith("on test images")
+    assert "Apache-2.0" in rows["licence"]
+    assert "tensor" not in repr(fashion)
+
+
+def test_a_score_by_validation_says_so(fashion: Checkpoint) -> None:
+    judged = replace(fashion, provenance=Provenance(run="ants", metrics={"val_top1": 0.974, "val_loss": 0.1}))
+    assert repr(judged).startswith("Checkpoint: ants\n")
+    assert "accuracy 97.4 % on validation images, which also chose it" in repr(judged)
+    assert "scored" not in repr(replace(fashion, provenance=Provenance(metrics={"val_loss": 0.1})))
+
+
+def test_a_notebook_shows_the_same_words(fashion: Checkpoint) -> None:
+    html = fashion._repr_html_()
+    assert html.startswith('<div class="vitrail-card"')
+    for line in repr(fashion).splitlines()[1:]:
+        name = line.split()[0]
+        assert f"<dt>{name}</dt>" in html
+    assert "88.1 %" in html
