@@ -41,7 +41,8 @@ class StoppedError(VitrailError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that helps with a mistyped name: the nearest known ones, or all of them."""
     names = [str(each) for each in known]
-    close = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=4, cutoff=0.8)  # a slip of the finger, else anything like it
+    close = close or difflib.get_close_matches(name, names, n=4, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(each) for each in close)}?"
     return f"expected one of: {', '.join(names)}"

@@ -63,7 +63,7 @@ def test_images_of_one_name_do_not_overwrite_each_other(vit: Line, file: Path, f
 
 def test_a_broken_image_does_not_stop_the_others(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
     said = vit("explain", file, folder, "--no-check", "--out", tmp_path)
-    assert said.code == 2
+    assert said.code == 3
     assert "3 broken.png" in said.err
     assert len(list(tmp_path.glob("*-relevance.png"))) == 3
 

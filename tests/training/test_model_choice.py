@@ -16,7 +16,7 @@ from training.starts import SMALL, images
 from vitrail.errors import ConfigError
 from vitrail.network.config import ViTConfig
 from vitrail.network.vit import ViT
-from vitrail.training import RECIPES, Callbacks, Options, Recipe, Run, train
+from vitrail.training import RECIPES, Callbacks, Options, Recipe, Run, rerun, train
 from vitrail.training import loop as looping
 from vitrail.training.job import Job, Progress
 from vitrail.training.model_choice import ModelRequest, build_model, small_network
@@ -125,3 +125,30 @@ def test_another_seed_starts_from_other_weights(tmp_path: Path) -> None:
 def test_the_network_for_small_sets_has_about_sixteen_tokens() -> None:
     grids = {size: small_network(size, 3, 10).grid for size in ((32, 32), (64, 64), (96, 96), (224, 224), (64, 96))}
     assert grids == {(32, 32): (4, 4), (64, 64): (4, 4), (96, 96): (6, 6), (224, 224): (7, 7), (64, 96): (4, 6)}
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "squash"])
+def test_images_are_resized_as_asked_for_and_a_rerun_keeps_it(resize: str, tmp_path: Path) -> None:
+    """A wide image, bright at its ends alone: cut, they are not seen; squashed or padded, they are."""
+    folder = tmp_path / "photos"
+    for label in ("a", "b"):
+        (folder / label).mkdir(parents=True)
+        for number in range(6):
+            image = Image.new("RGB", (120, 40), (number, 0, ord(label)))
+            image.paste((255, 255, 255), (0, 0, 12, 40))
+            image.save(folder / label / f"{number}.png")
+    crop = 0.9  # of the checkpoint: pad and squash show all of the image instead
+    model = checkpoint()
+    vitrail.save(replace(model, preprocess=vitrail.Preprocess(size=32, crop=crop)), tmp_path / "start.safetensors")
+    options: dict[str, Any] = {"steps": 1, "batch": 4, "report": False, "check": False, "resize": resize}
+    fresh = train(folder, model=NETWORK, size=NETWORK.image_size, out=tmp_path / "runs", **options)
+    assert fresh.plan.preprocess.resize == resize
+    tuned = train(folder, start=tmp_path / "start.safetensors", out=tmp_path / "tuned", **options)
+    saved = vitrail.load(tuned.best).preprocess
+    assert (saved.resize, saved.crop) == (resize, crop if resize == "crop" else 1.0)
+    with Image.open(folder / "a" / "0.png") as image:
+        left = saved.visible_image(image).getpixel((0, 16))
+    assert (left[0] > 200) == (resize != "crop")
+    again = rerun(tuned.folder, tmp_path / "again")
+    assert again.same, again.differences
+    assert again.run.plan.preprocess == tuned.plan.preprocess

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import vitrail
 from training.quick import NETWORK
 from training.starts import images
 from vitrail.errors import ConfigError, InputError
@@ -75,3 +76,26 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], kind: type[Exce
 
 def test_nobody_hears_of_a_training_unless_asked() -> None:
     assert Options().callbacks == Callbacks()
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"epoch": 1}, r"no option 'epoch': did you mean 'epochs'\?"),
+        ({"epochs": "3"}, "epochs: expected a number or None, got '3'"),
+        ({"seed": True}, "seed: expected a whole number, got True"),
+        ({"batch": 2.5}, "batch: expected a whole number or None, got 2.5"),
+        ({"size": "32"}, r"size: expected a whole number or a pair \(height, width\) or None, got '32'"),
+        ({"fresh": 1}, "fresh: expected True or False, got 1"),
+        ({"out": 3}, "out: expected a text or a path, got 3"),
+        ({"start": 3}, "start: expected a text or a path or a Checkpoint or None, got 3"),
+    ],
+)
+def test_a_mistake_in_python_is_told_by_name_before_anything_is_read(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=f"^{told}$"):
+        vitrail.train("nowhere at all", **given)
+
+
+def test_a_way_to_resize_that_is_not_known_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'crop'"):
+        resolve(Options(resize="crap"))  # type: ignore[arg-type]

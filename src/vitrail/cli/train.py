@@ -6,7 +6,7 @@ import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from vitrail.cli.training_progress import report_run, train_with_bar, training_b
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
+    from vitrail.images.preprocess import Resize
     from vitrail.training import Options
 
 
@@ -30,6 +31,9 @@ def train_model(
     minutes: Annotated[float | None, typer.Option(help="Or: as many steps as fit this time on this machine.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Images a step.")] = None,
     size: Annotated[str, typer.Option(help="Pixels the network sees: 64, or 160x288 (height x width).")] = "",
+    resize: Annotated[
+        str, typer.Option(metavar="HOW", help="Images of another shape: crop, pad or squash; default: what suits them.")
+    ] = "",
     limit: Annotated[
         int | None, typer.Option(min=1, help="So many images of each split, class by class: a quick try.")
     ] = None,
@@ -75,6 +79,7 @@ def train_model(
         minutes=minutes,
         batch=batch,
         size=parse_size(size) if size else None,
+        resize=cast("Resize | None", resize or None),
         limit=limit,
         lr=lr,
         patience=patience,

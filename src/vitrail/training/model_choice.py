@@ -21,6 +21,7 @@ from vitrail.data.samples import Dataset
 from vitrail.data.statistics import band_statistics
 from vitrail.errors import InputError, nearest
 from vitrail.images import Preprocess, describe_bands
+from vitrail.images.preprocess import Resize
 from vitrail.inference import open_checkpoint
 from vitrail.network.config import ConvStem, Positions, ViTConfig
 from vitrail.network.presets import PRESETS
@@ -54,6 +55,7 @@ class ModelRequest:
     start: Checkpoint | None
     origin: str  # of the checkpoint
     size: int | tuple[int, int] | None  # of the images; None: what suits them, or the checkpoint's
+    resize: Resize | None = None  # how they are brought to that size; None: what suits them, or the checkpoint's
     ends: Mapping[str, Any] = field(default_factory=dict)  # settings after the blocks, which a checkpoint gets too
 
     @classmethod
@@ -64,17 +66,17 @@ class ModelRequest:
         size = preset.size if options.size is None and preset.size else options.size
         ends = {name: preset.changes[name] for name in ENDS if name in preset.changes}
         if options.start is not None:
-            return cls(None, *_loaded(options.start), size, ends)
+            return cls(None, *_loaded(options.start), size, options.resize, ends)
         if options.model is None and preset.model:
-            return cls(replace(PRESETS[preset.model], **preset.changes), None, "", size)
-        return cls(_config_of(options.model), None, "", size)
+            return cls(replace(PRESETS[preset.model], **preset.changes), None, "", size, options.resize)
+        return cls(_config_of(options.model), None, "", size, options.resize)
 
     def expected_preprocess(self, dataset: Dataset, sizes: Sequence[HasSize]) -> Preprocess:
         """How the network will see the images, but for the mean and deviation that are measured of their pixels."""
         if self.start is None:
-            return fresh_preprocess(dataset, sizes, self.size, self.config)
+            return fresh_preprocess(dataset, sizes, self)
         bands = bands_of(dataset)
-        changes: dict[str, Any] = {}
+        changes = _resize_changes(self.resize)
         if self.size is not None:
             changes["size"] = check_pair("size", self.size)
         if bands["channels"] > 3:
@@ -90,7 +92,7 @@ def build_model(request: ModelRequest, prepared: PreparedData, recipe: Recipe, s
     dataset = prepared.dataset
     if request.start is not None:
         return _from_checkpoint(dataset, request.start, request, recipe)
-    preprocess = fresh_preprocess(dataset, prepared.entries, request.size, request.config)
+    preprocess = fresh_preprocess(dataset, prepared.entries, request)
     config = request.config or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
     config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
     mean, std = band_statistics(Views(dataset.part("train"), preprocess, threads=2, store=prepared.store))
@@ -126,17 +128,11 @@ def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConf
     )
 
 
-def fresh_preprocess(
-    dataset: Dataset,
-    entries: Sequence[HasSize],
-    size: int | tuple[int, int] | None,
-    config: ViTConfig | None,
-) -> Preprocess:
-    """Size, bands and resize policy that suit the images; mean and deviation are measured later."""
-    hint = suggest(entries)
+def fresh_preprocess(dataset: Dataset, entries: Sequence[HasSize], request: ModelRequest) -> Preprocess:
+    """Size, bands and resize policy that are asked for or suit the images; mean and deviation are measured later."""
+    resize = request.resize or suggest(entries).resize
     bands = bands_of(dataset)
-    if size is None and config is not None:
-        size = config.image_size
+    size = request.config.image_size if request.size is None and request.config is not None else request.size
     crop = 1.0
     if size is None:
         shorts = {min(each.height, each.width) for each in entries}
@@ -144,8 +140,8 @@ def fresh_preprocess(
         size = SCRATCH
         if short <= SMALL:
             size = max(8, math.ceil(short / 8) * 8)  # whole cells after every halving
-            crop = size / short if len(shorts) == 1 and hint.resize == "crop" else 1.0  # a dark edge, no blur
-    values: dict[str, Any] = {"size": check_pair("size", size), "resize": hint.resize, "crop": crop} | bands
+            crop = size / short if len(shorts) == 1 and resize == "crop" else 1.0  # a dark edge, no blur
+    values: dict[str, Any] = {"size": check_pair("size", size), "resize": resize, "crop": crop} | bands
     return Preprocess(**values)
 
 
@@ -197,11 +193,21 @@ def _from_checkpoint(dataset: Dataset, start: Checkpoint, request: ModelRequest,
         start = with_channels(start, bands["channels"])
     if "range" in bands:
         start = replace(start, preprocess=replace(start.preprocess, range=bands["range"]))
+    if request.resize is not None:
+        changed = start.preprocess.to_dict() | _resize_changes(request.resize)
+        start = replace(start, preprocess=Preprocess.from_dict(changed))
     start = with_classes(start, dataset.classes)
     config = replace(_regularised(start.model.config, recipe), **request.ends)
     if config != start.model.config:  # the recipe's dropout and drop path, and what it changes after the blocks
         start = replace(start, model=rebuild(start.model, config))
     return ModelChoice(start.model, start.preprocess, request.origin, start)
+
+
+def _resize_changes(resize: Resize | None) -> dict[str, Any]:
+    """What changes in a checkpoint's preprocessing; whoever asks for pad or squash wants all of the image seen."""
+    if resize is None:
+        return {}
+    return {"resize": resize} | ({} if resize == "crop" else {"crop": 1.0})
 
 
 def _regularised(config: ViTConfig, recipe: Recipe) -> ViTConfig:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import check_int, check_number
+from vitrail.checks import check_choice, check_int, check_number, short_repr
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError, nearest
+from vitrail.images.preprocess import Resize
 from vitrail.network.config import ViTConfig
 from vitrail.training.job import Callbacks
 from vitrail.training.published import RECIPES, Preset
@@ -29,6 +33,7 @@ class Options:
     steps: int | None = None  # instead of either
     batch: int | None = None
     size: int | tuple[int, int] | None = None
+    resize: Resize | None = None  # how an image of another shape is brought to size; None: what suits the images
     limit: int | None = None  # images of each split, drawn class by class; None: as the recipe says, or all
     lr: float | None = None
     patience: int | None = None
@@ -54,6 +59,22 @@ class Options:
     save_seconds: float = 60.0
     callbacks: Callbacks = field(default_factory=Callbacks)
 
+    def __post_init__(self) -> None:
+        for name, kinds in _option_kinds().items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                expected = " or ".join(dict.fromkeys(KIND_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds))
+                raise InputError(f"{name}: expected {expected}, got {short_repr(value)}")
+
+    @classmethod
+    def of(cls, **given: Any) -> Options:
+        """Options by name; one that is not known is told with its nearest."""
+        names = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise InputError(f"no option {name!r}: {nearest(name, names)}")
+        return cls(**given)
+
     def to_dict(self, data: str | os.PathLike[str] | Dataset) -> dict[str, Any]:
         """What `rerun` needs; a checkpoint given as an object cannot be repeated from a file, and is left out."""
         plain = {each.name: _plain(getattr(self, each.name)) for each in fields(self) if each.name != "callbacks"}
@@ -71,6 +92,35 @@ class Options:
         if isinstance(values["size"], list):
             values["size"] = tuple(values["size"])
         return cls(**values)
+
+
+KIND_NAMES: Final[dict[type, str]] = {
+    bool: "True or False",
+    Integral: "a whole number",
+    Real: "a number",
+    str: "a text",
+    os.PathLike: "a path",
+    tuple: "a pair (height, width)",
+    list: "a pair (height, width)",
+    NoneType: "None",
+}
+RUNTIME_KINDS: Final[dict[Any, tuple[type, ...]]] = {  # of a type as it is written: what a value may be
+    int: (Integral,),
+    float: (Real,),
+    tuple: (tuple, list),
+    Literal: (str,),
+}
+
+
+@cache
+def _option_kinds() -> dict[str, tuple[type, ...]]:
+    """What the value of every option may be, from the types above."""
+    kinds: dict[str, tuple[type, ...]] = {}
+    for name, hint in get_type_hints(Options).items():
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        origins = [get_origin(part) or part for part in parts]
+        kinds[name] = tuple(kind for origin in origins for kind in RUNTIME_KINDS.get(origin, (origin,)))
+    return kinds
 
 
 def _plain(value: Any) -> Any:
@@ -91,6 +141,8 @@ def resolve(options: Options) -> Preset:
         check_number("minutes", options.minutes, 1e-3, 1e6)
     check_int("seed", options.seed, 0, 2**62, InputError)
     limit = preset.limit if options.limit is None else check_int("limit", options.limit, 1, 2**62, InputError)
+    if options.resize is not None:
+        check_choice("resize", options.resize, get_args(Resize))
     if options.device != "cpu":
         raise InputError(f"device: training runs on the cpu and nowhere else yet, got {options.device!r}")
     names = ("epochs", "batch", "lr", "patience", "balance")

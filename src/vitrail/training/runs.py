@@ -103,7 +103,7 @@ class Run:
 
 def train(data: str | os.PathLike[str] | Dataset, **options: Any) -> Run:
     """Train a classifier on images; see Options for what can be asked."""
-    return run(data, Options(**options))
+    return run(data, Options.of(**options))
 
 
 def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
