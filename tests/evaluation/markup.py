@@ -6,12 +6,15 @@ import re
 from html.parser import HTMLParser
 from typing import NamedTuple
 
+from vitrail.reporting.page_script import SCRIPT
+
+BESIDE = re.compile(r"(\.\./)*[\w%./-]+\.html")  # another page, by a path from this one
 SOURCE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+=*")
 VOID = {"meta", "img", "input", "br"}
 KNOWN = {
     *("html", "head", "title", "style", "body", "header", "main", "footer", "nav", "section", "div", "span", "small"),
     *("h1", "h2", "h3", "p", "b", "i", "ul", "li", "a", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr"),
-    *("th", "td", "figure", "figcaption", "details", "summary", "pre", "code", "label"),
+    *("script", "th", "td", "figure", "figcaption", "details", "summary", "pre", "code", "label"),
     *("svg", "g", "path", "rect", "circle", "polygon", "text", "image", "defs", "pattern"),
 }
 
@@ -78,17 +81,21 @@ def read(html: str) -> Page:
             assert "url(" not in value.replace("url(#panes)", ""), f"{tag} fetches {value}"
         if tag == "image":
             assert SOURCE.fullmatch(attributes.pop("href")), "an image of a chart from elsewhere"
-        assert attributes.get("href", "#").startswith("#"), f"a link leads out: {attributes}"
+        link = attributes.get("href", "#")
+        assert link.startswith("#") or BESIDE.fullmatch(link), f"a link leads out: {attributes}"
         assert "src" not in attributes or SOURCE.fullmatch(attributes["src"]), "an image from elsewhere"
         assert tag != "img" or attributes.get("alt"), "an image without words"
         assert tag != "th" or attributes.get("scope") in ("row", "col"), "a header of nothing"
+        if tag == "script":
+            assert words == SCRIPT, "a script that is not ours"
         if tag == "style":
             assert not re.search(r"url\(|@import|</", words), "the style fetches something"
     ids = [each.attributes["id"] for each in reader.elements if "id" in each.attributes]
     assert len(ids) == len(set(ids)), f"ids are not unique: {ids}"
     for each in reader.elements:
         assert each.attributes.get("for", ids[0] if ids else None) in (*ids, None), f"a label of nothing: {each}"
-        assert each.attributes.get("href", "#")[1:] in ("", *ids), f"a link to nothing: {each}"
-    shown = [each.text for each in reader.elements if each.tag == "body"]
+        link = each.attributes.get("href", "#")
+        assert BESIDE.fullmatch(link) or link[1:] in ("", *ids), f"a link to nothing: {each}"
+    shown = [each.text.replace(SCRIPT, "") for each in reader.elements if each.tag == "body"]
     text = shown[0] if shown else "".join(each.text for each in reader.elements)
     return Page(reader.elements, " ".join(text.split()))

@@ -20,6 +20,7 @@ from vitrail.evaluation.training_sections import (
     DataFacts,
 )
 from vitrail.reporting.html_page import percent
+from vitrail.reporting.page_script import SCRIPT
 
 
 def titles(page: Page) -> list[str]:
@@ -148,7 +149,7 @@ def test_hostile_names_are_only_text() -> None:
     )
     found = build(report)
     page = read(found)  # refuses scripts, handlers and foreign sources
-    assert "<script" not in found
+    assert "<script" not in found.replace(SCRIPT, "").replace("<script></script>", "")
     assert page.text.count(HOSTILE) > 20
     found.encode("utf-8")
 
@@ -261,7 +262,7 @@ def test_a_comparison_of_hostile_names() -> None:
     )
     found = comparison_page(comparison, square, (HOSTILE, HOSTILE), HOSTILE)
     assert read(found).text.count(HOSTILE) > 20
-    assert "<script" not in found
+    assert "<script" not in found.replace(SCRIPT, "").replace("<script></script>", "")
 
 
 def test_p_values_in_few_digits() -> None:

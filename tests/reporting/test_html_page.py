@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +40,7 @@ from vitrail.reporting.html_page import (
     text,
     tiles,
 )
+from vitrail.reporting.page_script import SCRIPT
 
 HOSTILE = "\"'></title></style></p><script>alert(1)</script><img src=x onerror=alert(2)>&amp; ${x} <!-- "
 GREY = Image.new("L", (8, 8), 90)
@@ -68,13 +71,16 @@ def test_a_page_has_its_sections_and_links_to_each() -> None:
     assert "Vitrail" in read_page.all("header")[0].text
 
 
-def test_a_page_fetches_and_runs_nothing() -> None:
+def test_a_page_fetches_nothing_and_runs_its_own_script_alone() -> None:
     found = page("a", "b", [Section("c", gallery([Shown(GREY, "grey")]))])
     assert "http" not in found.replace("http-equiv", "")
     policy = next(each for each in read(found).all("meta") if "content" in each.attributes).attributes["content"]
     assert "default-src 'none'" in policy
-    assert "script-src" not in policy  # so that the default, nothing, holds
-    assert "<script" not in found
+    ours = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert re.findall(r"script-src ([^;]*)", policy) == [f"'sha256-{ours}'"]
+    assert re.findall(r"<script>(.*?)</script>", found, re.DOTALL) == [SCRIPT]
+    assert found.count("<script") == 1
+    assert not re.search(r"https?:|import\b|fetch|XMLHttp|eval\(|innerHTML", SCRIPT)
 
 
 PARTS: dict[str, Callable[[str], str]] = {
@@ -160,6 +166,14 @@ def test_a_long_table_folds_its_end() -> None:
     assert not read(table(["a"], [["x"]] * 4, most=4)).all("details")
 
 
+def test_rows_that_stay_first_and_words_that_may_be_broken_are_marked() -> None:
+    found = read(table(["class", "n"], [["all", 3], ["a", 1], [40 * "b", 2]], most=2, fixed=1))
+    assert [each.text for each in found.all("tr", "fixed")] == ["all3"]
+    assert [each.text for each in found.all("th", "long")] == [40 * "b"]
+    assert len(found.all("div", "table")) == 1  # both parts sort as one
+    assert len(found.all("table")) == 2
+
+
 def test_a_table_refuses_rows_that_do_not_fit() -> None:
     with pytest.raises(InputError, match="a row of 1 cells under 2 headers"):
         table(["a", "b"], [["x", 1], ["y"]])
@@ -184,8 +198,8 @@ def test_tiny_images_are_kept_pixel_for_pixel() -> None:
 def test_large_images_are_reduced() -> None:
     smooth = Image.linear_gradient("L").resize((900, 450))
     shown = opened(data_uri(smooth))
-    assert shown.size == (224, 112)
-    assert np.abs(np.asarray(shown.convert("L"), int) - np.asarray(smooth.resize((224, 112)), int)).mean() < 2
+    assert shown.size == (480, 240)
+    assert np.abs(np.asarray(shown.convert("L"), int) - np.asarray(smooth.resize((480, 240)), int)).mean() < 2
     assert "tiny" not in gallery([Shown(smooth, "x")])
 
 
@@ -195,13 +209,13 @@ def test_no_image_takes_more_than_its_share_of_the_page() -> None:
 
 
 def test_what_does_not_fit_is_reduced_further() -> None:
-    """Noise as large as the largest that is shown would take three times its share."""
-    found = data_uri(noise(224, 224))
+    """Noise as large as the largest that is shown would take many times its share."""
+    found = data_uri(noise(480, 480))
     assert len(found) <= LARGEST
     with Image.open(io.BytesIO(base64.b64decode(found.split(",")[1]))) as shown:
-        assert max(shown.size) < 224
+        assert max(shown.size) < 480
     with Image.open(io.BytesIO(base64.b64decode(data_uri(Image.new("RGB", (640, 480))).split(",")[1]))) as shown:
-        assert shown.size == (224, 168)
+        assert shown.size == (480, 360)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])

@@ -495,7 +495,7 @@ def test_from_pre_training_to_fine_tuning(photos: Path, finished: Run, tmp_path:
     assert found.plan.classes == ("2 red", "blue")
     assert str(finished.best) in found.plan.origin
     page = (found.folder / "report.html").read_text()
-    steps = [each.text for each in read(page).all("section") if each.text.startswith("Step by step")][0]
+    steps = next(each.text for each in read(page).all("section") if each.text.startswith("Step by step"))
     places = [steps.index(each) for each in ("k-NN100.0 %", "linear probe100.0 %", "fine-tuned100.0 %")]
     assert places == sorted(places)
     assert steps.endswith(f"the whole network, {found.steps} steps")

@@ -182,7 +182,7 @@ def data(known: DataFacts | None) -> Section | None:
             rare = known.classes[counted.index(min(counted))]
             words = f"Uneven: the largest class has {max(counted) / min(counted):.0f} times as many {name} images as"
             parts.append(html.callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
-    parts.append(html.table(["class", *names], [rows[-1], *rows[:-1]], most=31))
+    parts.append(html.table(["class", *names], [rows[-1], *rows[:-1]], most=31, fixed=1))
     if known.left_out:
         parts += [html.heading("Left out"), html.table(["why", "files"], list(known.left_out.items()))]
     if known.skipped:

@@ -1,4 +1,4 @@
-"""Parts of a page -> one HTML file: no network, no scripts; every given name is text, never markup."""
+"""Parts of a page -> one HTML file: no network, one script of our own; every given name is text, never markup."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ from PIL import Image
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.images import decode
+from vitrail.reporting.page_script import SCRIPT, SCRIPT_HASH
 from vitrail.reporting.style import BAND, MARK, STYLE
 
 Tone = Literal["", "good", "bad", "warn"]
 
 TINY: Final = 96  # images up to this many pixels are kept as they are and shown with square pixels
-LARGEST: Final = 24_000  # letters that an image may take on a page
-_THUMBS: Final = ((224, 80), (176, 72), (128, 66))  # side in pixels and quality: the first that is small enough
+LARGEST: Final = 48_000  # letters that an image may take on a page
+_THUMBS: Final = ((480, 80), (352, 74), (224, 72), (128, 66))  # side in pixels and quality: the first small enough
 
+_LONG_WORD: Final = 24  # letters from which a word may be broken, lest it push a table's other columns away
 _FULL_QUALITY: Final = 90  # of an image that keeps its size
 
-_POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY: Final = (
+    f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{SCRIPT_HASH}'; "
+    "base-uri 'none'; form-action 'none'"
+)
+LINKS: Final = "<!--pages-->"  # where links to other pages go; escaped in any text of a page
 _NUMERIC: Final = re.compile(r"[-+−]?\d[\d,.]*(\s?%)?( to [-+−]?\d[\d,.]*(\s?%)?)?|–")
 _SHARE: Final = re.compile(r"\d[\d.,]* %")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
@@ -84,10 +90,10 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{text(title)} · Vitrail</title><style>{STYLE}</style></head>\n<body>{BAND}"
         f'<header><div class="inner"><div class="name">{MARK}Vitrail</div><h1>{text(title)}</h1>'
-        f'<p class="subtitle">{text(subtitle)}</p>{contents}</div></header>\n'
+        f'<p class="subtitle">{text(subtitle)}</p>{LINKS}{contents}</div></header>\n'
         f'<main class="inner">{parts}</main>\n'
         '<footer><div class="inner">Made by Vitrail. This file holds everything it shows and fetches nothing.</div>'
-        "</footer></body></html>\n"
+        f"</footer><script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -169,8 +175,11 @@ def tiles(items: Iterable[Tile]) -> Html:
     return Html(f'<div class="tiles">{shown}</div>') if shown else Html()
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = 0) -> Html:
-    """Rows under headers; the first cell names its row. Numbers stand right. Rows after `most` are folded away."""
+def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = 0, fixed: int = 0) -> Html:
+    """Rows under headers, sorted by a click on one; the first cell names its row. Numbers stand right.
+
+    Rows after `most` are folded away; the first `fixed` ones stay first, however the others are sorted.
+    """
     for row in rows:
         if len(row) != len(headers):
             raise InputError(f"a row of {len(row)} cells under {len(headers)} headers: give every header one cell")
@@ -178,8 +187,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = 0)
         return Html()
     right = [place > 0 and all(_is_number(row[place]) for row in rows) for place in range(len(headers))]
     first, rest = (rows[:most], rows[most:]) if most else (rows, ())
-    shown = _table(headers, first, right)
-    return Html(shown + folded(f"{len(rest):,} more", _table(headers, rest, right))) if rest else shown
+    shown = _table(headers, first, right, fixed)
+    if rest:
+        shown = Html(shown + folded(f"{len(rest):,} more", _table(headers, rest, right)))
+    return Html(f'<div class="table">{shown}</div>')
 
 
 def gallery(items: Iterable[Shown], small: bool = False) -> Html:
@@ -280,16 +291,18 @@ def _is_number(cell: Cell) -> bool:
     return cell is None or isinstance(cell, int | float) or _NUMERIC.fullmatch(cell) is not None
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool]) -> Html:
+def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool], fixed: int = 0) -> Html:
     sides = [' class="n"' if each else "" for each in right]
     head = "".join(f'<th scope="col"{side}>{text(name)}</th>' for name, side in zip(headers, sides, strict=True))
     body = []
-    for row in rows:
+    for place, row in enumerate(rows):
         cells = [each if isinstance(each, str) else number(each) for each in row]
         others = "".join(
             f"<td{side}>{text(cell)}</td>" for cell, side in itertools.islice(zip(cells, sides, strict=True), 1, None)
         )
-        body.append(f'<tr><th scope="row">{text(cells[0])}</th>{others}</tr>')
+        stays = ' class="fixed"' if place < fixed else ""
+        long = ' class="long"' if max(map(len, cells[0].split()), default=0) > _LONG_WORD else ""
+        body.append(f'<tr{stays}><th scope="row"{long}>{text(cells[0])}</th>{others}</tr>')
     return Html(
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(", ".join(headers))}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"

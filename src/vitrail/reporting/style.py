@@ -40,6 +40,10 @@ nav ul{{display:flex;flex-wrap:wrap;gap:6px 8px;list-style:none;margin:0;padding
 nav a{{display:block;padding:3px 12px;border:1px solid var(--line);border-radius:99px;color:var(--soft);
 text-decoration:none;font-size:14px;background:var(--card)}}
 nav a:hover,nav a:focus-visible{{color:var(--blue);border-color:var(--blue)}}
+nav.pages ul{{padding-bottom:10px}}
+nav.pages a{{color:var(--blue);border-radius:6px}}
+nav.pages [aria-current]{{display:block;padding:3px 12px;border:1px solid var(--blue);border-radius:6px;font-size:14px;
+font-weight:600;background:var(--card)}}
 main section{{padding:26px 0 30px;border-top:1px solid var(--line);scroll-margin-top:8px}}
 h2{{font-size:25px;margin:0 0 4px;font-weight:600}}
 h3{{font-size:18px;margin:26px 0 8px;font-weight:600}}
@@ -65,12 +69,44 @@ padding:10px 16px;margin:12px 0;max-width:none;overflow-wrap:anywhere}}
 .callout.good{{border-left-color:var(--green)}}
 .callout.bad{{border-left-color:var(--ruby)}}
 .callout.warn{{border-left-color:var(--amber)}}
-.scroll{{overflow-x:auto;margin:14px 0;max-width:100%}}
+.scroll{{overflow-x:auto;margin:14px 0;max-width:100%;background:linear-gradient(to right,var(--paper) 40%,transparent)
+0 0/40px 100% no-repeat local,linear-gradient(to left,var(--paper) 40%,transparent) 100% 0/40px 100% no-repeat local,
+linear-gradient(to left,var(--line),transparent) 100% 0/14px 100% no-repeat scroll}}
+.scroll:focus-visible{{outline:2px solid var(--blue);outline-offset:2px}}
 table{{border-collapse:collapse;min-width:min(100%,520px);font-size:15px}}
 th,td{{padding:6px 22px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}}
 th{{font-weight:600}}
 thead th{{color:var(--soft);font-size:14px;font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}}
-tbody th{{font-weight:500;overflow-wrap:anywhere;min-width:7em;max-width:26em}}
+tbody th{{font-weight:500;min-width:7em;max-width:26em}}
+tbody th.long{{overflow-wrap:anywhere;min-width:11em}}
+button{{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}}
+button:focus-visible,summary:focus-visible,a:focus-visible{{outline:2px solid var(--blue);outline-offset:2px;
+border-radius:3px}}
+.sort{{font-weight:600;text-align:inherit}}
+.sort::after{{content:"";display:inline-block;width:.9em;text-align:right;color:var(--blue)}}
+.sort:hover{{color:var(--blue)}}
+th[aria-sort=ascending] .sort::after{{content:"\\2191"}}
+th[aria-sort=descending] .sort::after{{content:"\\2193"}}
+.open{{display:block;width:100%;cursor:zoom-in}}
+.plate .open{{width:auto;max-width:100%}}
+.enlarge{{margin-top:6px;padding:3px 12px;border:1px solid var(--line);border-radius:99px;font-size:14px;
+color:var(--soft);background:var(--card)}}
+.enlarge:hover{{color:var(--blue);border-color:var(--blue)}}
+dialog.large{{border:1px solid var(--line);border-radius:8px;background:var(--paper);color:var(--ink);padding:14px;
+width:min(96vw,1500px);max-width:none;max-height:96vh;overflow:hidden}}
+dialog.large[open]{{display:flex;flex-direction:column;gap:10px}}
+dialog.large::backdrop{{background:rgb(8 7 11/.8)}}
+dialog.large .stage{{overflow:auto;flex:1 1 auto;min-height:0;text-align:center}}
+dialog.large img{{max-width:100%;height:auto;object-fit:contain;margin:0 auto;display:block;border-radius:4px}}
+dialog.large img.tiny{{image-rendering:pixelated}}
+dialog.large svg.plot{{max-width:none;height:auto}}
+dialog.large p{{margin:0 auto;max-width:90ch;color:var(--soft);font-size:15px;text-align:center;overflow-wrap:anywhere;
+max-height:24vh;overflow-y:auto}}
+dialog.large p b{{color:var(--ink)}}
+dialog.large .keys{{display:flex;gap:10px;justify-content:center;flex:none}}
+dialog.large .keys button{{padding:5px 16px;border:1px solid var(--line);border-radius:99px;background:var(--card)}}
+dialog.large .keys button:hover{{color:var(--blue);border-color:var(--blue)}}
+dialog.large .keys [hidden]{{display:none}}
 .n{{text-align:right;white-space:nowrap}}
 th.n{{white-space:normal}}
 th:last-child,td:last-child{{padding-right:2px}}
@@ -100,7 +136,7 @@ sans-serif;fill:var(--ink)}}
 color:var(--soft)}}
 .legend svg{{width:22px;height:10px;margin-right:6px;vertical-align:middle}}
 figure.plate{{margin:0 0 34px}}
-figure.plate>img{{display:block;max-width:100%;height:auto;border-radius:4px}}
+figure.plate img{{display:block;max-width:100%;height:auto;border-radius:4px}}
 figure.plate>figcaption{{color:var(--soft);max-width:72ch;margin-top:8px}}
 .tabs{{margin:14px 0}}
 .tabs>input{{position:absolute;opacity:0;width:1px;height:1px}}
@@ -137,7 +173,7 @@ th,td{{padding-right:12px}}
 :root{{{_LIGHT};--paper:#fff}}
 *{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 body{{font-size:11pt}}
-nav{{display:none}}
+nav,.enlarge,dialog{{display:none}}
 .inner{{max-width:none;padding:0}}
 figure,.tile,.callout,tr{{break-inside:avoid}}
 h2,h3{{break-after:avoid}}
