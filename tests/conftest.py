@@ -18,6 +18,7 @@ import oracles
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_FIXTURES = "no fixtures in"  # how the reason of a test that is left out for want of them begins
+NO_BROWSER = "no browser for the pages"  # the same of a browser, its driver, or axe-core
 
 # Files that take long, start many processes or import other libraries, the longest first: `make test-quick` leaves them
 # out, and `make test` begins with them, so that no core waits for one of them at the end.
@@ -67,6 +68,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     skipped = [each.longrepr for each in reporter.stats.get("skipped", []) if isinstance(each.longrepr, tuple)]
     if count := sum(NO_FIXTURES in reason for _, _, reason in skipped):
         reporter.write_line(f"left out for want of the fixtures that CONTRIBUTING.md speaks of: {count} tests")
+    if count := sum(NO_BROWSER in reason for _, _, reason in skipped):
+        reporter.write_line(f"left out for want of chromium, chromedriver, selenium or axe-core: {count} tests")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,174 @@
+"""Pages in a browser: readable by everyone, in light and dark and on a phone; tables sort, images open large."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from evaluation.reports import HOSTILE, full, made, square
+from pages.browser import Browser
+from vitrail.audit.audit_page import build_page
+from vitrail.audit.auditor import audit
+from vitrail.data.samples import Dataset, Sample
+from vitrail.evaluation.comparison import comparison_of
+from vitrail.evaluation.report import build, comparison_page
+
+LONG = ("Tomato_Heart_of_an_Ox_with_a_long_name_and_no_space_at_all_" * 2, "a class of many words " * 5, HOSTILE)
+
+
+def audited() -> str:
+    """An audit of thirty small images, two of them copies."""
+    dice = np.random.default_rng(0)
+    images = dice.integers(0, 255, (30, 24, 24, 3), dtype=np.uint8)
+    images[1] = images[0]
+    names = [f"{'long_folder_name_' * 5}/{row:02d}.png" for row in range(30)]
+    samples = tuple(Sample(name, (f"class {row % 3}",), ("train", "test")[row % 2]) for row, name in enumerate(names))
+    dataset = Dataset("photos", samples, images, tuple(f"class {number}" for number in range(3)))
+    return build_page(audit(dataset), dataset)
+
+
+def compared() -> str:
+    """Two networks of which one is better."""
+    comparison = comparison_of(made(), made(lift=0.8, seed=4))
+    return comparison_page(comparison, square, ("runs/first", "runs/second"), "vitrail compare a b photos")
+
+
+def report_of(classes: tuple[str, ...]) -> str:
+    """A report of other classes, the last of which no image shows."""
+    evaluation = dataclasses.replace(made(classes=classes))
+    return build(full(evaluation=evaluation, validation=None, images=photo, data=None))
+
+
+def photo(row: int) -> Image.Image:
+    """An image too large to be shown pixel by pixel."""
+    return Image.linear_gradient("L").rotate(row).resize((300, 200)).convert("RGB")
+
+
+PAGES = {
+    "report": lambda: build(full()),
+    "audit": audited,
+    "comparison": compared,
+    "two": lambda: report_of(("Apple_Granny_Smith", "Banana")),
+    "hundred": lambda: report_of(tuple(f"class {number}" for number in range(100))),
+    "long": lambda: report_of(LONG),
+}
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every page as a file."""
+    folder = tmp_path_factory.mktemp("pages")
+    files = {name: folder / f"{name}.html" for name in PAGES}
+    for name, file in files.items():
+        file.write_text(PAGES[name](), encoding="utf-8", errors="replace")
+    return files
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_stands_in_the_way_of_anyone(
+    browser: Browser, axe: str, pages: dict[str, Path], name: str, dark: bool
+) -> None:
+    browser.open(pages[name], dark=dark)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+    assert browser.faults(axe) == []
+
+
+BEYOND = """return [...document.querySelectorAll('main *')]
+    .filter((each) => !each.closest('.scroll, svg, dialog, pre') && each.getBoundingClientRect().right > 376)
+    .map((each) => each.outerHTML.slice(0, 120))"""
+CUT = """return [...document.querySelectorAll('.scroll')]
+    .filter((each) => !['auto', 'scroll'].includes(getComputedStyle(each).overflowX)).length"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_phone_needs_no_sideways_scrolling_but_inside_a_table(
+    browser: Browser, pages: dict[str, Path], name: str
+) -> None:
+    browser.open(pages[name], width=375)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+    assert browser.run("return document.documentElement.scrollWidth") == 375
+    assert browser.run(BEYOND) == []
+    assert browser.run(CUT) == 0
+
+
+COLUMN = """const box = document.querySelectorAll('.table')[arguments[0]];
+return [...box.querySelectorAll('tbody tr')].map((row) => row.cells[arguments[1]].textContent)"""
+HEADING = "return document.querySelectorAll('.table')[arguments[0]].querySelectorAll('thead th')[arguments[1]]"
+TABLES = """return [...document.querySelectorAll('.table')].findIndex((each) =>
+each.querySelector('thead').textContent.startsWith(arguments[0]))"""
+
+
+def test_a_click_on_a_heading_sorts_numbers_as_numbers(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["hundred"])
+    table = browser.run(TABLES, "classimages")
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+    before = browser.run(COLUMN, table, 3)
+    assert len(before) > 90  # in two parts, the second folded away
+    heading = browser.run(HEADING, table, 3)
+    assert heading.get_attribute("aria-sort") == "none"
+    for direction, reverse in (("ascending", False), ("descending", True)):
+        browser.run("arguments[0].querySelector('button').click()", heading)
+        assert heading.get_attribute("aria-sort") == direction
+        shares = [float(each.removesuffix(" %")) for each in browser.run(COLUMN, table, 3)]
+        assert shares == sorted((float(each.removesuffix(" %")) for each in before), reverse=reverse)
+    assert shares != sorted(shares, key=str, reverse=True)  # as words, 8 would stand beside 80
+    names = browser.run(HEADING, table, 0)
+    browser.run("arguments[0].querySelector('button').click()", names)
+    assert heading.get_attribute("aria-sort") == "none"
+    column = browser.run(COLUMN, table, 0)
+    assert column == sorted(column, key=lambda each: int(each.split()[1]))  # "class 2" before "class 10"
+
+
+def test_tables_sort_by_keyboard_and_totals_stay_first(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["report"])
+    table = browser.run(TABLES, "classtraining")
+    heading = browser.run(HEADING, table, 2)
+    browser.run("arguments[0].querySelector('button').focus()", heading)
+    browser.press(" ")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert browser.run(COLUMN, table, 0)[0] == "all"
+    assert browser.run(COLUMN, table, 2)[1:] == ["10", "20", "30", "40", "50", "60", "90"]
+    browser.press("\ue007")  # Enter
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert browser.run(COLUMN, table, 2)[1:] == ["90", "60", "50", "40", "30", "20", "10"]
+
+
+def test_an_image_opens_large_and_escape_closes_it(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["two"])
+    opener = browser.find("main figure .open")
+    small = browser.run("return arguments[0].querySelector('img').getBoundingClientRect().width", opener)
+    browser.run("arguments[0].focus()", opener)
+    browser.press("\ue007")
+    assert browser.run("return document.querySelector('dialog').open")
+    assert browser.run("return document.querySelector('dialog').contains(document.activeElement)")
+    large = browser.find("dialog img")
+    assert large.rect["width"] >= 300 > small
+    words = browser.find("dialog p").text
+    browser.press("\ue014")  # the right arrow
+    assert browser.find("dialog p").text != words
+    browser.press("\ue012")  # and back
+    assert browser.find("dialog p").text == words
+    browser.press("\ue00c")  # Escape
+    assert not browser.run("return document.querySelector('dialog').open")
+    assert browser.run("return document.activeElement === arguments[0]", opener)
+
+
+def test_a_large_image_fits_a_phone_and_has_no_faults(browser: Browser, axe: str, pages: dict[str, Path]) -> None:
+    browser.open(pages["two"], width=375)
+    browser.run("document.querySelector('main figure .open').click()")
+    assert browser.run("return document.documentElement.scrollWidth") == 375
+    assert browser.find("dialog img").rect["width"] <= 375
+    assert browser.faults(axe) == []
+
+
+def test_names_that_hold_markup_run_nothing(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["long"])
+    assert browser.run("return document.querySelectorAll('main script, main img[src=x]').length") == 0
+    sneaked = """const script = document.createElement('script'); script.textContent = 'window.ran = true';
+    document.body.append(script); return window.ran === true"""
+    assert browser.run(sneaked) is False  # the policy knows our script alone
