@@ -1,9 +1,9 @@
 """Commands on the pages: ```console run blocks, typed in a folder, what they print held against what the page shows.
 
-    $ vitrail predict net.onnx new/     typed; a line that ends in \\ goes on in the next
-    new/1.jpg: two 97.3 %               must be printed: any number may stand where one stands, any blanks where some do
-    …                                   any lines; within a line, anything
-    $ echo $?                           the exit code of the command before, which else must be 0
+$ vitrail predict net.onnx new/     typed; a line that ends in \\ goes on in the next
+new/1.jpg: two 97.3 %               must be printed: any number may stand where one stands, any blanks where some do
+…                                   any lines; within a line, anything
+$ echo $?                           the exit code of the command before, which else must be 0
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def text_of(cell: Any) -> str:
 
 def executed(path: Path, folder: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
     return notebook
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from walks.walking import Line, differences, environment_for, parse, same_text, walk
 
 HERE = Path(__file__).parent

@@ -107,7 +107,9 @@ def _python(statements: list[str], folder: Path, environment: Mapping[str, str])
     )
     parts = done.stdout.split(f"{mark}\n")[:-1]
     if len(parts) != len(statements):
-        raise RuntimeError(f"Python's prompt ended after {len(parts)} of {len(statements)} lines:\n{done.stdout[-2000:]}")
+        raise RuntimeError(
+            f"Python's prompt ended after {len(parts)} of {len(statements)} lines:\n{done.stdout[-2000:]}"
+        )
     return [tuple(_plain(line, folder) for line in part.splitlines()) for part in parts]
 
 
