@@ -22,6 +22,7 @@ from vitrail.checks import check_type
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
+from vitrail.images.ood_detector import OodDetector
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
@@ -54,6 +55,7 @@ class Checkpoint:
     reject: float | None = None  # answers less sure than this are left open
     decoder: MaskedDecoder | None = None  # of masked pre-training
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # came with the weights; the network has no use for them
+    ood: OodDetector | None = None  # tells images unlike the training ones; belongs to this network and preprocessing
 
     def __post_init__(self) -> None:
         for name, kind in (("model", ViT), ("preprocess", Preprocess), ("provenance", Provenance)):
@@ -71,11 +73,14 @@ class Checkpoint:
         self._validate_pixels()
         self._validate_decoder()
         self._validate_extras()
+        self._validate_ood()
 
     @property
     def about(self) -> ModelInfo:
         """All but the network: how images become pixels, and logits answers."""
-        return ModelInfo(self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject)
+        return ModelInfo(
+            self.preprocess, self.classes, self.task, self.temperature, self.thresholds, self.reject, self.ood
+        )
 
     def _validate_pixels(self) -> None:
         config, size = self.model.config, self.preprocess.size
@@ -95,6 +100,16 @@ class Checkpoint:
         if self.decoder.entering != width:
             raise CheckpointError(
                 f"the decoder takes tokens of width {self.decoder.entering}, the network gives {width}"
+            )
+
+    def _validate_ood(self) -> None:
+        if self.ood is None:
+            return
+        width = self.model.config.representation_width or self.model.config.pooled_width
+        if self.ood.width != width:
+            raise CheckpointError(
+                f"the out-of-distribution detector knows embeddings of width {self.ood.width}, the network gives "
+                f"{width}: ood=None, or one fitted to it"
             )
 
     def _validate_extras(self) -> None:
@@ -136,7 +151,7 @@ class Checkpoint:
 
     def with_preprocess(self, preprocess: Preprocess) -> Checkpoint:
         """The same network, reading images in another way."""
-        return replace(self, preprocess=preprocess)
+        return replace(self, preprocess=preprocess, ood=self.about.with_preprocess(preprocess).ood)
 
     @property
     def transform(self) -> Transform:

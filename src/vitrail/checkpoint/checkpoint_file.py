@@ -38,6 +38,7 @@ from vitrail.errors import CheckpointError, InputError, VitrailError
 from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
 from vitrail.images.model_info import EARLIER_TASKS
+from vitrail.images.ood_detector import OodDetector
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import build_empty
@@ -170,6 +171,7 @@ def _described(path: str | os.PathLike[str], description: Mapping[str, Any], cou
             provenance=Provenance.from_dict(description["provenance"]),
             decoder=decoder,
             **{name: description[name] for name in FITTED},
+            ood=OodDetector.from_dict(description["ood"]) if "ood" in description else None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: the description is damaged: {error}") from None

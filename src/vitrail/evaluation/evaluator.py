@@ -15,7 +15,7 @@ from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import ImageError, InputError, nearest
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
-from vitrail.evaluation.scoring import evaluation_of
+from vitrail.evaluation.scoring import evaluation_of, unlike_of
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
 from vitrail.inference.image_reader import Named, Skip
@@ -64,7 +64,7 @@ def evaluate(
     if not found:
         raise InputError(f"{part.source}: none of {len(part)} images can be read: the first says {skipped[0][1]}")
     rows = np.concatenate([each.rows for each in found])
-    return evaluation_of(
+    evaluation = evaluation_of(
         np.concatenate([each.logits for each in found]),
         targets[rows],
         [names[row] for row in rows],
@@ -78,6 +78,9 @@ def evaluate(
         skipped=skipped,
         resamples=resamples,
     )
+    if runtime.ood is None:
+        return evaluation
+    return replace(evaluation, unlike=unlike_of(runtime.ood, np.concatenate([each.embedding for each in found])))
 
 
 def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:

@@ -63,6 +63,13 @@ class Misclassified(NamedTuple):
     loss: float
 
 
+class Unlike(NamedTuple):
+    """Images taken for unlike anything the network was trained on: of images like the training ones, false alarms."""
+
+    share: Score
+    promised: float  # at most, of images like the training ones
+
+
 @dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
 class Evaluation:
     """How well a network does on images whose labels are known."""
@@ -86,6 +93,7 @@ class Evaluation:
     answered: float  # share of images that the reject threshold lets through
     answered_top1: float | None  # accuracy among the answered; None for several labels, or where none is answered
     skipped: tuple[tuple[str, str], ...]  # unreadable images: name, reason
+    unlike: Unlike | None = None  # where the network can tell
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -140,6 +148,9 @@ class Evaluation:
             "reject": self.reject,
             "answered": self.answered,
             "answered_top1": self.answered_top1,
+            "unlike": None if self.unlike is None else self.unlike.share.value,
+            "unlike_interval": None if self.unlike is None else self.unlike.share[1:],
+            "unlike_promised": None if self.unlike is None else self.unlike.promised,
             "classes": self.classes,
             "absent": self.absent,
             "per_class": [each._asdict() for each in self.per_class],

@@ -12,7 +12,8 @@ from vitrail.errors import InputError
 from vitrail.evaluation import metrics
 from vitrail.evaluation.calibration import ece, gaps
 from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
-from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Misclassified, Score
+from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Misclassified, Score, Unlike
+from vitrail.images.ood_detector import OodDetector
 from vitrail.inference import probabilities as probabilities_of
 from vitrail.types import Array
 
@@ -80,6 +81,12 @@ def evaluation_of(
         answered_top1=float(right[answered].mean()) if task == "single-label" and answered.any() else None,
         skipped=tuple(skipped),
     )
+
+
+def unlike_of(ood: OodDetector, embeddings: Array) -> Unlike:
+    """How many images are taken for unlike the training ones, by their embeddings (n, D)."""
+    count = int(ood.is_unlike(ood.familiarity(embeddings)).sum())
+    return Unlike(wilson(count, len(embeddings)), ood.false_alarms)
 
 
 def correct_answers(evaluation: Evaluation) -> Array:

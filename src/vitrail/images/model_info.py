@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from vitrail.checks import check_type
 from vitrail.errors import CheckpointError, nearest
 from vitrail.images import Preprocess
+from vitrail.images.ood_detector import OodDetector
 
 TASKS: Final = ("single-label", "multi-label")  # labels an image may have
 EARLIER_TASKS: Final = {"one": "single-label", "several": "multi-label"}  # as files of an earlier release say them
@@ -26,9 +27,11 @@ class ModelInfo:
     temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
     thresholds: tuple[float, ...] | None = None  # per class, for several labels
     reject: float | None = None  # answers less sure than this are left open
+    ood: OodDetector | None = None  # tells images unlike the training ones; None: nobody knows
 
     def __post_init__(self) -> None:
         check_type("preprocess", self.preprocess, Preprocess, error=CheckpointError)
+        check_type("ood", self.ood, OodDetector, type(None), error=CheckpointError)
         for name in ("classes", "thresholds"):
             value = getattr(self, name)
             missing = value is None and name == "thresholds"
@@ -59,20 +62,31 @@ class ModelInfo:
                 raise CheckpointError(f"{name}: expected a number from 0 to 1, got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` gives the same back."""
-        thresholds = None if self.thresholds is None else list(self.thresholds)
-        plain = {"preprocess": self.preprocess.to_dict(), "classes": list(self.classes), "thresholds": thresholds}
-        return asdict(self) | plain
+        """Plain values for JSON; `from_dict` gives the same back. A detector that is not there is left out."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "ood"}
+        plain["preprocess"], plain["classes"] = self.preprocess.to_dict(), list(self.classes)
+        plain["thresholds"] = None if self.thresholds is None else list(self.thresholds)
+        return plain if self.ood is None else plain | {"ood": self.ood.to_dict()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> ModelInfo:
-        """What `to_dict` wrote; a part that is missing is an error, for nothing may be guessed."""
-        missing = [each.name for each in fields(cls) if each.name not in plain]
+        """What `to_dict` wrote; a part that is missing is an error, for nothing may be guessed.
+
+        Only the out-of-distribution detector may be missing: files of earlier releases have none.
+        """
+        names = [each.name for each in fields(cls) if each.name != "ood"]
+        missing = [name for name in names if name not in plain]
         if missing:
             raise CheckpointError(f"the description lacks {', '.join(missing)}")
-        values = {each.name: plain[each.name] for each in fields(cls)}
+        values = {name: plain[name] for name in names}
         check_type("preprocess", values["preprocess"], Mapping, error=CheckpointError)
-        return cls(**values | {"preprocess": Preprocess.from_dict(values["preprocess"])})
+        values["preprocess"] = Preprocess.from_dict(values["preprocess"])
+        return cls(**values, ood=OodDetector.from_dict(plain["ood"]) if "ood" in plain else None)
+
+    def with_preprocess(self, preprocess: Preprocess) -> ModelInfo:
+        """The same for images read in another way: what is familiar is then not known any more."""
+        same = replace(preprocess, scaled_decoding=self.preprocess.scaled_decoding) == self.preprocess
+        return replace(self, preprocess=preprocess, ood=self.ood if same else None)
 
 
 def _finite(value: object) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from vitrail.errors import InputError
 from vitrail.images import Preprocess, Resample
 from vitrail.images.model_info import ModelInfo
+from vitrail.images.ood_detector import OodDetector
 from vitrail.types import Array
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Runtime(Protocol):
 
     @property
     def reject(self) -> float | None: ...
+
+    @property
+    def ood(self) -> OodDetector | None:
+        """What tells images unlike the training ones by their embedding; None where nobody knows."""
 
     @property
     def provenance(self) -> Provenance | None:
@@ -103,6 +107,10 @@ class RuntimeBase:
         return self.about.reject
 
     @property
+    def ood(self) -> OodDetector | None:
+        return self.about.ood
+
+    @property
     def provenance(self) -> Provenance | None:
         return None
 
@@ -122,7 +130,7 @@ class RuntimeBase:
 
     def with_preprocess(self, preprocess: Preprocess) -> Self:
         other = copy.copy(self)
-        other.about = replace(self.about, preprocess=preprocess)
+        other.about = self.about.with_preprocess(preprocess)
         return other
 
 

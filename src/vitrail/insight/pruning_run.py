@@ -139,9 +139,11 @@ def prune(
         log(f"{count} of the heads can go within {max_drop:g} points on the images that they were ranked on")
     slim = checkpoint
     if count:
-        slim = replace(checkpoint, model=smaller(count), temperature=None, thresholds=None, reject=None)
+        slim = replace(checkpoint, model=smaller(count), temperature=None, thresholds=None, reject=None, ood=None)
         if (checkpoint.temperature, checkpoint.thresholds, checkpoint.reject) != (None, None, None) and not tune:
             log("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
+        if checkpoint.ood is not None and not tune:
+            log("the smaller one no longer tells which images are unlike the training ones: tuning it learns that anew")
     cut = after = _measure(slim, judges, batch)
     if tune:
         log(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")

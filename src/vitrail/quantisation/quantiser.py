@@ -21,6 +21,7 @@ from vitrail.inference.timing import latencies
 from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
 from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.fake_quant import fake_quantise
+from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import Sensitivity, calibrate, calibration_pixels, rank_sensitivity
 from vitrail.quantisation.smooth_quant import smooth
@@ -147,12 +148,15 @@ def quantise(
     judge = Judge.by(original, split.choosing, batch)
     if precision == "bf16":
         plan = QuantPlan("bf16")
-        _refuse_over(judge(faked(checkpoint, plan)), max_drop, "bf16")
+        rounded = faked(checkpoint, plan)
+        _refuse_over(judge(rounded), max_drop, "bf16")
+        checkpoint = recalibrated(checkpoint, checkpoint.ood, rounded, split.choosing, batch, log)
         return _with_report(original, checkpoint, SearchResult(plan, ()), split, judge, max_drop)
     batches = calibration_pixels(checkpoint, split.calibration, batch)
     log(f"calibrating on {sum(map(len, batches))} images")
     evened, plan = plan_all_int8(checkpoint, batches)
     search = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log)
+    evened = recalibrated(evened, checkpoint.ood, faked(evened, search.plan), split.choosing, batch, log)
     return _with_report(original, evened, search, split, judge, max_drop)
 
 
@@ -161,13 +165,13 @@ def plan_all_int8(checkpoint: Checkpoint, batches: list[Tensor]) -> tuple[Checkp
 
     All else is bf16 where this machine multiplies that by itself.
     """
-    evened = replace(checkpoint, model=smooth(checkpoint.model, batches))
+    evened = replace(checkpoint, model=smooth(checkpoint.model, batches), ood=checkpoint.ood)  # the same function
     return evened, QuantPlan("bf16" if has_bf16_units() else "fp32", calibrate(evened.model, batches))
 
 
 def faked(checkpoint: Checkpoint, plan: QuantPlan) -> Checkpoint:
     """The checkpoint with a network that rounds as the plan says: a runtime like any other."""
-    return replace(checkpoint, model=fake_quantise(checkpoint.model, plan))
+    return replace(checkpoint, model=fake_quantise(checkpoint.model, plan), ood=None)  # unless calibrated anew
 
 
 def search_plan(

@@ -26,8 +26,9 @@ from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
 from vitrail.packed import Packed, check_overwrite, pack_checkpoint, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
+from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
-from vitrail.quantisation.quantiser import RANKED_ON, plan_all_int8, search_plan
+from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, search_plan
 from vitrail.quantisation.range_calibration import calibration_pixels
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
 from vitrail.types import LogCallback
@@ -48,7 +49,8 @@ class Merging(NamedTuple):
         """The checkpoint, merging."""
         if not self.count:
             return checkpoint
-        return replace(checkpoint, model=with_merging(checkpoint.model, self.count, self.first, every=self.every))
+        model = with_merging(checkpoint.model, self.count, self.first, every=self.every)
+        return replace(checkpoint, model=model, ood=None)  # unless calibrated anew
 
     def __str__(self) -> str:
         which = "blocks" if self.every == 1 else "every second block"
@@ -196,8 +198,10 @@ def _candidates(
     candidates = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
     for merged in (Merging(), *(merged_most(checkpoint, judge, max_drop, log) if merging else ())):
         base = merged.of(checkpoint)
+        if merged.count:
+            base = recalibrated(base, checkpoint.ood, base, split.choosing, log=log)
         log(f"making runtimes{f', {merged}' if merged.count else ''}")
-        quantised = _int8(base, batches, judge, max_drop, log)
+        quantised = _int8(base, batches, split, judge, max_drop, log)
         plans = {"fp32": (base, QuantPlan()), "bf16": (base, QuantPlan("bf16")), "int8": quantised}
         for runtime, precision in product(runtimes, precisions_here()):
             if (planned := plans[precision]) is None or precision not in precisions_of(runtime):
@@ -214,12 +218,18 @@ def _candidates(
 
 
 def _int8(
-    base: Checkpoint, batches: list[torch.Tensor], judge: Judge, max_drop: float, log: LogCallback
+    base: Checkpoint,
+    batches: list[torch.Tensor],
+    split: CalibrationSplit,
+    judge: Judge,
+    max_drop: float,
+    log: LogCallback,
 ) -> tuple[Checkpoint, QuantPlan] | None:
     """The checkpoint with its channels made even, and a plan for it within the budget; None where there is none."""
     evened, plan = plan_all_int8(base, batches)
     try:
-        return evened, search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log).plan
+        plan = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log).plan
+        return recalibrated(evened, base.ood, faked(evened, plan), split.choosing, log=log), plan
     except InputError as error:
         log(str(error))
         return None

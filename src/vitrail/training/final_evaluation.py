@@ -21,13 +21,13 @@ from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
 from vitrail.evaluation.results import Evaluation, Score
-from vitrail.evaluation.scoring import evaluation_of
+from vitrail.evaluation.scoring import evaluation_of, unlike_of
 from vitrail.inference import probabilities
 from vitrail.reporting.html_page import counted
 from vitrail.training.job import Job, Part, Progress
+from vitrail.training.ood_fitting import answers_of, fit_ood
 from vitrail.training.record import Record, times_of
 from vitrail.training.run_folder import write_text
-from vitrail.training.validation import logits_of
 from vitrail.types import Array
 
 
@@ -43,17 +43,21 @@ def evaluate_best(job: Job, progress: Progress, dataset: Dataset, test: Part | N
     """Fit what is fitted on validation, never on test; then measure once on test, or on validation if there is none."""
     best = job.folder / "best.safetensors"
     checkpoint = load(best if progress.best is not None else job.folder / "last.safetensors")
-    plan = job.plan
     validation = None
     if job.val is not None:
-        logits = logits_of(checkpoint.model, job.val, plan)
+        logits, embeddings = answers_of(checkpoint, job.val.views)
         checkpoint = calibrated(checkpoint, logits, job.val.targets)
+        ood = fit_ood(job, checkpoint, embeddings, progress.step * job.plan.recipe.batch)
+        checkpoint = replace(checkpoint, ood=ood)
         validation = _evaluation(checkpoint, logits, job.val.targets, dataset, "val")
     if test is None and validation is not None:
         judged, evaluation = "val", validation
     else:
         judged, part = ("test", test) if test is not None else ("train", training_part(job, dataset))
-        evaluation = _evaluation(checkpoint, logits_of(checkpoint.model, part, plan), part.targets, dataset, judged)
+        logits, embeddings = answers_of(checkpoint, part.views)
+        evaluation = _evaluation(checkpoint, logits, part.targets, dataset, judged)
+        if judged == "test" and checkpoint.ood is not None:  # the others set the promise, or were trained on
+            evaluation = replace(evaluation, unlike=unlike_of(checkpoint.ood, embeddings))
     metrics = {f"{judged}_{name}": each.value for name, each in evaluation.scores.items() if np.isfinite(each.value)}
     about = replace(checkpoint.provenance, metrics=dict(checkpoint.provenance.metrics) | metrics)
     checkpoint = replace(checkpoint, provenance=about)

@@ -58,6 +58,7 @@ def with_classes(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
         temperature=None,
         thresholds=None,
         reject=None,
+        ood=None,
     )
 
 
@@ -156,7 +157,7 @@ def _started(checkpoint: Checkpoint, channels: int) -> Checkpoint:
         raise CheckpointError(f"order={old.order!r} has no meaning for {channels} channels: use adapt_channels")
     mean, std = ([each[place % old.channels] for place in range(channels)] for each in (old.mean, old.std))
     new = Preprocess.from_dict(old.to_dict() | {"channels": channels, "mean": mean, "std": std})
-    checkpoint = replace(checkpoint, temperature=None, thresholds=None, reject=None)
+    checkpoint = replace(checkpoint, temperature=None, thresholds=None, reject=None, ood=None)
     return _renewed(checkpoint, adapt_channels(checkpoint.model, channels), new, ", to be trained further")
 
 
@@ -167,7 +168,8 @@ def _renewed(checkpoint: Checkpoint, model: ViT, preprocess: Preprocess, what: s
     if checkpoint.decoder is not None:
         note += "; the decoder, which predicts the old channels, is gone"
     provenance = _noted(checkpoint.provenance, note)
-    return replace(checkpoint, model=model, preprocess=preprocess, provenance=provenance, decoder=None)
+    kept = checkpoint.ood  # answers are the same, and so is what they are made from
+    return replace(checkpoint, model=model, preprocess=preprocess, provenance=provenance, decoder=None, ood=kept)
 
 
 def _pixels(old: Preprocess, channels: int) -> Preprocess:

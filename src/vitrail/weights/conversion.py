@@ -174,7 +174,8 @@ def _write(checkpoint: Checkpoint, family: Family | None, path: Path) -> _Writte
     if lost:
         raise CheckpointError(f"{family.name} has no place for {join_limited(lost, ', ')}: choose another family")
     _put(given, description, family, path)
-    return _Written(len(given), (*without, *description.warnings))
+    memory = ("ood: what tells images unlike the training ones",) if checkpoint.ood is not None else ()
+    return _Written(len(given), (*without, *description.warnings, *memory))
 
 
 def _put(tensors: dict[str, Tensor], description: Description, family: Family, path: Path) -> None:

@@ -19,7 +19,7 @@ def with_size(checkpoint: Checkpoint, image_size: Any) -> Checkpoint:
     old = checkpoint.model.config
     preprocess = Preprocess.from_dict(checkpoint.preprocess.to_dict() | {"size": size})
     if size == old.image_size:
-        return replace(checkpoint, preprocess=preprocess)
+        return checkpoint.with_preprocess(preprocess)
     if old.positions.kind not in ("learned", "none") and not old.positions.kind.startswith("sincos"):
         kind = old.positions.kind
         raise CheckpointError(f"positions {kind!r} cannot be made for another size: keep {old.image_size}")
@@ -27,4 +27,5 @@ def with_size(checkpoint: Checkpoint, image_size: Any) -> Checkpoint:
     state = checkpoint.model.state_dict()
     for number, table in enumerate(checkpoint.model.tokens.tables):
         state[f"tokens.tables.{number}.table"] = table(config.grid).detach().contiguous()
-    return replace(checkpoint, model=rebuild(checkpoint.model, config, state), preprocess=preprocess)
+    model = rebuild(checkpoint.model, config, state)
+    return replace(checkpoint, model=model, preprocess=preprocess, ood=None)  # images of another size lie elsewhere
