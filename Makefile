@@ -7,7 +7,7 @@ DEMO_EXTRAS := figures,onnx
 SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint types bench capabilities map wheel wheel-demo clean
+.PHONY: help demo test test-quick lint types docs bench capabilities map wheel wheel-demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,10 @@ lint: $(VENV)/.dev-installed  ## ruff: rules and format
 
 types: $(VENV)/.dev-installed  ## mypy, strict on the package
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev-installed  ## the docs as a site that reads from a disk: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 bench: $(VENV)/.dev-installed  ## speed of the network beside others
 	$(BIN)/python benchmarks/network.py

@@ -1,4 +1,4 @@
-"""The tutorial and the how-to pages: every command of a ```console run block is typed, and prints what the page shows."""
+"""The tutorial and the how-to pages: their ```console run blocks are typed, and print what the pages show."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ AFTERWARDS = [
 
 
 def prepare(folder: Path, fixtures: Path) -> None:
-    """What the reader of the tutorial has before it begins: photos/ by class, new/ ones, and a pretrained checkpoint."""
+    """What the reader of the tutorial begins with: photos/ by class, new/ ones, and a pretrained checkpoint."""
     for number, name in CLASSES.items():
-        images = [path for path in sorted((fixtures / "sign_language_digits" / str(number)).iterdir())]
+        images = sorted((fixtures / "sign_language_digits" / str(number)).iterdir())
         (folder / "photos" / name).mkdir(parents=True)
         for path in images[:60]:
             shutil.copy(path, folder / "photos" / name)

@@ -7,6 +7,7 @@ come from `vitrail.__all__`, verbs and options from the command line itself, rec
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -32,11 +33,15 @@ def on_files(files: Files, config: Any) -> Files:
     made = {"python": python_page(), "classes": classes_page(), "command-line": verbs_page(), "recipes": recipes_page()}
     for name, text in made.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A page as it stands in the project -> as the site needs it: fences without our marks, links that lead somewhere."""
+    """A page of the project -> as the site needs it: fences without our marks, links that lead somewhere."""
+    if page.file.src_uri == "capabilities.md":
+        page.meta["search"] = {"exclude": True}  # a table of every test would bury all else
     base = "" if page.file.src_uri in COPIED.values() else "docs/"
     folder = Path(base + page.file.src_uri).parent
     return LINK.sub(lambda link: _link(link, folder), FENCE.sub(r"\1", markdown))
@@ -66,6 +71,15 @@ def _normal(path: Path) -> str:
         elif part != ".":
             parts.append(part)
     return "/".join(parts)
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook as a page to read."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    kinds = [cell["cell_type"] for cell in cells]
+    parts = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in zip(kinds, texts, strict=True)]
+    return "\n\n".join((*parts, f"The notebook: `{path.relative_to(ROOT)}`.\n"))
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
@@ -138,7 +152,7 @@ def _escape(text: str) -> str:
 def _prose(text: str | None) -> str:
     """Help as people read it in the terminal; lines that begin with spaces or `$` are commands."""
     out, commands = [], []
-    for line in inspect.cleandoc(text or "").replace("\b", "").splitlines() + [""]:
+    for line in [*inspect.cleandoc(text or "").replace("\b", "").splitlines(), ""]:
         if line.startswith((" ", "vitrail ", "$ ")) and line.strip():
             commands.append(line.strip())
             continue
@@ -155,8 +169,8 @@ def _prose(text: str | None) -> str:
 def recipes_page() -> str:
     """The table of recipes by name."""
     rows = [
-        f"| `{name}` | {preset.model or 'any'} | {preset.size or 'any'} | {_length(preset)} | {preset.recipe.optimiser}, "
-        f"{preset.recipe.lr:g} | {_escape(_cell(preset.note))} |"
+        f"| `{name}` | {preset.model or 'any'} | {preset.size or 'any'} | {_length(preset)} "
+        f"| {preset.recipe.optimiser}, {preset.recipe.lr:g} | {_escape(_cell(preset.note))} |"
         for name, preset in RECIPES.items()
     ]
     head = "| name | network | pixels | length | optimiser, learning rate | from |\n|---|---|---|---|---|---|"

@@ -1,0 +1,110 @@
+"""`make docs`: the site is built without a warning, holds every public name, verb and recipe, and asks no other site."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from vitrail.cli.application import VERBS
+from vitrail.training import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (built.returncode, built.stdout) == (0, ""), built.stderr
+    return folder
+
+
+class Resources(HTMLParser):
+    """What a page loads: the addresses of its links to styles and icons, of its scripts, images and frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        loads = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
+        self.addresses += [value or "" for name, value in attrs if name == loads.get(tag)]
+
+
+def resources(page: str) -> list[str]:
+    parser = Resources()
+    parser.feed(page)
+    return parser.addresses
+
+
+def test_every_public_name_has_its_entry(site: Path) -> None:
+    pages = [(site / "reference" / name).read_text("utf-8") for name in ("python.html", "classes.html")]
+    entries = set(re.findall(r'<h2 id="vitrail\.(\w+)"', "".join(pages)))
+    assert entries == set(vitrail.__all__)
+
+
+def test_every_verb_and_every_recipe_has_its_entry(site: Path) -> None:
+    verbs = (site / "reference" / "command-line.html").read_text("utf-8")
+    assert set(re.findall(r'<h2 id="([\w-]+)"', verbs)) == set(VERBS)
+    assert "<code>--from CHECKPOINT</code>" in verbs
+    recipes = (site / "reference" / "recipes.html").read_text("utf-8")
+    assert [name for name in RECIPES if f"<code>{name}</code>" not in recipes] == []
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 25
+    loaded = {address for page in pages for address in resources(page.read_text("utf-8"))}
+    assert [address for address in loaded if re.match(r"(\w+:)?//", address)] == []
+    styles = [path.read_text("utf-8") for path in site.rglob("*.css")]
+    assert [hit for text in styles for hit in re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)]*", text)] == []
+
+
+def test_what_the_pages_load_is_there(site: Path) -> None:
+    missing = [
+        f"{page.relative_to(site)}: {address}"
+        for page in site.rglob("*.html")
+        if page.name != "404.html"  # is served from anywhere
+        for address in resources(page.read_text("utf-8"))
+        if not (page.parent / address.partition("#")[0].partition("?")[0]).exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium on this machine")
+def test_search_works_from_a_disk(site: Path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.by import By
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options=options, service=Service(str(DRIVER))) as browser:
+        browser.get((site / "reference" / "python.html").as_uri())
+        browser.find_element(By.CSS_SELECTOR, "input.md-search__input").send_keys("rollout")
+        found = ""
+        for _ in range(100):
+            found = browser.find_element(By.CSS_SELECTOR, ".md-search-result").text
+            if "matching" in found:
+                break
+            time.sleep(0.1)
+        assert "A look inside" in found
+
+
+def test_a_resource_from_elsewhere_is_found() -> None:
+    page = '<link href="a.css"><script src="https://example.org/x.js"></script><a href="https://example.org">x</a>'
+    assert resources(page) == ["a.css", "https://example.org/x.js"]
