@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
-
-import numpy as np
+from typing import Any, Final
 
 from vitrail.checks import join_limited, short_repr
 from vitrail.data.classes import differing
@@ -16,8 +14,8 @@ from vitrail.errors import ImageError, InputError, nearest
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of, unlike_of
+from vitrail.evaluation.torch_data import Judged, Pace, is_torch_data, judge_pairs, name_of, run_images
 from vitrail.inference import Runtime
-from vitrail.inference.batches import run_batches
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.types import ProgressCallback
@@ -30,7 +28,7 @@ LOOSE: Final = "unsplit"  # images without a split, beside others that have one
 
 def evaluate(
     runtime: Runtime | str | os.PathLike[str],
-    data: Data,
+    data: Data | Iterable[Any],
     *,
     split: str = "",
     batch: int = 64,
@@ -43,14 +41,14 @@ def evaluate(
 
     The split is test if there is one, else val, else the images without a split; "all" takes every image. Classes
     are found by name. An image that cannot be read is left out, listed in `.skipped` and told to `skip`.
+
+    A torch Dataset or DataLoader gives pairs of image and label: PIL images and 8-bit arrays go through the preprocess,
+    float tensors (C, H, W) are taken as pixels that `checkpoint.transform` has prepared. Labels are names, or numbers
+    in the order of its `classes`, and of the checkpoint's where it has none.
     """
     runtime = as_runtime(runtime)
     if not runtime.classes:
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
-    dataset = opened(data, (runtime,), split)
-    name, part = chosen(dataset, split)
-    part = fitted(part, runtime)
-    targets = part.targets(runtime.classes)
     skipped: list[tuple[str, str]] = []
 
     def leave_out(image: str, error: ImageError) -> None:
@@ -58,29 +56,45 @@ def evaluate(
         if skip is not None:
             skip(image, error)
 
-    names = [each.name for each in part.samples]
-    images = map(Named, names, part.images)
-    found = list(run_batches(runtime, images, batch=batch, threads=threads, skip=leave_out, done=done))
-    if not found:
-        raise InputError(f"{part.source}: none of {len(part)} images can be read: the first says {skipped[0][1]}")
-    rows = np.concatenate([each.rows for each in found])
+    judge = _judge_pairs if not isinstance(data, Dataset) and is_torch_data(data) else _judge_dataset
+    source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, done))
+    if not judged.names:
+        raise InputError(f"{source}: none of {len(skipped)} images can be read: the first says {skipped[0][1]}")
     evaluation = evaluation_of(
-        np.concatenate([each.logits for each in found]),
-        targets[rows],
-        [names[row] for row in rows],
+        judged.logits,
+        judged.targets,
+        judged.names,
         runtime.classes,
         runtime.task,
         runtime.temperature,
         runtime.thresholds,
         runtime.reject,
-        part.source,
+        source,
         name,
         skipped=skipped,
         resamples=resamples,
     )
     if runtime.ood is None:
         return evaluation
-    return replace(evaluation, unlike=unlike_of(runtime.ood, np.concatenate([each.embedding for each in found])))
+    return replace(evaluation, unlike=unlike_of(runtime.ood, judged.embedding))
+
+
+def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, Judged]:
+    """Source, split, and what the network says of its images."""
+    dataset = opened(data, (runtime,), split)
+    name, part = chosen(dataset, split)
+    part = fitted(part, runtime)
+    targets = part.targets(runtime.classes)
+    names = [each.name for each in part.samples]
+    rows, logits, embedding = run_images(runtime, map(Named, names, part.images), pace)
+    return part.source, name, Judged([names[row] for row in rows], logits, embedding, targets[rows])
+
+
+def _judge_pairs(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, Judged]:
+    """The same of images that are drawn one after another; there are no splits to choose from."""
+    if split not in ("", ALL):
+        raise InputError(f"{name_of(data)} has no splits to choose {split!r} from: give the dataset of that split")
+    return name_of(data), ALL, judge_pairs(runtime, data, pace)
 
 
 def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
@@ -88,7 +102,8 @@ def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, str | os.PathLike):
-        raise InputError(f"expected a Dataset, or a path to a folder or table of images, got {short_repr(data)}")
+        hint = ": images that come one by one are for evaluate" if is_torch_data(data) else ""
+        raise InputError(f"expected a Dataset, or a path to a folder or table of images, got {short_repr(data)}{hint}")
     from vitrail.data.readers import read_data
     from vitrail.evaluation.seen_images import source_name
 
