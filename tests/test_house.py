@@ -36,6 +36,7 @@ LIGHT_EXTRAS = {
 }  # what those rooms may import too, inside functions
 
 PUBLIC = [
+    "Audit",
     "Checkpoint",
     "Comparison",
     "Evaluation",
@@ -52,6 +53,7 @@ PUBLIC = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "audit",
     "compare",
     "convert",
     "create",
@@ -61,6 +63,7 @@ PUBLIC = [
     "export",
     "load",
     "predict",
+    "prune",
     "prune_heads",
     "save",
     "trace",

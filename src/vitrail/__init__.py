@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import Checkpoint, save
+    from vitrail.auditing import Audit, audit
+    from vitrail.checkpoint import Checkpoint
     from vitrail.errors import VitrailError
     from vitrail.evaluation import Comparison, Evaluation, compare, evaluate
     from vitrail.exporters.exporter import ExportReport, export
     from vitrail.images import Preprocess
     from vitrail.inference import Prediction, embed, predict
-    from vitrail.insight import Explanation, Trace, explain, prune_heads, trace
+    from vitrail.insight import Explanation, Trace, explain, prune, prune_heads, trace
     from vitrail.network.config import ViTConfig
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
     from vitrail.training import Recipe, Run, train
-    from vitrail.weights import ParityReport, convert, load
+    from vitrail.weights import ParityReport, convert, load, save
 
 _HOMES = {
+    "Audit": "vitrail.auditing",
     "Checkpoint": "vitrail.checkpoint",
     "Comparison": "vitrail.evaluation",
     "Evaluation": "vitrail.evaluation",
@@ -39,6 +41,7 @@ _HOMES = {
     "ViT": "vitrail.network.vit",
     "ViTConfig": "vitrail.network.config",
     "VitrailError": "vitrail.errors",
+    "audit": "vitrail.auditing",
     "compare": "vitrail.evaluation",
     "convert": "vitrail.weights",
     "create": "vitrail.network.presets",
@@ -48,13 +51,15 @@ _HOMES = {
     "export": "vitrail.exporters.exporter",
     "load": "vitrail.weights",
     "predict": "vitrail.inference",
+    "prune": "vitrail.insight",
     "prune_heads": "vitrail.insight",
-    "save": "vitrail.checkpoint",
+    "save": "vitrail.weights",
     "trace": "vitrail.insight",
     "train": "vitrail.training",
 }
 
 __all__ = [
+    "Audit",
     "Checkpoint",
     "Comparison",
     "Evaluation",
@@ -71,6 +76,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "audit",
     "compare",
     "convert",
     "create",
@@ -80,6 +86,7 @@ __all__ = [
     "export",
     "load",
     "predict",
+    "prune",
     "prune_heads",
     "save",
     "trace",

@@ -28,7 +28,7 @@ LOOSE: Final = "unsplit"  # images without a split, beside others that have one
 
 def evaluate(
     runtime: Runtime | str | os.PathLike[str],
-    data: Data | Iterable[Any],
+    data: Data | Iterable[Any] | None = None,
     *,
     split: str = "",
     batch: int = 64,
@@ -45,10 +45,21 @@ def evaluate(
     A torch Dataset or DataLoader gives pairs of image and label: PIL images and 8-bit arrays go through the preprocess,
     float tensors (C, H, W) are taken as pixels that `checkpoint.transform` has prepared. Labels are names, or numbers
     in the order of its `classes`, and of the checkpoint's where it has none.
+
+    - runtime: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
+    - data: a folder, table or dataset; None: the images of the run, where its path is given.
+    - split: "test", "val", "train" or "all".
+    - batch: images in a batch.
+    - threads: threads that read images.
+    - skip: a function that hears of images that cannot be read: name, error.
+    - done: a function that hears how many more images are done.
+    - resamples: draws of the bootstrap behind the intervals; 0: none.
     """
+    path = runtime if isinstance(runtime, str | os.PathLike) else None
     runtime = as_runtime(runtime)
     if not runtime.classes:
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
+    data = own_data(path, data, runtime)
     skipped: list[tuple[str, str]] = []
 
     def leave_out(image: str, error: ImageError) -> None:
@@ -97,7 +108,18 @@ def _judge_pairs(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[s
     return name_of(data), ALL, judge_pairs(runtime, data, pace)
 
 
-def opened(data: Data, runtimes: Sequence[Runtime], split: str) -> Dataset:
+def own_data(path: str | os.PathLike[str] | None, data: Any, runtime: Runtime) -> Any:
+    """The data as given; of a run that is named by its path its own, with what it has seen marked as such."""
+    from vitrail.evaluation.seen_images import data_for, run_of
+
+    if data is None and path is None:
+        raise InputError("expected images to judge it by: only the path of a run's checkpoint tells of its own")
+    if path is not None and (data is None or isinstance(data, str | os.PathLike)) and (data is None or run_of(path)):
+        return data_for(path, data or "", runtime.classes)
+    return data
+
+
+def opened(data: object, runtimes: Sequence[Runtime], split: str) -> Dataset:
     """The images, read with the classes of the first runtime if they are named by a path."""
     if isinstance(data, Dataset):
         return data

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
-from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -127,7 +126,7 @@ class Labels:
             if label not in self.numbers:
                 raise InputError(f"class {label!r} is unknown: {nearest(label, self.classes)}")
             return self.numbers[label]
-        if not isinstance(label, Integral) or isinstance(label, bool):
+        if isinstance(label, bool) or not isinstance(label, int | np.integer):
             raise InputError(f"expected the number or the name of a class, got {short_repr(label)}")
         if not 0 <= label < len(self.names):
             raise InputError(f"class number {label}: expected one from 0 to {len(self.names) - 1}")

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import check_choice, check_type
+from vitrail.checks import check_choice
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.exporters import TARGETS, check_precision, file_names, target_of
 from vitrail.exporters.export_graph import Graph, build_graph, example
@@ -25,6 +25,7 @@ from vitrail.exporters.quiet import quietly
 from vitrail.exporters.target import Draft, Int8, Target
 from vitrail.exporters.verification import PixelCheck, cases, compare, compare_pixels, tolerance
 from vitrail.files import path_text, reason, sync_folder
+from vitrail.inference.recognisers import as_checkpoint
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 
@@ -61,7 +62,7 @@ class ExportReport:
 
 
 def export(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     to: str = "",
@@ -86,7 +87,7 @@ def export(
     file as its measurements; what it raises is raised, and nothing is left behind.
     """
     start = time.perf_counter()
-    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    checkpoint = as_checkpoint(checkpoint)
     path = Path(path_text(out))
     target = _target(path, to)
     check_choice("pixels", pixels, PIXELS)

@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from vitrail.checks import short_repr
 from vitrail.errors import InputError, nearest
 from vitrail.files import best_of_run, path_text
 from vitrail.inference.runtime import Runtime, check_runtime
@@ -111,6 +112,18 @@ def open_checkpoint(
             "from"
         )
     return opened
+
+
+def as_checkpoint(given: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
+    """A checkpoint as it is; a path, or the folder of a run, opened."""
+    if isinstance(given, str | os.PathLike):
+        return open_checkpoint(given)
+    kind: type[Checkpoint] = _late("vitrail.checkpoint:Checkpoint")
+    if not isinstance(given, kind):
+        raise InputError(
+            f"checkpoint: expected Checkpoint, or the path of one, got {short_repr(given)}: see vitrail.load"
+        )
+    return given
 
 
 def _packed(checkpoint: Runtime, precision: str) -> Runtime:

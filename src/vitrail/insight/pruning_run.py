@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,14 +16,15 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checks import check_int, check_number, check_type
+from vitrail.checks import check_int, check_number
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import Score, evaluate
-from vitrail.evaluation.evaluator import ALL, Data, chosen, fitted, opened
+from vitrail.evaluation.evaluator import ALL, Data, chosen, fitted, opened, own_data
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.metrics import mean_average_precision
 from vitrail.inference import open_checkpoint
+from vitrail.inference.recognisers import as_checkpoint
 from vitrail.inference.timing import interleaved
 from vitrail.insight.activations import frozen
 from vitrail.insight.cost import estimate
@@ -82,8 +84,8 @@ class Pruned:
 
 
 def prune(
-    checkpoint: Checkpoint,
-    data: Data,
+    checkpoint: Checkpoint | str | os.PathLike[str],
+    data: Data | None = None,
     *,
     keep: float | None = None,
     max_drop: float | None = None,
@@ -99,8 +101,22 @@ def prune(
 
     Heads are ranked on training or validation images, never on those that accuracy is reported for. `channels` cuts
     MLP channels by the same share. `tune` trains the smaller network for that many epochs on the training images.
+
+    - checkpoint: a Checkpoint, the path of one, or a run's folder.
+    - data: images to rank heads on and to be judged by; None: those of the run, where its path is given.
+    - keep: the share of the heads to keep.
+    - max_drop: cut as many as lose at most so many points, instead.
+    - channels: cut MLP channels too.
+    - way: how heads are ranked: "gradient", or "ablation", which is slow.
+    - tune: epochs that the smaller network is trained for.
+    - split: which images judge it: "test", "val", "train" or "all"; "": test if there is one, else val.
+    - batch: images in a batch.
+    - seed: which images rank, and how tuning goes.
+    - log: a function that hears what happens.
     """
-    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    path = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
+    checkpoint = as_checkpoint(checkpoint)
+    model = checkpoint.model
     if (keep is None) == (max_drop is None):
         raise InputError("say how much to cut: keep=0.7 (a share of the heads) or max_drop=0.5 (points), one of them")
     if keep is not None:
@@ -110,24 +126,24 @@ def prune(
     check_number("tune", tune, 0.0, 1000.0)
     check_int("batch", batch, error=InputError)
     check_int("seed", seed, 0, 2**62, error=InputError)
-    dataset = opened(data, (checkpoint,), split)
+    dataset = opened(own_data(path, data, checkpoint), (checkpoint,), split)
     judged_by, judges = chosen(dataset, split)
     ranked_by, rankers = _rankers(dataset, judged_by)
     batches = batches_of(checkpoint, rankers, batch, seed)
     log(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
-    scores = importance(checkpoint.model, batches, way, channels)
-    order = ranked(checkpoint.model, scores.heads, scale=way == "gradient")
-    config, width = checkpoint.model.config, scores.channels.shape[1]  # no width where channels were not ranked
+    scores = importance(model, batches, way, channels)
+    order = ranked(model, scores.heads, scale=way == "gradient")
+    config, width = model.config, scores.channels.shape[1]  # no width where channels were not ranked
     total = sum(len(config.heads_of(block)) for block in range(config.depth))
 
     def smaller(count: int) -> ViT:
         """Without the first heads in the order, and without the same share of the MLP channels if ranked."""
-        model = prune_heads(checkpoint.model, _by_block(order[:count]))
+        fewer = prune_heads(model, _by_block(order[:count]))
         lost = min(width - 1, round(width * count / total))
         if lost <= 0:
-            return model
+            return fewer
         return prune_channels(
-            model, {block: row.argsort()[:lost].tolist() for block, row in enumerate(scores.channels)}
+            fewer, {block: row.argsort()[:lost].tolist() for block, row in enumerate(scores.channels)}
         )
 
     before = _measure(checkpoint, judges, batch)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_int, check_type
 from vitrail.errors import InputError
+from vitrail.inference.recognisers import as_checkpoint
 from vitrail.network.attention import Kernel, causal_kernel, causal_mask, fused_kernel
 from vitrail.network.heads import AttentionPool, Pool
 from vitrail.network.tokens import TokenLayout
@@ -104,7 +107,7 @@ class Recorder:
 
 
 def trace(
-    model: ViT,
+    model: ViT | Checkpoint | str | os.PathLike[str],
     pixels: Tensor,
     attention: bool = True,
     hidden: bool = True,
@@ -112,14 +115,15 @@ def trace(
     blocks: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
 ) -> Trace:
-    """Run the model once and keep what it computed.
+    """Run the model once and keep what it computed; of a checkpoint, or the path of one, its model.
 
     `blocks` names the blocks whose attention is wanted (all by default; -1 is the last). In those blocks explicit
     attention takes the layout of the fused kernel, so `torch.autograd.grad(logit, trace.attention)` works.
     `rows` names tokens (prefix tokens first) whose attention alone is wanted, (B, A, rows, T): the fused kernel stays,
     and the rows cost next to nothing. They are computed beside it, so nothing flows back through them.
     """
-    return trace_with_layouts(model, pixels, attention, hidden, head_mask, blocks, rows).trace
+    network = model if isinstance(model, nn.Module) else as_checkpoint(model).model
+    return trace_with_layouts(network, pixels, attention, hidden, head_mask, blocks, rows).trace
 
 
 def trace_with_layouts(

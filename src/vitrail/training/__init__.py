@@ -14,6 +14,7 @@ from vitrail.training.options import Options
 from vitrail.training.published import RECIPES
 from vitrail.training.recipe import Recipe
 from vitrail.training.reruns import RerunResult, rerun
-from vitrail.training.runs import Run, run, train
+from vitrail.training.runs import Run, run
+from vitrail.training.trainer import train
 
 __all__ = ["RECIPES", "Callbacks", "Options", "Recipe", "RerunResult", "Run", "rerun", "run", "train"]

@@ -101,11 +101,6 @@ class Run:
         }
 
 
-def train(data: str | os.PathLike[str] | Dataset, **options: Any) -> Run:
-    """Train a classifier on images; see Options for what can be asked."""
-    return run(data, Options.of(**options))
-
-
 def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
     """The whole way: prepare, plan, train, evaluate, report."""
     started = time.monotonic()

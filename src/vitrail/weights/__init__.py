@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vitrail.weights.imagenet import imagenet1k
     from vitrail.weights.loading import load
     from vitrail.weights.resize import with_size
+    from vitrail.weights.saving import save
 
 _HOMES = {
     "FAMILIES": "families",
@@ -20,6 +21,7 @@ _HOMES = {
     "convert": "conversion",
     "imagenet1k": "imagenet",
     "load": "loading",
+    "save": "saving",
     "with_channels": "adaptation",
     "with_classes": "adaptation",
     "with_size": "resize",
@@ -32,6 +34,7 @@ __all__ = [
     "convert",
     "imagenet1k",
     "load",
+    "save",
     "with_channels",
     "with_classes",
     "with_size",
