@@ -92,11 +92,11 @@ def test_every_way_gives_the_numbers_of_the_folder(checkpoint: Checkpoint, folde
     expected = evaluate(checkpoint, folder, resamples=50)
     assert len(expected) == COUNT
     photos, prepared = Photos(folder), Photos(folder, checkpoint.transform)
-    arrays = Photos(folder, np.asarray)
+    arrays = Photos(folder, np.array)
     ways = {
         "images": photos,
         "8-bit arrays": arrays,
-        "8-bit tensors": Photos(folder, lambda image: torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)),
+        "8-bit tensors": Photos(folder, lambda image: torch.from_numpy(np.array(image)).permute(2, 0, 1)),
         "pixels": prepared,
         "a list of names": with_names(photos),
         "a generator": iter(with_names(photos)),
