@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from data.empty_files import touch
 from vitrail.data import read_data
@@ -95,9 +96,9 @@ def test_a_class_folder_that_is_a_link_is_an_error(tmp_path: Path, name: str) ->
         read_data(tmp_path / "root")
 
 
-@pytest.mark.fault("I11")
-def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/closed/2.jpg")
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called closed may not be read, whoever runs the tests."""
     real = os.scandir
 
     def scandir(path: Path) -> Iterator[os.DirEntry[str]]:
@@ -106,5 +107,51 @@ def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: 
         return real(path)
 
     monkeypatch.setattr("vitrail.data.folder_walk.os.scandir", scandir)
-    with pytest.raises(InputError, match="the folder .*closed cannot be read: Permission denied"):
+
+
+@pytest.mark.fault("I11")
+def test_a_folder_below_a_class_that_may_not_be_read_is_left_out_and_told(tmp_path: Path, closed: None) -> None:
+    data = read_data(touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/closed/2.jpg", "b/deep/closed/3.jpg"))
+    assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
+    assert data.left_out == {"folders that cannot be read": 2}
+    assert data.left_out_names == {"folders that cannot be read": ("b/closed", "b/deep/closed")}
+
+
+@pytest.mark.fault("I11")
+@pytest.mark.parametrize("name", ["closed/1.jpg", "train/closed/1.jpg"])
+def test_a_class_that_may_not_be_read_is_an_error(tmp_path: Path, closed: None, name: str) -> None:
+    """Passing over it would lose a whole class."""
+    folder = "train/" if "train" in name else ""
+    touch(tmp_path, f"{folder}a/1.jpg", f"{folder}b/1.jpg", name)
+    with pytest.raises(InputError, match=f"the class {name[:-6]} in .* cannot be read: see to its permissions"):
         read_data(tmp_path)
+
+
+@pytest.mark.fault("I11")
+def test_a_data_set_that_may_not_be_read_is_an_error(tmp_path: Path, closed: None) -> None:
+    with pytest.raises(InputError, match="the folder .*closed cannot be read: Permission denied"):
+        read_data(touch(tmp_path / "closed", "a/1.jpg", "b/1.jpg"))
+
+
+@pytest.mark.fault("T22")
+def test_what_is_left_out_is_named_up_to_a_number(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/notes.txt", *(f"a/{number}.xml" for number in range(30)))
+    data = read_data(tmp_path)
+    assert data.left_out == {"not images (.xml)": 30, "not images (.txt)": 1}
+    assert data.left_out_names["not images (.txt)"] == ("b/notes.txt",)
+    assert len(set(data.left_out_names["not images (.xml)"])) == 20
+
+
+@pytest.mark.fault("T22")
+def test_a_file_without_an_ending_is_an_image_by_its_first_bytes(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/empty")
+    for kind in ("png", "jpeg", "webp", "bmp"):
+        Image.new("RGB", (8, 8)).save(tmp_path / "a" / f"as_{kind}", kind)
+    (tmp_path / "a/LICENSE").write_text("BM is not always an image, and P6 is not either")
+    data = read_data(tmp_path)
+    assert [each.name for each in data.samples if "as" in each.name] == [
+        *("a/as_bmp", "a/as_jpeg", "a/as_png", "a/as_webp"),
+    ]
+    assert data.left_out_names == {"not images (no suffix)": ("a/LICENSE", "b/empty")} or data.left_out_names == {
+        "not images (no suffix)": ("b/empty", "a/LICENSE")
+    }

@@ -74,6 +74,47 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
         read_data(tmp_path)
 
 
+def test_folders_that_hold_no_classes_stand_beside_splits_and_are_told(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "val/b/2.jpg", "__pycache__/x.pyc", ".idea/x.xml")
+    touch(tmp_path, "logs/events.1", "Runs/first/batch.jpg", "notes/read.txt", "__MACOSX/1.jpg", "@eaDir/1.jpg")
+    (tmp_path / "empty").mkdir()
+    data = read_data(touch(tmp_path, ".ipynb_checkpoints/1.jpg", "train/a/__pycache__/1.jpg"))
+    assert [each.name for each in data.samples] == ["train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "val/b/2.jpg"]
+    assert data.classes == ("a", "b")
+    assert data.left_out == {"hidden folders": 6, "folders of logs": 2, "folders without images": 2}
+    assert set(data.left_out_names["hidden folders"]) == {
+        *("__pycache__", ".idea", "__MACOSX", "@eaDir", ".ipynb_checkpoints", "train/a/__pycache__"),
+    }
+    assert set(data.left_out_names["folders of logs"]) == {"logs", "Runs"}
+    assert set(data.left_out_names["folders without images"]) == {"notes", "empty"}
+
+
+def test_a_folder_of_images_beside_splits_is_an_error_that_names_it(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "val/b/2.jpg", "logs/x.txt", "unlabelled/1.jpg")
+    with pytest.raises(
+        InputError, match=r"holds 'train' and 'val' with folders in them, beside 'unlabelled': expected"
+    ):
+        read_data(tmp_path)
+
+
+def test_logs_beside_classes_are_told_and_a_class_of_logs_stays_a_class(tmp_path: Path) -> None:
+    touch(tmp_path, "oak/1.jpg", "pine/1.jpg", "logs/x.txt", "__pycache__/x.pyc")
+    data = read_data(tmp_path)
+    assert data.classes == ("oak", "pine")
+    assert data.left_out == {"hidden folders": 1, "folders of logs": 1}
+    assert read_data(touch(tmp_path, "logs/1.jpg")).classes == ("logs", "oak", "pine")
+    assert read_data(touch(tmp_path / "trains", "train/1.jpg", "logs/1.jpg")).classes == ("logs", "train")
+
+
+def test_logs_beside_splits_do_not_hide_the_splits_from_a_pattern(tmp_path: Path) -> None:
+    data = read_data(
+        touch(tmp_path, "train/cat.0.jpg", "train/dog.0.jpg", "test/dog.1.jpg", "logs/x.txt"),
+        pattern=r".*?(?P<label>cat|dog).*",
+    )
+    assert data.splits == ("train", "test")
+    assert data.left_out == {"folders without images": 1}
+
+
 def test_a_class_that_one_split_lacks_is_an_error_with_a_diff(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/rose/1.jpg", "train/tulip/1.jpg", "val/a/1.jpg", "val/tulips/1.jpg")
     with pytest.raises(

@@ -15,10 +15,12 @@ from vitrail.data import image_scan, view_store
 from vitrail.data.augmentation import Augment
 from vitrail.data.cache import Views
 from vitrail.errors import InputError
+from vitrail.evaluation.training_sections import count_data
 from vitrail.images import preprocess as preprocessing
 from vitrail.network.config import ViTConfig
 from vitrail.training import Callbacks, Options, Recipe, train
 from vitrail.training.options import resolve
+from vitrail.training.preparation import prepare
 from vitrail.training.runs import prepare_model
 
 NETWORK = ViTConfig(image_size=16, patch_size=8, width=8, depth=1, heads=1, mlp_width=16)
@@ -163,3 +165,23 @@ def test_nothing_to_train_on_is_told_after_the_images_were_opened(tmp_path: Path
     options = Options(model=NETWORK)
     with pytest.raises(InputError, match="has no images to train on: it has test only"):
         prepare_model(tmp_path / "set", resolve(options), options)
+
+
+def test_what_is_left_out_or_unreadable_is_named(tmp_path: Path) -> None:
+    dice = np.random.default_rng(0)
+    for name in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(dice.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "train/a/page.jpg").write_text("<!doctype html>")
+    (tmp_path / "train/b/gone.png").symlink_to("never.png")
+    (tmp_path / "logs").mkdir()
+    prepared = prepare(tmp_path, Options())
+    assert prepared.notes[:4] == (
+        "left out: 1 broken link: train/b/gone.png",
+        "left out: 1 folder of logs: logs",
+        "1 of 13 images cannot be read, and is skipped",
+        "1 image cannot be read (not an image that can be read: it seems to be a web page, not an image: the download "
+        "went wrong): train/a/page.jpg",
+    )
+    assert count_data(prepared.dataset, prepared.bad).left_out_names["unreadable images"] == ("train/a/page.jpg",)

@@ -13,8 +13,9 @@ from PIL import Image
 
 from vitrail.checks import check_int
 from vitrail.data.image_scan import own_numbers
+from vitrail.data.left_out import reason_of
 from vitrail.errors import ImageError, InputError
-from vitrail.images import Bands, decode, describe, describe_bands
+from vitrail.images import Bands, decode, describe_bands
 from vitrail.types import Array
 
 SIDE: Final = 16  # of the tiny copy
@@ -112,7 +113,7 @@ def _reduce(source: Path | Array) -> _Reduced | str:
         bands = _unusual(source)
         values = np.asarray(decode(source)) if bands is None else own_numbers(source, bands)
     except (ImageError, InputError) as error:
-        return str(error).removeprefix(f"{describe(source)}: ")
+        return reason_of(error, source)
     mark = hashlib.blake2b(f"{values.shape} {values.dtype}".encode(), digest_size=16)
     mark.update(np.ascontiguousarray(values).data)
     image = Image.fromarray(values) if bands is None else _stretched(values)

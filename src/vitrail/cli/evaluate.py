@@ -12,6 +12,7 @@ from vitrail.cli.options import AsJson, Batch, RuntimeName, RuntimePath, Split
 from vitrail.cli.terminal import (
     command_line,
     complain,
+    complain_all,
     left_table,
     print_json,
     progress,
@@ -21,7 +22,6 @@ from vitrail.cli.terminal import (
     table_of,
 )
 from vitrail.cli.weights import load_runtime
-from vitrail.errors import ImageError
 
 
 @app.command("evaluate")
@@ -37,13 +37,16 @@ def evaluate_model(
     as_json: AsJson = False,
 ) -> None:
     """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
+    from vitrail.data.left_out import left_out_lines, unreadable_lines
     from vitrail.evaluation import evaluate
     from vitrail.evaluation.seen_images import data_for
 
     loaded = load_runtime(checkpoint, runtime=runtime)
     source = data_for(checkpoint, data, loaded.classes)
+    complain_all(left_out_lines(source.left_out, source.left_out_names))
     with progress(len(source)) as done:
-        result = evaluate(loaded, source, split=split, batch=batch, skip=_skipped, done=done)
+        result = evaluate(loaded, source, split=split, batch=batch, done=done)
+    complain_all(unreadable_lines(result.skipped))
     files: list[Path] = []
     if to is not None:
         from vitrail.evaluation.report_files import write_evaluation
@@ -70,7 +73,3 @@ def show_scores(result: Any) -> None:
     show(names)
     if result.skipped:
         complain(f"{len(result.skipped)} images could not be read; the others are counted")
-
-
-def _skipped(name: str, error: ImageError) -> None:
-    complain(str(error))

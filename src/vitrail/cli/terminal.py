@@ -163,6 +163,11 @@ def _put(text: str, err: bool = False) -> None:
         _bar_console.out(text, highlight=False)
 
 
+def complain_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        complain(line)
+
+
 def print_json(value: dict[str, Any]) -> None:
     say(json.dumps(value))
 

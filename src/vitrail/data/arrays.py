@@ -109,7 +109,7 @@ def joined(parts: Sequence[ArrayPart], classes: Sequence[str] | None, where: str
         raise InputError(f"{where}: images of one set must be alike in size and kind, got {shapes}")
     images = parts[0].images if len(parts) == 1 else np.concatenate([part.images for part in parts])
     task = "single-label" if all(len(each.labels) == 1 for each in samples) else "multi-label"
-    return Reading(samples, images, {}, task, names or ())
+    return Reading(samples, images, task=task, named=names or ())
 
 
 def _check_images(images: Array, where: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
+from vitrail.data.left_out import LeftOut, kind_of
 from vitrail.data.samples import Dataset, Files, Sample, labels_of
 from vitrail.errors import InputError
 from vitrail.images import describe
@@ -23,7 +24,7 @@ class Reading(NamedTuple):
 
     samples: Sequence[Sample]
     images: Path | Array  # the folder that the samples' names are paths in, or all of them beside the samples
-    left_out: Mapping[str, int]
+    left_out: LeftOut | None = None  # files that are no samples
     task: str = "single-label"
     named: Collection[str] = ()  # classes that the source names, whether or not it has images of them
     hint: str = ""  # what else the user may have meant, for messages
@@ -51,7 +52,9 @@ def build_dataset(source: str, reading: Reading, classes: Sequence[str] | None =
             samples = [each._replace(labels=tuple(spelling[label] for label in each.labels)) for each in samples]
     images = reading.images
     files = Files(images, [each.name for each in samples]) if isinstance(images, Path) else images
-    return Dataset(source, tuple(samples), files, order, reading.task, dict(reading.left_out))
+    left_out = reading.left_out or LeftOut()
+    counts = dict(left_out.counts)
+    return Dataset(source, tuple(samples), files, order, reading.task, counts, left_out.first)
 
 
 def as_label(text: str, where: str) -> str:
@@ -115,5 +118,6 @@ def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[st
 
 def _left_out(reading: Reading) -> str:
     """What was left out, at the end of a message about what is missing."""
-    parts = [f"{count:,} {reason}" for reason, count in reading.left_out.items()]
+    counts = reading.left_out.counts if reading.left_out is not None else {}
+    parts = [f"{count:,} {kind_of(reason, count)}" for reason, count in counts.items()]
     return f" (left out: {join_limited(parts, ', ')})" if parts else ""

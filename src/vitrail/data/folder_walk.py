@@ -1,19 +1,22 @@
-"""A folder -> the images below it by name, and what was left out and why. Nothing is opened."""
+"""A folder -> the images below it by name, and what was left out and why. Only files without an ending are opened."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vitrail.data.left_out import LeftOut
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
+from vitrail.images.signatures import START, is_image_start
 
-HIDDEN: Final = ("__MACOSX", "@eaDir")  # what unpacking on a Mac and photo servers leave behind
+# What unpacking on a Mac, photo servers and Python leave behind.
+HIDDEN: Final = ("__MACOSX", "@eaDir", "__pycache__")
+CLOSED: Final = "folders that cannot be read"
 MOST_KINDS: Final = 20  # of files that are no images, told apart
 
 
@@ -21,30 +24,47 @@ class Walk(NamedTuple):
     """The images below a folder, in natural order, with "/" between the parts of their names."""
 
     names: list[str]
-    left_out: Counter[str]
+    left_out: LeftOut
+    closed: Collection[str] = ()  # folders that cannot be read: none of their images is among the names
 
 
-def walk(root: Path) -> Walk:
-    """Every image below the folder. Links to folders are not followed, links that lead out of it are refused."""
+def walk(root: Path, without: Collection[str] = ()) -> Walk:
+    """Every image below the folder, except in the folders `without` directly in it.
+
+    Links to folders are not followed, links that lead out of it are refused. A file without an ending is an image if
+    its first bytes are those of one. A folder below the first that cannot be read is left out, and told.
+    """
     names: list[str] = []
-    left_out: Counter[str] = Counter()
+    closed: list[str] = []
+    left_out = LeftOut()
     inside = os.path.realpath(root)
     waiting = [""]
     while waiting:
         below = waiting.pop()
-        for entry in entries(root / below if below else root):
+        try:
+            files = list(entries(root / below if below else root))
+        except InputError:
+            if not below:
+                raise
+            closed.append(below.rstrip("/"))
+            continue
+        for entry in files:
             name = entry.name
             if is_hidden(name):
-                left_out["hidden folders" if entry.is_dir(follow_symlinks=False) else "hidden files"] += 1
+                is_folder = entry.is_dir(follow_symlinks=False)
+                left_out.add("hidden folders" if is_folder else "hidden files", below + name)
             elif entry.is_dir(follow_symlinks=False):
-                waiting.append(f"{below}{name}/")
+                if below or name not in without:
+                    waiting.append(f"{below}{name}/")
             elif reason := _refusal(entry, inside):
-                left_out[reason] += 1
-            elif name.lower().endswith(SUFFIXES):
+                left_out.add(reason, below + name)
+            elif name.lower().endswith(SUFFIXES) or ("." not in name and _starts_as_image(entry.path)):
                 names.append(below + name)
             else:
-                left_out[_other(name, left_out)] += 1
-    return Walk(in_order(names), left_out)
+                left_out.add(_other(name, left_out), below + name)
+    for folder in in_order(closed):
+        left_out.add(CLOSED, folder)
+    return Walk(in_order(names), left_out, closed)
 
 
 def folders_in(folder: Path) -> list[str]:
@@ -100,10 +120,20 @@ def _refusal(entry: os.DirEntry[str], inside: str) -> str:
     return "" if stat.S_ISREG(kind) else "pipes, sockets and devices"
 
 
-def _other(name: str, left_out: Counter[str]) -> str:
+def _starts_as_image(path: str) -> bool:
+    """Whether a file without an ending is an image; one that may not be read is left to the scan, which tells it."""
+    try:
+        with open(path, "rb") as file:
+            return is_image_start(file.read(START))
+    except OSError:
+        return True
+
+
+def _other(name: str, left_out: LeftOut) -> str:
     """The reason for a file that is no image: its kind, unless there are too many kinds."""
     suffix = os.path.splitext(name)[1].lower()
     reason = f"not images ({describe(suffix) if suffix else 'no suffix'})"
-    if reason in left_out or sum(each.startswith("not images") for each in left_out) < MOST_KINDS:
+    kinds = left_out.counts
+    if reason in kinds or sum(each.startswith("not images") for each in kinds) < MOST_KINDS:
         return reason
     return "not images (others)"

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
 from vitrail.data.classes import Reading, as_label, differing
-from vitrail.data.folder_walk import entries, folders_in, walk
+from vitrail.data.folder_walk import Walk, entries, folders_in, walk
 from vitrail.data.samples import SPLIT_NAMES, Sample, as_split
 from vitrail.errors import InputError
 from vitrail.images import describe
 
-OUTSIDE = "images outside class folders"
+OUTSIDE: Final = "images outside class folders"
+EMPTY: Final = "folders without images"
+LOGS: Final = "folders of logs"
+# What trainings and editors write beside their images: never meant as a class or a split where there are splits.
+LOG_FOLDERS: Final = (
+    *("logs", "log", "runs", "wandb", "mlruns", "lightning_logs", "tensorboard", "tb_logs", "checkpoints"),
+    *("venv", "env", "node_modules"),
+)
+
+
+class _Top(NamedTuple):
+    """The folders directly in a data set: which stand for splits, and which for nothing."""
+
+    splits: dict[str, str]  # folder -> split
+    passed: dict[str, str]  # folder -> why it is left out
 
 
 def read_folders(root: Path) -> Reading:
     """folder/<class>/**/image, or folder/<split>/<class>/**/image."""
-    splits = _split_folders(root)
+    splits, passed = _top_folders(root)
     tops = splits or {"": ""}  # folder -> split; the root itself where it holds the classes
     hint = _hint(root)
-    classes = {top: _class_names(root / top) for top in tops}
+    classes = {top: _class_names(root / top, () if top else passed) for top in tops}
     for top, names in classes.items():
         if not names:
             expected = f"{top}/<class>/image" if top else "<class>/image, or train/<class>/image"
@@ -36,14 +52,19 @@ def read_folders(root: Path) -> Reading:
             )
     labels = {(*Path(top).parts, folder): (name,) for top, names in classes.items() for folder, name in names.items()}
     depth = 2 if splits else 1  # of a class below the root
-    files = walk(root)
+    files = _walk(root, passed)
+    if closed := [each for each in files.closed if tuple(each.split("/")) in labels]:
+        raise InputError(
+            f"the class {describe(closed[0])} in {describe(root)} cannot be read: see to its permissions, or move the "
+            "folder elsewhere"
+        )
     samples = []
     for name in files.names:
         folders = tuple(name.split("/", depth)[:depth])
         if folders in labels:
             samples.append(Sample(name, labels[folders], splits.get(folders[0], "")))
         else:
-            files.left_out[OUTSIDE] += 1
+            files.left_out.add(OUTSIDE, name)
     return Reading(samples, root, files.left_out, named=classes[first].values(), hint="" if splits else hint)
 
 
@@ -54,8 +75,9 @@ def read_names(root: Path, pattern: str) -> Reading:
     train, val and test at the top say it.
     """
     match = _compiled(pattern)
-    files = walk(root)
-    splits = {} if "split" in match.groupindex else _splits_by_name(folders_in(root))
+    top = _Top({}, {}) if "split" in match.groupindex else _splits_of_names(root)
+    splits = top.splits
+    files = _walk(root, top.passed)
     labels: dict[str, tuple[str, ...]] = {}
     samples, wrong = [], []
     for name in files.names:
@@ -67,8 +89,8 @@ def read_names(root: Path, pattern: str) -> Reading:
         label = parts["label"]
         if label not in labels:
             labels[label] = (as_label(label, describe(name)),)
-        top = name.partition("/")[0]
-        split = as_split(groups["split"] or "", describe(name)) if "split" in groups else splits.get(top, "")
+        folder = name.partition("/")[0]
+        split = as_split(groups["split"] or "", describe(name)) if "split" in groups else splits.get(folder, "")
         samples.append(Sample(name, labels[label], split, groups.get("group") or ""))
     if wrong:
         raise InputError(
@@ -95,27 +117,44 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _split_folders(root: Path) -> dict[str, str]:
-    """The folders that stand for splits, and for which; none where the folders are classes."""
+def _walk(root: Path, passed: Mapping[str, str]) -> Walk:
+    """The images below a folder, without those folders in it that stand for nothing; which these are is told."""
+    files = walk(root, passed)
+    for folder, why in passed.items():
+        files.left_out.add(why, folder)
+    return files
+
+
+def _top_folders(root: Path) -> _Top:
+    """Which folders stand for splits; none where they are classes."""
     folders = folders_in(root)
-    if splits := _splits_by_name(folders):
-        return splits
     named = [each for each in folders if each.lower() in SPLIT_NAMES]
+    others = [each for each in folders if each not in named]
+    logs = [each for each in others if each.lower() in LOG_FOLDERS]
     # A train may be a vehicle: it is a class among others if no folders stand in it.
-    if any(folders_in(root / each) for each in named):
-        others = join_limited([repr(each) for each in folders if each not in named], ", ")
+    if not named or (others and not any(folders_in(root / each) for each in named)):
+        return _Top({}, {each: LOGS for each in logs if not walk(root / each).names})
+    passed = {each: EMPTY for each in others if not walk(root / each).names} | dict.fromkeys(logs, LOGS)
+    if unclear := [each for each in others if each not in passed]:
         raise InputError(
-            f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside {others}: "
+            f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside "
+            f"{join_limited([repr(each) for each in unclear], ', ')}: "
             "expected either split folders alone (train, val, test), or class folders alone"
         )
-    return {}
+    return _Top(_splits(named), passed)
 
 
-def _splits_by_name(folders: list[str]) -> dict[str, str]:
-    """Folder -> split, where all folders are named after splits; else nothing."""
-    splits = {each: SPLIT_NAMES[each.lower()] for each in folders if each.lower() in SPLIT_NAMES}
-    if len(splits) < len(folders):
-        return {}
+def _splits_of_names(root: Path) -> _Top:
+    """The splits where labels stand in the names of files: all folders with images must be named after splits."""
+    folders = folders_in(root)
+    named = [each for each in folders if each.lower() in SPLIT_NAMES]
+    passed = {each: EMPTY for each in folders if named and each not in named and not walk(root / each).names}
+    return _Top(_splits(named), passed) if len(named) + len(passed) == len(folders) else _Top({}, {})
+
+
+def _splits(named: Sequence[str]) -> dict[str, str]:
+    """Folder -> split, of folders that are named after splits."""
+    splits = {each: SPLIT_NAMES[each.lower()] for each in named}
     for split, count in Counter(splits.values()).items():
         if count > 1:
             twice = " and ".join(repr(each) for each in splits if splits[each] == split)
@@ -123,9 +162,9 @@ def _splits_by_name(folders: list[str]) -> dict[str, str]:
     return splits
 
 
-def _class_names(root: Path) -> dict[str, str]:
+def _class_names(root: Path, passed: Collection[str]) -> dict[str, str]:
     """Folder -> class, in one spelling."""
-    names = {each: as_label(each, describe(root / each)) for each in folders_in(root)}
+    names = {each: as_label(each, describe(root / each)) for each in folders_in(root) if each not in passed}
     for name, count in Counter(names.values()).items():
         if count > 1:
             raise InputError(

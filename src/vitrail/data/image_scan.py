@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from vitrail.checks import check_choice, check_int, join_limited
+from vitrail.data.left_out import LeftOut, reason_of
 from vitrail.data.manifest import Entry
 from vitrail.data.samples import SPLITS, Dataset, labels_of
 from vitrail.data.view_store import ViewStore
@@ -62,8 +63,11 @@ def scan(
         return Scan(dataset, entries, ())
     kept = dataset.select([row for row, each in enumerate(looks) if isinstance(each, Entry)])
     _check(dataset, kept, bad, policy)
-    left_out = {**dataset.left_out, UNREADABLE: dataset.left_out.get(UNREADABLE, 0) + len(bad)}
-    return Scan(replace(kept, left_out=left_out), entries, tuple(bad))
+    left_out = LeftOut(dataset.left_out, dataset.left_out_names)
+    for name, _ in bad:
+        left_out.add(UNREADABLE, name)
+    counts, names = left_out.counts, left_out.first
+    return Scan(replace(kept, left_out=dict(counts), left_out_names=names), entries, tuple(bad))
 
 
 def _look(dataset: Dataset, row: int, store: ViewStore | None) -> Entry | str:
@@ -73,7 +77,7 @@ def _look(dataset: Dataset, row: int, store: ViewStore | None) -> Entry | str:
         height, width = _stored_size(row, source, store) or _size(source)
         weight, digest = fingerprint(source)
     except (ImageError, InputError) as error:
-        return str(error).removeprefix(f"{describe(source)}: ")
+        return reason_of(error, source)
     except OSError as error:  # gone since it was decoded
         return f"cannot be read ({error.strerror})"
     return Entry(sample.name, sample.labels, sample.split, sample.group, height, width, weight, digest)

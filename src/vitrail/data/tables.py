@@ -59,7 +59,7 @@ def read_table(path: Path) -> Reading:
             f"{table}: {len(faults):,} of {len(lines):,} images cannot be used "
             f"(paths are relative to the folder of the table): {join_limited(faults)}"
         )
-    return Reading(samples, path.parent, {}, "multi-label" if several else "single-label")
+    return Reading(samples, path.parent, task="multi-label" if several else "single-label")
 
 
 def read_rows(path: Path, columns: Mapping[str, str | None]) -> Iterator[TableRow]:

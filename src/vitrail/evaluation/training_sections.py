@@ -33,6 +33,7 @@ class DataFacts(NamedTuple):
     counts: Mapping[str, Sequence[int]]  # split -> images of each class
     left_out: Mapping[str, int] = {}  # why, and how many files
     skipped: Sequence[tuple[str, str]] = ()  # unreadable images: name, reason
+    left_out_names: Mapping[str, Sequence[str]] = {}  # why, and the first of these files
 
 
 def count_data(dataset: Dataset, skipped: Sequence[tuple[str, str]] = ()) -> DataFacts:
@@ -44,7 +45,8 @@ def count_data(dataset: Dataset, skipped: Sequence[tuple[str, str]] = ()) -> Dat
             counts[sample.split][columns[label]] += 1
     if not any(counts[""]):
         del counts[""]
-    return DataFacts(dataset.source, dataset.classes, counts, dict(dataset.left_out), tuple(skipped))
+    left_out, names = dict(dataset.left_out), dict(dataset.left_out_names)
+    return DataFacts(dataset.source, dataset.classes, counts, left_out, tuple(skipped), names)
 
 
 def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
@@ -184,7 +186,8 @@ def data(known: DataFacts | None) -> Section | None:
             parts.append(html.callout(f"{words} the smallest, {rare}. Read the scores class by class.", "warn"))
     parts.append(html.table(["class", *names], [rows[-1], *rows[:-1]], most=31, fixed=1))
     if known.left_out:
-        parts += [html.heading("Left out"), html.table(["why", "files"], list(known.left_out.items()))]
+        rows = [[why, n, join_limited(known.left_out_names.get(why, ()), ", ")] for why, n in known.left_out.items()]
+        parts += [html.heading("Left out"), html.table(["why", "files", "the first of them"], rows)]
     if known.skipped:
         parts += [html.heading("Unreadable images"), html.table(["image", "why"], known.skipped, most=10)]
     return Section("The data", "".join(parts))

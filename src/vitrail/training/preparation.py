@@ -14,6 +14,7 @@ from vitrail.auditing.sizes import HasSize
 from vitrail.data.cache import with_margin
 from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan
+from vitrail.data.left_out import left_out_lines, unreadable_lines
 from vitrail.data.manifest import Entry
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
@@ -70,7 +71,7 @@ def prepare(
     the network will see them, the views are made on the way; those to train on with room for `crops`.
     """
     dataset = data if isinstance(data, Dataset) else read_data(data, pattern=options.pattern)
-    notes = [f"{count} left out: {why}" for why, count in dataset.left_out.items()]
+    notes = left_out_lines(dataset.left_out, dataset.left_out_names)
     if options.exclude is not None:
         dataset, count = exclude(dataset, Path(options.exclude))
         notes.append(f"{count} left out, as {options.exclude} asks")
@@ -81,7 +82,9 @@ def prepare(
             store = _view_store(dataset, expected, expected_preprocess, crops)
     scanned = scan(dataset, policy=options.unreadable, threads=max(2, options.workers), store=store)
     if scanned.bad:
-        notes.append(f"{len(scanned.bad)} of {len(dataset)} images cannot be read, and are skipped")
+        count = len(scanned.bad)
+        which = f"{count:,} of {len(dataset):,} images cannot be read, and {'is' if count == 1 else 'are'} skipped"
+        notes += [which, *unreadable_lines(scanned.bad)]
     if expected is None or scanned.bad:
         expected = _divide(scanned.dataset, options, limit)
     entries = tuple(scanned.entries[row] for row in expected.rows)
