@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,22 @@ def test_the_page_shows_what_was_found_and_fetches_nothing(written: dict[str, Pa
     page = markup.read(written["audit.html"].read_text("utf-8"))
     titles = [each.text for each in page.all("h2")]
     assert titles == [
-        *("In short", "Leaks across splits", "One image, two labels", "Duplicates", "Classes", "Sizes"),
+        *(
+            "In short",
+            "Leaks across splits",
+            "One image, two labels",
+            "Placeholder images",
+            "Duplicates",
+            "Classes",
+            "Sizes",
+        ),
         *("Unreadable files", "What to do next"),
     ]
     for name in ("train/cat/exact_leak.bmp", "train/cat/twin_c.png", "train/dog/two_labels.png", "train/cat/empty.png"):
         assert name in page.text
     marked = [each.text for each in page.all("figure", "bad")]
     assert len(marked) == 4  # two leaked, two copies
-    assert "--exclude audit.csv" in page.text
+    assert f"--exclude {shlex.quote(str(written['audit.csv']))}" in page.text
     assert "2 nearly the same" in page.text
     assert len(page.all("img")) > 20
 

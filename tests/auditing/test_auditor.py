@@ -52,6 +52,7 @@ def test_everything_planted_is_counted(found: Audit) -> None:
         "suspects": 0,
         "odd_sizes": 1,
         "blank": 1,
+        "placeholders": 1,
     }
     assert members(found) == [
         ("test/cat/exact_leak.png", "train/cat/exact_leak.bmp"),

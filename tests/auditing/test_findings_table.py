@@ -21,10 +21,20 @@ from vitrail.data.readers import read_data
 
 def test_verdicts_are_the_gravest_first(found: Audit) -> None:
     said = verdicts(found)
-    assert [each.grave for each in said] == [True, True, False, False, False, False]
+    assert [each.grave for each in said] == [True, True, False, False, False, False, False]
     assert "Training images that are held out too, the same or nearly: 2." in said[0].words
     assert said[1].words == "One image under different labels: 1 group. One label must be wrong."
     assert said[2].words == "Unreadable: 2 files."
+    assert {each.words: each.names for each in said[3:7]} == {
+        "Placeholder images, such as “image not found” or a single colour: 1.": ("train/dog/page.png",),
+        "Copies of others, pixel for pixel: 4 images.": said[4].names,
+        "Nearly the same, within one split: 1 group.": ("train/dog/near_a.png", "train/dog/near_b.png"),
+        "Of odd size or shape: 1 image.": ("train/dog/huge.png",),
+    }
+    assert said[0].names == ("train/cat/exact_leak.bmp", "train/dog/near_leak.jpg")
+    assert set(said[1].names) == {"train/cat/two_labels.png", "train/dog/two_labels.png"}
+    assert set(said[2].names) == {"train/cat/torn.jpg", "train/cat/empty.png"}
+    assert len(said[4].names) == 4
     clean = audit(array_dataset(np.stack([np.asarray(photo(seed)) for seed in range(20)]), *[("a", "", "")] * 20))
     assert verdicts(clean) == []
 
@@ -52,7 +62,7 @@ def test_the_table_marks_what_a_training_should_leave_out(written: dict[str, Pat
         "exact duplicate": 5,
         "near duplicate": 2,
         "conflicting labels": 2,
-        "blank": 1,
+        "placeholder": 1,
         "odd size": 1,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,9 @@ from PIL import Image
 from vitrail.auditing import findings_table
 from vitrail.auditing.audit_results import HELD_OUT, WEAK, Audit, Group, Member
 from vitrail.auditing.fingerprints import ORDINARY, visible
+from vitrail.auditing.next_step import next_command
 from vitrail.auditing.sizes import SQUARE, Sizes
+from vitrail.checks import join_limited
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError
 from vitrail.images import Preprocess
@@ -41,15 +42,15 @@ SIDE: Final = 160  # pixels of an image on the page
 def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -> list[Path]:
     """audit.html to look at, audit.csv to edit and train with, audit.json for machines; written whole or not at all."""
     files = {
-        "audit.html": build_page(audit, images),
+        "audit.html": build_page(audit, images, Path(folder) / "audit.csv"),
         "audit.csv": findings_table.table(audit),
         "audit.json": json.dumps(audit.to_dict(), indent=1) + "\n",
     }
     return html.write_files(Path(folder), files)
 
 
-def build_page(audit: Audit, images: Dataset) -> str:
-    """The page; images are looked up by name."""
+def build_page(audit: Audit, images: Dataset, table: str | os.PathLike[str] = "audit.csv") -> str:
+    """The page; images are looked up by name. `table` is where the findings stand for `train --exclude`."""
     sources = {each.name: image for each, image in zip(images.samples, images.images, strict=True)}
     sections = [
         _short(audit),
@@ -61,6 +62,7 @@ def build_page(audit: Audit, images: Dataset) -> str:
             "The same image under different labels: only a person can say which is right.",
         ),
         _suspects(audit, sources),
+        _placeholders(audit, sources),
         _duplicates(audit, sources),
         _alike(
             "Look-alikes",
@@ -73,7 +75,7 @@ def build_page(audit: Audit, images: Dataset) -> str:
         _classes(audit),
         _sizes(audit, sources),
         _unreadable(audit),
-        _next(audit),
+        _next(audit, table),
     ]
     subtitle = f"{counted(audit.images, 'image')} of {_kinds(audit)} in {audit.source}"
     return html.page("Data audit", subtitle, [each for each in sections if each is not None])
@@ -115,7 +117,7 @@ def _short(audit: Audit) -> Section:
         ),
         Tile(
             f"{counts['suspects']:,}" if known else "–",
-            "labels in doubt",
+            "possible label errors",
             "by probes that never saw the image" if known else "not looked for: that needs a checkpoint",
         ),
         Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
@@ -152,7 +154,7 @@ def _suspects(audit: Audit, sources: Sources) -> Section | None:
         f"nothing of the probability that images of its class usually get, and another gets much. {trust}"
     )
     if not audit.suspects:
-        return Section("Labels in doubt", html.callout("No label is in doubt.", "good"), note)
+        return Section("Possible label errors", html.callout("No label seems wrong.", "good"), note)
     items = [
         Shown(
             _look(sources, each.name),
@@ -163,7 +165,26 @@ def _suspects(audit: Audit, sources: Sources) -> Section | None:
         for each in audit.suspects[:SUSPECTS]
     ]
     more = _more(len(audit.suspects) - SUSPECTS, "label")
-    return Section("Labels in doubt", Html(html.gallery(items) + more), note)
+    return Section("Possible label errors", Html(html.gallery(items) + more), note)
+
+
+def _placeholders(audit: Audit, sources: Sources) -> Section | None:
+    if not audit.placeholders:
+        return None
+    items = [
+        Shown(
+            _look(sources, each.name),
+            f"{_label(each.sample.labels)}\n{each.name}\n{each.why}",
+            "bad" if each.sure else "",
+        )
+        for each in audit.placeholders[:OTHERS]
+    ]
+    note = (
+        "Images that seem to stand where an image should be, such as “image not found”: the same under several labels "
+        "or many times, or a ground of one colour with hardly anything on it. Those that are both are underlined in "
+        "red, and audit.csv excludes them; the others may be right."
+    )
+    return Section("Placeholder images", html.gallery(items) + _more(len(audit.placeholders) - OTHERS, "image"), note)
 
 
 def _duplicates(audit: Audit, sources: Sources) -> Section | None:
@@ -228,10 +249,10 @@ def _sizes(audit: Audit, sources: Sources) -> Section:
         ),
         html.facts(
             [
-                ("middle size", f"{np.median(sizes.widths):.0f}x{np.median(sizes.heights):.0f}"),
+                ("median size", f"{np.median(sizes.widths):.0f}x{np.median(sizes.heights):.0f}"),
                 ("short side", f"{sizes.shorts.min()} to {sizes.shorts.max()} pixels"),
                 ("different sizes", f"{sizes.distinct:,}"),
-                ("commonest", ", ".join(f"{c.width}x{c.height} ({c.images:,})" for c in sizes.common[:3])),
+                ("most common", ", ".join(f"{c.width}x{c.height} ({c.images:,})" for c in sizes.common[:3])),
                 ("kinds", ", ".join(f"{kind} ({count:,})" for kind, count in audit.kinds.items())),
                 *([("without colour", counted(audit.grey, "image"))] if audit.grey else ()),
             ]
@@ -249,9 +270,6 @@ def _sizes(audit: Audit, sources: Sources) -> Section:
             for odd in sizes.odd[:OTHERS]
         ]
         body += [html.heading("Odd sizes"), html.gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
-    if audit.blank:
-        items = [_shown(each, sources, False, True) for each in audit.blank[:OTHERS]]
-        body += [html.heading("Of a single colour"), html.gallery(items), _more(len(audit.blank) - OTHERS, "image")]
     return Section("Sizes", "".join(body), "How large the images are, and how they should reach the network.")
 
 
@@ -303,21 +321,20 @@ def _unreadable(audit: Audit) -> Section | None:
         return None
     body = [html.table(["file", "why"], [list(each) for each in audit.unreadable], most=CLASSES)]
     if audit.left_out:
-        body.append(
-            html.folded("Files that are no samples", html.facts((why, f"{n:,}") for why, n in audit.left_out.items()))
-        )
-    return Section("Unreadable files", "".join(body), "Nothing of these reached the other parts of this page.")
+        rows = [[why, n, join_limited(audit.left_out_names.get(why, ()), ", ")] for why, n in audit.left_out.items()]
+        body += [html.heading("Left out"), html.table(["why", "files", "the first of them"], rows)]
+    title = "Unreadable files" if audit.unreadable else "Files left out"
+    return Section(title, "".join(body), "Nothing of these reached the other parts of this page.")
 
 
-def _next(audit: Audit) -> Section:
+def _next(audit: Audit, table: str | os.PathLike[str]) -> Section:
     body = html.paragraph(
         "audit.csv lies beside this page, with a row for every finding. Its last column says what to leave out of a "
-        "training: 1 for unreadable files, for training images of which a copy is held out, and for all but the "
-        "first of the same images in training; 0 for all that is only likely. Change it as you see fit, then:"
+        "training: 1 for unreadable files, for training images of which a copy is held out, for all but the first of "
+        "the same images in training, and for flat images that come back again and again; 0 for all that is only "
+        "likely. Change it as you see fit, then:"
     )
-    return Section(
-        "What to do next", Html(body + html.code(f"vitrail train {shlex.quote(audit.source)} --exclude audit.csv"))
-    )
+    return Section("What to do next", Html(body + html.code(next_command(audit, table))))
 
 
 def _more(count: int, thing: str) -> Html:

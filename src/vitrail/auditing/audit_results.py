@@ -10,11 +10,12 @@ import numpy as np
 
 from vitrail.auditing.balance import Balance
 from vitrail.auditing.sizes import Sizes
+from vitrail.data.left_out import kind_of
+from vitrail.data.samples import Sample
 from vitrail.reporting.html_page import counted
 from vitrail.reporting.object_card import Card
 
 HELD_OUT: Final = ("val", "test")  # what a network is judged by; all else, and what is not split yet, it learns from
-ODD: Final = {"odd_sizes": "of an odd size", "blank": "of one colour"}  # of the counts
 WEAK: Final = 0.8  # share of labels that probes must agree with, for their doubts to mean much
 
 
@@ -62,6 +63,19 @@ class Crossing(NamedTuple):
     names: tuple[str, ...]  # of its images
 
 
+class Placeholder(NamedTuple):
+    """An image that seems to stand where an image should be, such as "not found"."""
+
+    sample: Sample
+    why: str
+    sure: bool  # flat, and there several times
+
+    @property
+    def name(self) -> str:
+        """Of the image."""
+        return self.sample.name
+
+
 class Suspect(NamedTuple):
     """An image whose label is likely wrong."""
 
@@ -82,11 +96,13 @@ class Audit:
     images: int  # that can be read
     unreadable: tuple[tuple[str, str], ...]  # name, reason
     left_out: Mapping[str, int]  # files that are no samples: why, and how many
+    left_out_names: Mapping[str, tuple[str, ...]]  # why, and the first of these files
     balance: Balance
     sizes: Sizes
     kinds: Mapping[str, int]  # bands and their numbers -> images
     grey: int  # images without any colour
     blank: tuple[Member, ...]  # images of one colour
+    placeholders: tuple[Placeholder, ...]  # "image not found" and the like, blank ones too; the surest first
     duplicates: tuple[Group, ...]  # leaks first, then larger groups
     crossing: tuple[Crossing, ...]
     lookalikes: tuple[Group, ...]  # by a network, beyond the duplicates
@@ -125,6 +141,7 @@ class Audit:
             "suspects": len(self.suspects),
             "odd_sizes": len(self.sizes.odd),
             "blank": len(self.blank),
+            "placeholders": len(self.placeholders),
         }
 
     def card(self) -> Card:
@@ -145,8 +162,9 @@ class Audit:
                 ),
                 ("label errors", f"{counts['suspects']:,} possible" if counts["suspects"] else ""),
                 ("look-alikes", counted(counts["lookalike_groups"], "group") if counts["lookalike_groups"] else ""),
-                ("odd", ", ".join(f"{counts[key]:,} {word}" for key, word in ODD.items() if counts[key])),
-                ("left out", ", ".join(f"{count:,} {why}" for why, count in self.left_out.items())),
+                ("placeholders", counted(counts["placeholders"], "image") if self.placeholders else ""),
+                ("odd", f"{counts['odd_sizes']:,} of an odd size" if self.sizes.odd else ""),
+                ("left out", ", ".join(f"{count:,} {kind_of(why, count)}" for why, count in self.left_out.items())),
                 ("notes", " ".join(self.notes)),
             ),
         )
@@ -187,8 +205,13 @@ class Audit:
             "kinds": dict(self.kinds),
             "grey": self.grey,
             "blank": [each.name for each in self.blank],
+            "placeholders": [
+                {"path": each.name, "labels": list(each.sample.labels), "why": each.why, "sure": each.sure}
+                for each in self.placeholders
+            ],
             "unreadable": [{"path": name, "reason": reason} for name, reason in self.unreadable],
             "left_out": dict(self.left_out),
+            "left_out_names": {why: list(names) for why, names in self.left_out_names.items()},
             "duplicates": [_plain(each) for each in self.duplicates],
             "crossing": [
                 {"group": each.name, "counts": dict(each.counts), "members": list(each.names)} for each in self.crossing

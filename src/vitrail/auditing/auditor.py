@@ -15,6 +15,7 @@ from vitrail.auditing.balance import weigh
 from vitrail.auditing.duplicates import BLANK, Alike, Near, contrast, find_duplicates, find_lookalikes, matches
 from vitrail.auditing.fingerprints import Fingerprints, fingerprint
 from vitrail.auditing.label_errors import FOLDS, Judgement, judge, judge_several
+from vitrail.auditing.placeholders import find_placeholders
 from vitrail.auditing.sizes import measure
 from vitrail.checks import check_int, check_type, join_limited
 from vitrail.data.readers import read_data
@@ -55,18 +56,21 @@ def audit(
     groups = find_duplicates(prints, near)
     samples = dataset.samples
     blank = np.flatnonzero(contrast(prints.copies) < BLANK)
+    duplicates = _in_order([_group(samples, each, prints, near) for each in groups])
     result = Audit(
         source=dataset.source,
         task=dataset.task,
         images=len(dataset),
         unreadable=unreadable,
         left_out=dict(dataset.left_out),
+        left_out_names=dict(dataset.left_out_names),
         balance=weigh(dataset),
         sizes=measure([_Sized(each.name, *map(int, size)) for each, size in zip(samples, prints.sizes, strict=True)]),
         kinds=dict(Counter(prints.kinds)),
         grey=int((np.ptp(prints.copies, axis=3).max(axis=(1, 2)) == 0).sum()),
         blank=tuple(_member(samples[row], 0) for row in blank),
-        duplicates=_in_order([_group(samples, each, prints, near) for each in groups]),
+        placeholders=find_placeholders(samples, prints.flatness, blank, duplicates),
+        duplicates=duplicates,
         crossing=find_crossing(samples),
         lookalikes=(),
         suspects=(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vitrail.auditing.audit_results import HELD_OUT, Audit, Group, Member
@@ -26,8 +26,9 @@ class AuditFinding(NamedTuple):
 def findings(audit: Audit) -> list[AuditFinding]:
     """Every finding, the gravest kind first.
 
-    Marked for exclusion are images that cannot be read, training images of which a copy is held out, and all but
-    the first of the same images in training; not those with different labels, nor anything that is only likely.
+    Marked for exclusion are images that cannot be read, training images of which a copy is held out, all but the
+    first of the same images in training, and flat images that come back again and again; not those with different
+    labels, nor anything that is only likely.
     """
     rows = [AuditFinding(name, "unreadable", reason, exclude=1) for name, reason in audit.unreadable]
     for group in audit.duplicates:
@@ -44,7 +45,9 @@ def findings(audit: Audit) -> list[AuditFinding]:
         detail = f"probability of the label given: {suspect.confidence:.3f}"
         labels = joined(suspect.given), joined(suspect.suggested)
         rows.append(AuditFinding(suspect.name, "label", detail, *labels, f"{suspect.score:.4f}"))
-    rows += [AuditFinding(each.name, "blank", "shows a single colour", joined(each.labels)) for each in audit.blank]
+    for image in audit.placeholders:
+        labels = joined(image.sample.labels)
+        rows.append(AuditFinding(image.name, "placeholder", image.why, labels, exclude=int(image.sure)))
     for odd in audit.sizes.odd:
         rows.append(AuditFinding(odd.name, "odd size", f"{odd.width}x{odd.height}: {odd.why}"))
     return rows
@@ -55,32 +58,65 @@ class Verdict(NamedTuple):
 
     words: str
     grave: bool
+    names: tuple[str, ...] = ()  # the images that it is about
 
 
 def verdicts(audit: Audit) -> list[Verdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts, balance = audit.counts(), audit.balance
     leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
+    near = [each for each in audit.duplicates if not (each.exact or each.leaks or each.conflicts)]
+    lookalikes = counted(counts["lookalike_groups"], "group")
     crossing, conflicts = counted(counts["crossing_groups"], "group"), counted(counts["conflicts"], "group")
     grave = [
         (
-            leaked,
             "Scores would look better than they are. Training images that are held out too, the same or nearly: "
             f"{leaked:,}. audit.csv leaves them out of the training.",
+            tuple(one.name for each in audit.duplicates for one in each.members if one.leaked),
         ),
-        (not leaked and audit.leaks, f"The same or nearly the same in val and in test: {leaks}."),
-        (audit.crossing, f"Given as a group, but in more than one split: {crossing}."),
-        (audit.conflicts, f"One image under different labels: {conflicts}. One label must be wrong."),
+        (f"The same or nearly the same in val and in test: {leaks}.", () if leaked else _members(audit.leaks)),
+        (
+            f"Given as a group, but in more than one split: {crossing}.",
+            tuple(name for each in audit.crossing for name in each.names),
+        ),
+        (f"One image under different labels: {conflicts}. One label must be wrong.", _members(audit.conflicts)),
     ]
+    doubts = counted(counts["suspects"], "possible label error")
     others = [
-        (audit.suspects, f"Labels in doubt: {counts['suspects']:,}. Look at them, the surest first."),
-        (audit.unreadable, f"Unreadable: {counted(counts['unreadable'], 'file')}."),
-        (audit.copies, f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}."),
-        (balance.balance != "none" or balance.small or balance.missing, balance.advice),
-        (audit.blank, f"Of a single colour: {counted(counts['blank'], 'image')}."),
-        (audit.sizes.odd, f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}."),
+        (f"{doubts}. Look at the surest first.", tuple(each.name for each in audit.suspects)),
+        (f"Unreadable: {counted(counts['unreadable'], 'file')}.", tuple(name for name, _ in audit.unreadable)),
+        (
+            f"Placeholder images, such as “image not found” or a single colour: {counts['placeholders']:,}.",
+            tuple(each.name for each in audit.placeholders),
+        ),
+        (f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}.", _copies(audit)),
+        (f"Nearly the same, within one split: {counted(len(near), 'group')}.", _members(near)),
+        (f"Alike to the network: {lookalikes}.", _members(audit.lookalikes)),
+        (
+            f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}.",
+            tuple(each.name for each in audit.sizes.odd),
+        ),
     ]
-    return [Verdict(words, kind is grave) for kind in (grave, others) for holds, words in kind if holds]
+    found = [Verdict(words, kind is grave, names) for kind in (grave, others) for words, names in kind if names]
+    if balance.balance != "none" or balance.small or balance.missing:
+        found.append(Verdict(balance.advice, False))
+    return found
+
+
+def _members(groups: Iterable[Group]) -> tuple[str, ...]:
+    return tuple(each.name for group in groups for each in group.members)
+
+
+def _copies(audit: Audit) -> tuple[str, ...]:
+    """Images that are the same, pixel for pixel, as one before them."""
+    names = []
+    for group in audit.duplicates:
+        seen: set[int] = set()
+        for each in group.members:
+            if each.image in seen:
+                names.append(each.name)
+            seen.add(each.image)
+    return tuple(names)
 
 
 def table(audit: Audit) -> str:

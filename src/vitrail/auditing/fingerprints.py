@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from PIL import Image
 
+from vitrail.auditing.flatness import Flatness, measure_flatness
 from vitrail.checks import check_int
 from vitrail.data.image_scan import own_numbers
 from vitrail.data.left_out import reason_of
@@ -43,13 +44,15 @@ class Fingerprints(NamedTuple):
     digests: Array  # (n, 16) uint8: equal only if size and every pixel are
     hashes: Array  # (n,) uint64: signs of cosine waves
     copies: Array  # (n, 16, 16, 3) uint8
+    flatness: Array  # (n, 2) float32: Flatness of each
     kinds: tuple[str, ...]  # "8-bit colour or grey", "13 bands of uint16"
     failed: dict[int, str]  # rows that could not be read, and why
 
     def select(self, rows: Array) -> Fingerprints:
         """Those of some images, in this order, all of which could be read."""
         kinds = tuple(self.kinds[row] for row in rows)
-        return Fingerprints(self.sizes[rows], self.digests[rows], self.hashes[rows], self.copies[rows], kinds, {})
+        sizes, digests, hashes, copies, flat, _, _ = self
+        return Fingerprints(sizes[rows], digests[rows], hashes[rows], copies[rows], flat[rows], kinds, {})
 
 
 def fingerprint(
@@ -60,6 +63,7 @@ def fingerprint(
     count = len(images)
     sizes, digests = np.zeros((count, 2), np.int64), np.zeros((count, 16), np.uint8)
     hashes, copies = np.zeros(count, np.uint64), np.zeros((count, SIDE, SIDE, 3), np.uint8)
+    flat = np.zeros((count, 2), np.float32)
     kinds: list[str] = []
     failed: dict[int, str] = {}
     for row, reduced in enumerate(_reduced(images, threads)):
@@ -72,10 +76,11 @@ def fingerprint(
             hashes[row] = wave_hash(reduced.pixels)
             # Halves always go up, so that a brighter copy is the same but brighter.
             copies[row] = (reduced.pixels.reshape(SIDE, 2, SIDE, 2, 3).sum(axis=(1, 3), dtype=np.uint16) + 2) // 4
+            flat[row] = reduced.flatness
             kinds.append(reduced.kind)
         if done is not None:
             done(1)
-    return Fingerprints(sizes, digests, hashes, copies, tuple(kinds), failed)
+    return Fingerprints(sizes, digests, hashes, copies, flat, tuple(kinds), failed)
 
 
 def wave_hash(pixels: Array) -> np.uint64:
@@ -96,6 +101,7 @@ class _Reduced(NamedTuple):
     digest: bytes
     kind: str
     pixels: Array  # (32, 32, 3) uint8
+    flatness: Flatness
 
 
 def _reduced(images: Sequence[Path] | Array, threads: int) -> Iterator[_Reduced | str]:
@@ -120,7 +126,9 @@ def _reduce(source: Path | Array) -> _Reduced | str:
     # A triangle filter as wide as the reduction: the result hardly depends on the size of the image.
     small = image.resize((_GRID, _GRID), Image.Resampling.BILINEAR)
     kind = ORDINARY if bands is None else f"{bands.channels} bands of {bands.kind}"
-    return _Reduced((image.height, image.width), mark.digest(), kind, np.asarray(small))
+    return _Reduced(
+        (image.height, image.width), mark.digest(), kind, np.asarray(small), measure_flatness(np.asarray(image))
+    )
 
 
 def _unusual(source: Path | Array) -> Bands | None:

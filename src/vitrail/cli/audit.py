@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Data
 from vitrail.cli.terminal import print_json, progress, say, say_files
 from vitrail.cli.weights import load_checkpoint
 
+if TYPE_CHECKING:
+    from vitrail.auditing import Audit
+    from vitrail.data import Dataset
+
+NAMED: Final = 5  # images of a finding, in the terminal
+
 
 @app.command("audit")
 def audit_data(
     data: Data,
-    checkpoint: Annotated[str, typer.Option(help="Weights whose features find likely label errors.")] = "",
+    checkpoint: Annotated[str, typer.Option(help="Weights whose features find possible label errors.")] = "",
     to: Annotated[Path | None, typer.Option("--out", help="A folder for audit.html, audit.csv and audit.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at data before training: unreadable files, duplicates, leaks, imbalance, sizes, likely label errors."""
+    """Look at data before training: unreadable files, duplicates, leaks, placeholders, sizes, possible label errors."""
+    from vitrail.auditing import audit
     from vitrail.auditing.audit_page import write_audit
-    from vitrail.auditing.auditor import audit
-    from vitrail.auditing.findings_table import verdicts
     from vitrail.data import read_data
 
     loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None
@@ -34,11 +41,43 @@ def audit_data(
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
         return
-    findings = verdicts(result)
+    _say_findings(result)
+    say_files(files)
+    _say_next(result, to, source)
+
+
+def _say_findings(audit: Audit) -> None:
+    """What was found, each kind with the first of its files; then what was left out or not looked for."""
+    from vitrail.auditing.findings_table import verdicts
+    from vitrail.data.left_out import left_out_lines, unreadable_lines
+    from vitrail.images import describe
+    from vitrail.reporting.html_page import counted
+
+    classes = "1 class" if len(audit.balance.counts) == 1 else f"{len(audit.balance.counts):,} classes"
+    say(f"{counted(audit.images, 'image')} of {classes} in {describe(audit.source)}")
+    findings = verdicts(audit)
     for verdict in findings:
         say(verdict.words)
+        if verdict.names:
+            say(f"  {join_limited([describe(each) for each in verdict.names], ', ', NAMED)}")
     if not findings:
-        say(f"{len(source)} images: nothing to complain about")
-    for note in result.notes:
+        say("Nothing to complain about.")
+    for line in (*unreadable_lines(audit.unreadable), *left_out_lines(audit.left_out, audit.left_out_names)):
+        say(line)
+    for note in audit.notes:
         say(note)
-    say_files(files)
+
+
+def _say_next(audit: Audit, to: Path | None, images: Dataset) -> None:
+    """The command to type next, as it works."""
+    from vitrail.auditing.next_step import next_command, obstacle
+
+    if to is None:
+        command = shlex.join(["vitrail", "audit", audit.source, "--out", "audit"])
+        say(f"All files of each finding, with images, are written by: {command}")
+        return
+    table = to / "audit.csv"
+    hint = obstacle(audit, table, images)
+    say(hint or f"All files of each finding stand in {table}; change its last column as you see fit, then:")
+    if not hint:
+        say(f"  {next_command(audit, table)}")
