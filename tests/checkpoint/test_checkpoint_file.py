@@ -889,8 +889,11 @@ def test_thresholds_and_reject_are_obeyed() -> None:
     plain = vitrail.predict(Checkpoint(model, Preprocess(size=8)), [image])[0]
     assert len(plain.labels) == 3
     sure, unsure = plain.probabilities[0] - 0.01, plain.probabilities[0] + 0.01
-    assert vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=sure), [image])[0] == plain
-    assert vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=unsure), [image])[0].labels == ()
+    assert vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=sure), [image])[0] == plain._replace(
+        needed=sure
+    )
+    marked = vitrail.predict(Checkpoint(model, Preprocess(size=8), reject=unsure), [image])[0]
+    assert marked == plain._replace(confident=False, needed=unsure)
     limits = [0.0, 0.0, 0.0]
     limits[int(plain.labels[1])] = 1.0
     kept = vitrail.predict(Checkpoint(model, Preprocess(size=8), thresholds=tuple(limits)), [image])[0]

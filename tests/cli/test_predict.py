@@ -29,7 +29,7 @@ def test_predict_gives_what_python_gives(vit: Line, file: Path, folder: Path) ->
     expected = vitrail.predict(vitrail.load(file), [folder / name for name in ("1.png", "2.png", "10.png")])
     found = said.json
     assert found["predictions"] == [
-        {"path": each.path, "labels": list(each.labels), "probabilities": list(each.probabilities)} for each in expected
+        each._asdict() | {"labels": list(each.labels), "probabilities": list(each.probabilities)} for each in expected
     ]
     assert (found["calibrated"], found["skipped"]) == (False, [])
     lines = vit("predict", file, folder, "--top", "1").out.splitlines()
@@ -40,7 +40,7 @@ def test_predict_gives_what_python_gives(vit: Line, file: Path, folder: Path) ->
 
 def test_an_image_that_cannot_be_read_does_not_stop_the_others(vit: Line, file: Path, folder: Path) -> None:
     said = vit("predict", file, folder, "--json")
-    assert said.code == 2
+    assert said.code == 3
     assert [Path(row["path"]).name for row in said.json["predictions"]] == ["1.png", "2.png", "10.png"]
     assert [Path(row["path"]).name for row in said.json["skipped"]] == ["3 broken.png"]
     first, last = said.err.splitlines()
@@ -56,9 +56,61 @@ def test_top_and_threshold(vit: Line, file: Path, folder: Path) -> None:
     limit = every["probabilities"][1]
     [above] = vit("predict", file, image, "--threshold", str(limit), "--json").json["predictions"]
     assert above["labels"] == every["labels"][:2]
-    assert "nothing above the threshold" in vit("predict", file, image, "--threshold", "1").out
+    [best] = vit("predict", file, image, "--threshold", "1", "--json").json["predictions"]
+    assert best["labels"] == every["labels"][:1]  # the likeliest is always given
+    assert vit("predict", file, image, "--threshold", "1", "--decline").out == (
+        f"{image}: declined (nothing above the threshold)\n"
+    )
     assert "--top" in vit.mistake("predict", file, image, "--top", "0")
     assert "--threshold" in vit.mistake("predict", file, image, "--threshold", "1.5")
+
+
+@pytest.fixture
+def unsure(file: Path, folder: Path, tmp_path: Path) -> tuple[Path, list[float]]:
+    """The same network with a minimum confidence that one of three images does not reach; its probability, and it."""
+    (folder / "3 broken.png").unlink()
+    loaded = vitrail.load(file)
+    best = [each.probabilities[0] for each in vitrail.predict(loaded, sorted(folder.iterdir()))]
+    lowest, middle, _ = sorted(best)
+    vitrail.save(dataclasses.replace(loaded, reject=(lowest + middle) / 2), tmp_path / "unsure.safetensors")
+    return tmp_path / "unsure.safetensors", [lowest, (lowest + middle) / 2]
+
+
+def test_an_answer_that_is_not_confident_is_given_and_marked(
+    vit: Line, unsure: tuple[Path, list[float]], folder: Path, tmp_path: Path
+) -> None:
+    network, (lowest, needed) = unsure
+    lines = vit("predict", network, folder).out.splitlines()
+    [marked] = [line for line in lines if "not confident" in line]
+    [expected] = [each for each in vitrail.predict(network, sorted(folder.iterdir())) if not each.confident]
+    answers = ", ".join(f"{a} {100 * p:.1f} %" for a, p in zip(expected.labels, expected.probabilities, strict=True))
+    assert marked == f"{expected.path}: {answers}; {expected.remark}"
+    assert (expected.probabilities[0], expected.needed) == (lowest, needed)
+    rows = vit("predict", network, folder, "--json").json["predictions"]
+    assert [row["confident"] for row in rows].count(False) == 1
+    assert [(len(row["labels"]), row["needed"]) for row in rows] == [(3, needed)] * 3
+    vit("predict", network, folder, "--out", tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as opened:
+        table = list(csv.DictReader(opened))
+    assert {row["path"] for row in table if row["confident"] == "no"} == {expected.path}
+    assert [row["label"] for row in table if row["path"] == expected.path] == list(expected.labels)
+    assert len(table) == 9
+
+
+def test_declined_answers_are_left_out_and_counted(
+    vit: Line, unsure: tuple[Path, list[float]], folder: Path, tmp_path: Path
+) -> None:
+    network, (_, needed) = unsure
+    lines = vit("predict", network, folder, "--decline").out.splitlines()
+    [declined] = [line for line in lines if line.endswith(f": declined (needs {100 * needed:.0f} %)")]
+    rows = vit("predict", network, folder, "--decline", "--json").json["predictions"]
+    [empty] = [row for row in rows if not row["confident"]]
+    assert declined.startswith(empty["path"])
+    assert (len(rows), empty["labels"], empty["probabilities"], empty["needed"]) == (3, [], [], needed)
+    vit("predict", network, folder, "--decline", "--out", tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as opened:
+        table = list(csv.reader(opened))
+    assert [row for row in table if row[-1] == "no"] == [[empty["path"], "", "", "", "no"]]
 
 
 def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
@@ -68,9 +120,10 @@ def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Pa
     assert vit("predict", file, folder, "--out", table).out == f"3 predictions written to {table}\n"
     with open(table, encoding="utf-8", newline="") as opened:
         rows = list(csv.reader(opened))
-    assert rows[0] == ["path", "rank", "label", "probability"]
+    assert rows[0] == ["path", "rank", "label", "probability", "confident"]
     assert [row[1] for row in rows[1:]] == ["1", "2", "3"] * 3
-    assert rows[1][::2] == [str(folder / "1.png"), expected["predictions"][0]["labels"][0]]
+    assert {row[4] for row in rows[1:]} == {"yes"}
+    assert rows[1][:3:2] == [str(folder / "1.png"), expected["predictions"][0]["labels"][0]]
     assert float(rows[1][3]) == pytest.approx(expected["predictions"][0]["probabilities"][0], abs=1e-6)
     assert vit("predict", file, folder, "--out", text).code == 0
     assert json.loads(text.read_text()) == expected
@@ -113,7 +166,7 @@ def test_predict_of_videos_and_animations(vit: Line, file: Path, folder: Path, t
     assert still["path"] == str(moving)  # without --every an animation is its first image, as everywhere
     clip.write_bytes(clip.read_bytes()[:-100])
     cut = vit("predict", file, clip, folder / "1.png", "--json")
-    assert cut.code == 2
+    assert cut.code == 3
     assert [row["path"] for row in cut.json["predictions"]] == [
         *(f"{clip}#{n}" for n in range(4)),
         f"{folder / '1.png'}",

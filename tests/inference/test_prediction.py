@@ -20,8 +20,7 @@ from network import renames
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess
-from vitrail.images.model_info import ModelInfo
-from vitrail.inference import RuntimeBase, probabilities
+from vitrail.inference import probabilities
 from vitrail.network import ViT, ViTConfig
 
 CONFIG = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=2, mlp_width=64, classes=7)
@@ -206,30 +205,6 @@ def test_task_and_temperature_of_the_checkpoint_are_used(small: Checkpoint, phot
     expected = torch.from_numpy(logits[0]).double().div(3).sigmoid().numpy()
     assert found.probabilities == pytest.approx(sorted(expected, reverse=True), abs=1e-12)
     assert sum(found.probabilities) != pytest.approx(1, abs=0.01)
-
-
-def test_classes_below_their_threshold_are_not_named() -> None:
-    """Each class has a threshold of its own; an image whose likeliest is below the reject threshold has no answer."""
-    shares = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.34, 0.33, 0.33]])
-
-    class Fixed(RuntimeBase):
-        def __init__(self, **more: Any) -> None:
-            self.about = ModelInfo(Preprocess(size=16, crop=1.0), ("x", "y", "z"), **more)
-
-        def run(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            logits = np.log(shares)  # in float64, so that their softmax is exact enough
-            return logits, logits
-
-    def named(**more: Any) -> list[str]:
-        images = [np.zeros((20, 20, 3), np.uint8)] * 3
-        return ["".join(each.labels) for each in vitrail.predict(Fixed(**more), images, top=3)]
-
-    assert named() == ["xyz", "yzx", "xyz"]
-    assert named(thresholds=(0.45, 0.31, 0.1)) == ["xz", "yz", "yz"]
-    assert named(thresholds=(0.1, 0.4, 0.9)) == ["x", "yx", "x"]
-    assert named(reject=0.4) == ["xyz", "yzx", ""]
-    assert named(reject=0.4, thresholds=(0.45, 0.31, 0.1)) == ["xz", "yz", ""]
-    assert named(reject=0.6) == ["", "", ""]
 
 
 @pytest.mark.row("004.13")

@@ -52,7 +52,7 @@ class Checkpoint:
     task: str = "single-label"  # or "multi-label": labels independent of each other
     temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
     thresholds: tuple[float, ...] | None = None  # per class, for several labels
-    reject: float | None = None  # answers less sure than this are left open
+    reject: float | None = None  # the minimum confidence: answers less sure are marked, or declined
     decoder: MaskedDecoder | None = None  # of masked pre-training
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # came with the weights; the network has no use for them
     ood: OodDetector | None = None  # tells images unlike the training ones; belongs to this network and preprocessing

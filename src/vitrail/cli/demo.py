@@ -66,7 +66,8 @@ def run_demo(
         if not as_json:
             report_run(run, False)
             for each in answers:
-                say(f"{each.path}: {each.labels[0]} {100 * each.probabilities[0]:.1f} %" if each.labels else each.path)
+                best = f"{each.labels[0]} {100 * each.probabilities[0]:.1f} %"
+                say(f"{each.path}: {'; '.join(filter(None, (best, each.remark)))}")
             say(f"where the first answer comes from: {why}")
     if as_json:
         print_json(summary)

@@ -36,7 +36,13 @@ def predict_images(
     checkpoint: RuntimePath,
     images: ImagePaths,
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
-    threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this.")] = 0.0,
+    threshold: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this, but for the likeliest."),
+    ] = 0.0,
+    decline: Annotated[
+        bool, typer.Option("--decline", help="Leave out answers that are not confident enough, and say so.")
+    ] = False,
     batch: Batch = 16,
     threads: Threads = 2,
     every: Annotated[
@@ -64,20 +70,20 @@ def predict_images(
     with (
         writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
         progress(stream.count, beside_lines=lines) as done,
-        closing(predictions(loaded, stream, top, batch, skipped, done, threads)) as answers,
+        closing(predictions(loaded, stream, top, batch, skipped, done, threads, decline)) as answers,
     ):
         writer = csv.writer(table) if table is not None else None
         if writer is not None:
-            writer.writerow(["path", "rank", "label", "probability"])
+            writer.writerow(["path", "rank", "label", "probability", "confident"])
         for answer in answers:
-            row = _row(answer, threshold)
+            row = _row(answer, threshold, decline)
             count += 1
             if in_full:
                 rows.append(row)
             if writer is not None:
                 writer.writerows(_table_rows(row))
             if lines:
-                _say_row(row)
+                say(_line(row, answer.remark))
     result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
     if to is not None and to.suffix == ".json":
         with writing(to) as file:
@@ -91,19 +97,25 @@ def predict_images(
     skipped.finish()
 
 
-def _row(answer: Prediction, threshold: float) -> dict[str, Any]:
-    likely = [pair for pair in zip(answer.labels, answer.probabilities, strict=True) if pair[1] >= threshold]
-    return {"path": answer.path, "labels": [n for n, _ in likely], "probabilities": [p for _, p in likely]}
+def _row(answer: Prediction, threshold: float, decline: bool) -> dict[str, Any]:
+    pairs = list(zip(answer.labels, answer.probabilities, strict=True))
+    likely = [pair for pair in pairs if pair[1] >= threshold]
+    if not likely and not decline:
+        likely = pairs[:1]
+    plain = {"path": answer.path, "labels": [name for name, _ in likely], "probabilities": [p for _, p in likely]}
+    return plain | {"confident": answer.confident, "needed": answer.needed}
 
 
 def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:
+    confident = "yes" if row["confident"] else "no"
     for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
-        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}"]
+        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}", confident]
     if not row["labels"]:
-        yield [row["path"], "", "", ""]  # nothing sure enough, but not forgotten
+        yield [row["path"], "", "", "", confident]  # declined, but not forgotten
 
 
-def _say_row(row: dict[str, Any]) -> None:
+def _line(row: dict[str, Any], remark: str) -> str:
     pairs = zip(row["labels"], row["probabilities"], strict=True)
     answers = ", ".join(f"{name} {100 * p:.1f} %" for name, p in pairs)
-    say(f"{row['path']}: {answers or 'nothing above the threshold'}")
+    told = "; ".join(filter(None, (answers, remark)))
+    return f"{row['path']}: {told or 'declined (nothing above the threshold)'}"

@@ -26,7 +26,7 @@ class ModelInfo:
     task: str = "single-label"  # or "multi-label": labels independent of each other
     temperature: float | None = None  # fitted on held-out data; None: probabilities are not calibrated
     thresholds: tuple[float, ...] | None = None  # per class, for several labels
-    reject: float | None = None  # answers less sure than this are left open
+    reject: float | None = None  # the minimum confidence: answers less sure are marked, or declined
     ood: OodDetector | None = None  # tells images unlike the training ones; None: nobody knows
 
     def __post_init__(self) -> None:

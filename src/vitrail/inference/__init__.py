@@ -1,7 +1,8 @@
 """Images in, answers out, by any runtime. numpy and Pillow only: no torch is imported here."""
 
+from vitrail.inference.answers import Prediction
 from vitrail.inference.image_reader import Named
-from vitrail.inference.prediction import Prediction, embed, predict, predictions, probabilities
+from vitrail.inference.prediction import embed, predict, predictions, probabilities
 from vitrail.inference.recognisers import open_checkpoint, open_model
 from vitrail.inference.runtime import Runtime, RuntimeBase, Takes
 from vitrail.inference.sources import ImageStream, find_images, stream_images

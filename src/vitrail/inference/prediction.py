@@ -5,26 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import closing
-from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import check_image_list
+from vitrail.inference.answers import Prediction, answer
 from vitrail.inference.batches import BatchResult, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
 from vitrail.types import Array, ProgressCallback
-
-
-class Prediction(NamedTuple):
-    """The likeliest classes of one image, best first."""
-
-    path: str
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
 
 
 def predict(
@@ -35,14 +27,16 @@ def predict(
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
     threads: int = 2,
+    decline: bool = False,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
 
-    Fewer, or none, where the checkpoint has thresholds or a reject threshold and its classes stay below them.
+    Where the checkpoint has a threshold for each class, those that reach theirs. Every image has an answer: one below
+    the checkpoint's minimum confidence is marked (`confident`, `needed`, `remark`); `decline` leaves its labels out.
     An image that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
     check_image_list(images)
-    return list(predictions(runtime, images, top, batch, skip, done, threads))
+    return list(predictions(runtime, images, top, batch, skip, done, threads, decline))
 
 
 def predictions(
@@ -53,6 +47,7 @@ def predictions(
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
     threads: int = 2,
+    decline: bool = False,
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
 
@@ -63,26 +58,16 @@ def predictions(
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     check_int("top", top, error=InputError)
     results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
-    return _predictions(runtime, results, top)
+    return _predictions(runtime, results, top, decline)
 
 
 def _predictions(
-    runtime: Runtime, results: Generator[BatchResult, None, None], top: int
+    runtime: Runtime, results: Generator[BatchResult, None, None], top: int, decline: bool
 ) -> Generator[Prediction, None, None]:
     with closing(results):
         for _, names, logits, _ in results:
             for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
-                best = _answers(row, runtime)[:top]
-                labels = tuple(runtime.classes[number] for number in best)
-                yield Prediction(name, labels, tuple(float(row[number]) for number in best))
-
-
-def _answers(row: Array, runtime: Runtime) -> Array:
-    """The classes to name, likeliest first: none where the checkpoint is not sure enough to answer."""
-    best = np.argsort(-row, kind="stable")
-    if runtime.reject is not None and row.max() < runtime.reject:
-        return best[:0]
-    return best if runtime.thresholds is None else best[row[best] >= np.asarray(runtime.thresholds)[best]]
+                yield answer(name, row, runtime, top, decline)
 
 
 def embed(

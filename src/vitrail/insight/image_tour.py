@@ -48,9 +48,9 @@ def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "image.png"]
     full.save(files[0], optimize=True)
-    answer = "The answer is left open: nothing is sure enough."
-    if prediction.labels:
-        answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
+    answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
+    if prediction.remark:
+        answer = f"{answer[:-1]}, {prediction.remark}."
     files += write_figure_page(out, "An image through a vision transformer", answer, figures, [_walk(walk)])
     return Tour(prediction, walk, files, out / "index.html")
 

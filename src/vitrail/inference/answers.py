@@ -1,0 +1,53 @@
+"""The probabilities of one image -> Prediction: its likeliest classes, and whether they are sure enough."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vitrail.inference.runtime import Runtime
+from vitrail.types import Array
+
+
+class Prediction(NamedTuple):
+    """The likeliest classes of one image, best first; none only where unsure answers were to be left out."""
+
+    path: str
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    confident: bool = True  # whether the first probability reaches what is needed
+    needed: float | None = None  # the minimum confidence of the checkpoint; None where it has none
+
+    @property
+    def remark(self) -> str:
+        """What a reader should know besides: "not confident enough (60 %, needs 74 %)"; empty where all is well."""
+        if self.confident or self.needed is None:
+            return ""
+        if not self.labels:
+            return f"declined (needs {100 * self.needed:.0f} %)"
+        return "not confident enough ({}, needs {})".format(*_apart(self.probabilities[0], self.needed))
+
+
+def answer(name: str, row: Array, runtime: Runtime, top: int, decline: bool = False) -> Prediction:
+    """What is said of an image of these probabilities (K,); `decline` leaves out labels that are not sure enough."""
+    order = np.argsort(-row, kind="stable")
+    named = order if runtime.thresholds is None else order[row[order] >= np.asarray(runtime.thresholds)[order]]
+    if not len(named):
+        named = order  # none reaches its own threshold: the likeliest all the same, which will not count as sure
+    first = named[0]
+    limits = [runtime.reject, None if runtime.thresholds is None else runtime.thresholds[first]]
+    needed = max((limit for limit in limits if limit is not None), default=None)
+    confident = needed is None or bool(row[first] >= needed)
+    best = named[:0] if decline and not confident else named[:top]
+    labels = tuple(runtime.classes[number] for number in best)
+    return Prediction(name, labels, tuple(float(row[number]) for number in best), confident, needed)
+
+
+def _apart(confidence: float, needed: float) -> tuple[str, str]:
+    """Both in percent, with as many digits as it takes to tell them apart."""
+    for digits in (0, 1, 2, 3):
+        texts = f"{100 * confidence:.{digits}f} %", f"{100 * needed:.{digits}f} %"
+        if texts[0] != texts[1]:
+            break
+    return texts
