@@ -71,7 +71,7 @@ PUBLIC = [
 ]
 VERBS = [
     *("audit", "bench", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("explain", "export", "inspect", "models", "optimize", "predict", "prune", "rerun", "train"),
+    *("explain", "export", "inspect", "models", "optimize", "predict", "prune", "recipes", "rerun", "train"),
 ]
 
 NOT_IN_NETWORK = {

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from cli.command_line import Line, process
+from cli.pseudo_terminal import in_terminal
 from vitrail.cli.application import VERBS
 from vitrail.cli.terminal import SOME_UNREADABLE
 from vitrail.errors import StoppedError
 
 
 def test_mistyped_words_name_the_nearest(vit: Line) -> None:
-    assert "No such command 'modles'. Did you mean 'models'?" in vit.mistake("modles")
-    assert "--jsn" in (said := vit.mistake("models", "--jsn"))
-    assert "--json" in said
+    assert "no verb 'modles': did you mean 'models'?" in vit.mistake("modles")
+    assert "models has no option --jsn: did you mean '--json'?" in vit.mistake("models", "--jsn")
     assert "CHECKPOINT" in vit.mistake("predict")
     assert "--top" in vit.mistake("predict", "a", "b", "--top", "x")
 
@@ -119,3 +119,39 @@ def test_a_verb_that_is_typed_is_the_only_one_imported() -> None:
         imported = set(run.stdout.split())
         assert {name for name in VERBS if f"vitrail.cli.{name}" in imported} == verbs
         assert not imported & {"torch", "numpy", "PIL"}
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("tain photos", "no verb 'tain': did you mean 'train'? (`vitrail --help` lists the verbs)"),
+        ("qqq", "no verb 'qqq' (`vitrail --help` lists the verbs)"),
+        ("train", "train: DATA is missing: A folder for each class, a CSV, arrays, or vitrail:fashion {train}"),
+        ("train photos --epoch 3", "train has no option --epoch: did you mean '--epochs'? {train}"),
+        ("train photos --qqq", "train has no option --qqq {train}"),
+        ("train photos --batch 0", "--batch: expected 1 or more {train}"),
+        ("train photos --epochs many", "--epochs: expected a number {train}"),
+        ("train photos --val 2", "--val: expected 0.9 or less {train}"),
+        ("train photos --name", "train: --name needs a value after it {train}"),
+        ("models extra", "models: nothing is expected where 'extra' stands (`vitrail models --help` tells more)"),
+        ("predict net image --top x", "--top: expected a whole number (`vitrail predict --help` tells more)"),
+        ("--qqq", "vitrail has no option --qqq (`vitrail --help` lists the verbs)"),
+    ],
+)
+def test_wrong_usage_says_what_is_wrong_and_where_more_is_told(vit: Line, words: str, told: str) -> None:
+    assert vit.mistake(*words.split()) == told.format(train="(`vitrail train --help` tells more)")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_mistake_is_the_same_line_at_a_terminal(vit: Line, columns: int) -> None:
+    piped = vit("tain").err.splitlines()
+    for environment in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        session = in_terminal("tain", columns=columns, **environment)
+        assert (session.code, session.lines, "\x1b" in session.raw) == (2, piped, False)
+
+
+def test_nothing_typed_at_a_terminal_shows_the_verbs() -> None:
+    session = in_terminal()
+    assert session.code == 0
+    assert session.lines[0].startswith("Usage: vitrail VERB")
+    assert "\x1b" not in session.raw

@@ -62,6 +62,7 @@ TYPED: dict[str, tuple[str, ...]] = {
     "optimize": (NET,),
     "predict": (NET, SHOTS),
     "prune": (NET,),
+    "recipes": (),
     "rerun": ("runs/old",),
     "train": ("photos",),
 }
@@ -254,6 +255,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--split": plain("--split val", "split", "", "val"),
         "--seed": plain("--seed 7", "seed", 0, 7),
     },
+    "recipes": {},
     "rerun": {"--out": plain("--out there", "out", None, Path("there"))},
     "train": {
         "--model": plain("--model vit-ti16", "model", None, "vit-ti16"),
@@ -263,6 +265,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--minutes": plain("--minutes 2.5", "minutes", None, 2.5),
         "--batch": plain("--batch 3", "batch", None, 3),
         "--size": plain("--size 32x64", "size", None, (32, 64)),
+        "--resize": plain("--resize pad", "resize", None, "pad"),
         "--limit": plain("--limit 12", "limit", None, 12),
         "--lr": plain("--lr 0.003", "lr", None, 0.003),
         "--patience": plain("--patience 4", "patience", None, 4),
@@ -316,6 +319,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "optimize": {"weights": [NET]},
     "predict": {"weights": [NET], "images": [SHOTS]},
     "prune": {"weights": [NET]},
+    "recipes": {},
     "rerun": {"run": Path("runs/old")},
     "train": {"data": "photos"},
 }

@@ -9,8 +9,9 @@ import traceback
 
 import typer
 
-from vitrail.cli.application import load_verbs
-from vitrail.cli.terminal import ReaderGone, complain
+from vitrail.cli.application import COMPLETE, VERBS, load_verbs, prepare_completion
+from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain
+from vitrail.cli.usage_errors import usage_message
 from vitrail.errors import StoppedError, VitrailError
 
 __all__ = ["load_verbs", "main"]
@@ -23,16 +24,18 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # file names need not be text
     arguments = sys.argv[1:] or ["--help"]
     try:
-        code = load_verbs(arguments[0])(arguments, standalone_mode=False)
+        if COMPLETE in os.environ:  # a shell asks what may stand where the Tab key was pressed
+            prepare_completion()
+        code = load_verbs(arguments[0])(arguments, standalone_mode=False, prog_name="vitrail")
     except typer.TyperException as error:
-        complain(error.format_message())
-        code = 2
+        complain(usage_message(error, arguments[0], VERBS))
+        code = WRONG_USAGE
     except StoppedError as error:
         complain(str(error))
         code = 128 + error.number
     except VitrailError as error:
         complain(str(error))
-        code = 2
+        code = WRONG_USAGE
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except ReaderGone:

@@ -10,13 +10,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vitrail import __version__
-from vitrail.cli.help_page import Row, Section, help_page, page_width
+from vitrail.cli.help_page import HelpRow, HelpSection, page_width, render_help
 from vitrail.cli.help_texts import ABOUT, EXAMPLES, EXIT_CODES, RARE, VERB_GROUPS, VERBS_HELP
 
 VERBS: Final = (  # each is a module of this room
     *("demo", "train", "rerun", "recipes", "audit", "evaluate", "compare", "predict", "embed", "explain", "inspect"),
     *("prune", "optimize", "bench", "export", "convert", "models", "doctor"),
 )
+COMPLETE: Final = "_VITRAIL_COMPLETE"  # set by a shell that wants to complete a line
 SHELLS: Final = ("bash", "zsh", "fish", "powershell")
 TYPES: Final = {"int": "N", "float": "N", "str": "TEXT", "path": "PATH"}  # what a value is, as help calls it
 
@@ -28,12 +29,12 @@ class VerbCommand(TyperCommand):
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         options = {param.opts[-1]: _row(param, ctx) for param in self.get_params(ctx) if param not in arguments}
         texts = VERBS_HELP[self.name or ""]
-        sections = [Section("Arguments", [_row(param, ctx) for param in arguments])]
+        sections = [HelpSection("Arguments", [_row(param, ctx) for param in arguments])]
         for title, names in texts.groups.items():
-            sections.append(Section(title, [options.pop(name) for name in names]))
-        sections.append(Section(RARE, [*options.values()]))
+            sections.append(HelpSection(title, [options.pop(name) for name in names]))
+        sections.append(HelpSection(RARE, [*options.values()]))
         words = [f"vitrail {self.name}", *(_in_usage(param) for param in arguments), "[OPTIONS]"]
-        formatter.write(help_page(" ".join(words), self.help or "", texts.examples, sections, page_width()))
+        formatter.write(render_help(" ".join(words), self.help or "", texts.examples, sections, page_width()))
 
 
 class VerbGroup(TyperGroup):
@@ -41,16 +42,16 @@ class VerbGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         sections = [
-            Section(title, [Row(verb, VERBS_HELP[verb].summary) for verb in verbs if verb in self.commands])
+            HelpSection(title, [HelpRow(verb, VERBS_HELP[verb].summary) for verb in verbs if verb in self.commands])
             for title, verbs in VERB_GROUPS.items()
         ]
-        sections.append(Section("Options", [_row(param, ctx) for param in self.get_params(ctx)]))
-        sections.append(Section("Exit codes", [Row(*pair) for pair in EXIT_CODES.items()]))
+        sections.append(HelpSection("Options", [_row(param, ctx) for param in self.get_params(ctx)]))
+        sections.append(HelpSection("Exit codes", [HelpRow(*pair) for pair in EXIT_CODES.items()]))
         usage = "vitrail VERB [OPTIONS]; `vitrail VERB --help` explains a verb"
-        formatter.write(help_page(usage, ABOUT, EXAMPLES, sections, page_width()))
+        formatter.write(render_help(usage, ABOUT, EXAMPLES, sections, page_width()))
 
 
-def _row(param: Any, ctx: Any) -> Row:
+def _row(param: Any, ctx: Any) -> HelpRow:
     """A parameter in help: no types of the library, no ranges, its default."""
     name, words = param.get_help_record(ctx)
     name = re.sub(r"<(\w+)[^>]*>", lambda match: TYPES.get(match[1], match[1].upper()), name)
@@ -58,7 +59,8 @@ def _row(param: Any, ctx: Any) -> Row:
     kept = [note for note in notes.rstrip("]").split("; ") if note.startswith("default")] if bracket else []
     if param.param_type_name == "argument":
         name = _in_usage(param).strip("[]")
-    return Row(name, " ".join([words, *(f"[{note}]" for note in kept)]))
+    kept = [re.sub(r"^default: \((.*)\)$", r"default: \1", note) for note in kept]  # words rather than a value
+    return HelpRow(name, " ".join([words, *(f"[{note}]" for note in kept)]))
 
 
 def _in_usage(param: Any) -> str:
@@ -85,11 +87,11 @@ def _show_completion(shell: str) -> None:
     """What a shell needs to complete verbs and options."""
     if not shell:
         return
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     if shell not in SHELLS:
         raise typer.BadParameter(f"expected one of {', '.join(SHELLS)}, got {shell!r}")
-    typer.echo(get_completion_script(prog_name="vitrail", complete_var="_VITRAIL_COMPLETE", shell=shell))
+    typer.echo(get_completion_script(prog_name="vitrail", complete_var=COMPLETE, shell=shell))
     raise typer.Exit
 
 
@@ -110,6 +112,13 @@ def _group(
     ] = "",
 ) -> None:
     """Vitrail: vision transformers you can see through."""  # with a callback, one verb alone is a verb too
+
+
+def prepare_completion() -> None:
+    """Make known how each shell asks for completions, and how it is answered."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]
+
+    completion_init()
 
 
 def load_verbs(typed: str = "") -> typer.Typer:

@@ -15,15 +15,17 @@ from vitrail.cli.weights import load_runtime
 
 @app.command("compare")
 def compare_models(
-    first: Annotated[str, typer.Argument(metavar="A", help="A checkpoint, or an exported file.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A run, weights, or an exported file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     data: Data,
     split: Split = "",
-    to: Annotated[Path | None, typer.Option("--out", help="A folder for the page with the images that differ.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Write a page here, with the images they differ on.")
+    ] = None,
     batch: Batch = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models on the same images, with a paired test."""
+    """Compare two models on the same images, with a paired test: is the difference more than chance?"""
     from vitrail.evaluation import compare
     from vitrail.evaluation.report_files import write_comparison
     from vitrail.evaluation.seen_images import data_for_both

@@ -27,16 +27,14 @@ from vitrail.cli.weights import load_runtime
 @app.command("evaluate")
 def evaluate_model(
     checkpoint: RuntimePath,
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Images with labels; of a run: its own, if left out.")
-    ] = "",
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Images with labels; left out, those of the run.")] = "",
     split: Split = "",
-    to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Write a report here.")] = None,
     batch: Batch = 64,
     runtime: RuntimeName = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say how good a checkpoint is: metrics with intervals, calibration, confusion, worst errors."""
+    """Say how good a checkpoint is: metrics with intervals, the weakest classes, and a report with the worst errors."""
     from vitrail.data.left_out import left_out_lines, unreadable_lines
     from vitrail.evaluation import evaluate
     from vitrail.evaluation.seen_images import data_for

@@ -12,18 +12,18 @@ NARROW = 60  # below: what a row says goes under its name
 COLUMN = 18  # names longer than this have a line of their own
 
 
-class Row(NamedTuple):
+class HelpRow(NamedTuple):
     """A name, and what it is."""
 
     name: str
     words: str
 
 
-class Section(NamedTuple):
+class HelpSection(NamedTuple):
     """Rows under a heading."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[HelpRow]
 
 
 def page_width() -> int:
@@ -31,7 +31,7 @@ def page_width() -> int:
     return min(shutil.get_terminal_size().columns, WIDEST)
 
 
-def help_page(usage: str, about: str, examples: Sequence[str], sections: Sequence[Section], width: int) -> str:
+def render_help(usage: str, about: str, examples: Sequence[str], sections: Sequence[HelpSection], width: int) -> str:
     """Usage, what it is for, examples as they are typed, then the sections in their order."""
     parts = [_wrapped(f"Usage: {usage}", width, later="       "), _paragraphs(about, width)]
     if examples:
@@ -41,13 +41,13 @@ def help_page(usage: str, about: str, examples: Sequence[str], sections: Sequenc
     return "\n\n".join(parts) + "\n"
 
 
-def _column(sections: Sequence[Section]) -> int:
+def _column(sections: Sequence[HelpSection]) -> int:
     """How wide the names are: all sections have the same."""
     names = [len(row.name) for section in sections for row in section.rows if len(row.name) <= COLUMN]
     return max(names, default=0)
 
 
-def _section(section: Section, column: int, width: int) -> str:
+def _section(section: HelpSection, column: int, width: int) -> str:
     lines = [f"{section.title}:"]
     for row in section.rows:
         if width < NARROW:

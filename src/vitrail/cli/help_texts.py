@@ -22,7 +22,7 @@ class VerbHelp(NamedTuple):
 ABOUT: Final = "Vision transformers you can see through: train, judge, explain and ship them."
 EXAMPLES: Final = (
     "vitrail demo                                a tour, with nothing to prepare",
-    "vitrail train photos --minutes 10           photos/ holds a folder for each class",
+    "vitrail train photos --minutes 10           photos/: a folder for each class",
     "vitrail predict runs/photos-1 image.jpg     what is on an image",
 )
 VERB_GROUPS: Final[dict[str, tuple[str, ...]]] = {
@@ -41,41 +41,41 @@ EXIT_CODES: Final = {
 
 VERBS_HELP: Final[dict[str, VerbHelp]] = {
     "demo": VerbHelp(
-        "A tour: one image through a network, then a training with its report.",
+        "A tour: an image through a network, then a training.",
         ("vitrail demo", "vitrail demo --image cat.jpg --epochs 0"),
         {"Options": ("--image", "--epochs", "--out")},
     ),
     "train": VerbHelp(
-        "Train a classifier on your images; writes a checkpoint and a report.",
+        "Train a classifier on your images.",
         ("vitrail train photos --minutes 10", "vitrail train photos --from weights.safetensors --epochs 10"),
         {
             "What is trained": ("--from", "--model", "--recipe", "--size", "--resize"),
-            "How long": ("--epochs", "--minutes", "--batch"),
+            "How long": ("--epochs", "--minutes"),
             "Where it goes": ("--out", "--name"),
         },
     ),
     "rerun": VerbHelp(
-        "Repeat a run from its record; is the result the same, bit for bit?",
+        "Repeat a run; is the result the same, bit for bit?",
         ("vitrail rerun runs/photos-1",),
         {"Options": ("--out",)},
     ),
     "recipes": VerbHelp(
-        "List the recipes for training: what for, how long, what they reached.",
+        "List the recipes for training, and what they reached.",
         ("vitrail recipes", "vitrail recipes finetune"),
         {"Options": ("--json",)},
     ),
     "audit": VerbHelp(
-        "Look at your images before training: broken, double, mislabelled.",
+        "Check your images before training: broken, double, mislabelled.",
         ("vitrail audit photos", "vitrail audit photos --out checked"),
         {"Options": ("--out", "--checkpoint")},
     ),
     "evaluate": VerbHelp(
-        "How good is a checkpoint? Metrics with intervals, and the worst errors.",
+        "How good is a model? Metrics with intervals, worst errors.",
         ("vitrail evaluate runs/photos-1", "vitrail evaluate runs/photos-1 new-photos --out judged"),
         {"Options": ("--split", "--out")},
     ),
     "compare": VerbHelp(
-        "Compare two models on the same images, with a paired test.",
+        "Compare two models on the same images.",
         ("vitrail compare runs/photos-1 runs/photos-2 photos",),
         {"Options": ("--split", "--out")},
     ),
@@ -90,7 +90,7 @@ VERBS_HELP: Final[dict[str, VerbHelp]] = {
         {"Options": ("--out",)},
     ),
     "explain": VerbHelp(
-        "Show where on an image an answer comes from, and how far to trust that.",
+        "Show where on an image an answer comes from.",
         ("vitrail explain runs/photos-1 image.jpg", "vitrail explain runs/photos-1 image.jpg --method all"),
         {"Options": ("--method", "--target", "--versus", "--out")},
     ),

@@ -10,47 +10,48 @@ import typer
 
 from vitrail.errors import InputError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 CheckpointPath = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Weights of any known family: a file, a folder, or vitrail:fashion.")
+    str, typer.Argument(metavar="CHECKPOINT", help="A run, or weights: a file, a folder, hf:owner/name.")
 ]
 RuntimePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="CHECKPOINT",
-        help="Weights of any known family: a file, a folder, vitrail:fashion; or what `vitrail export` wrote.",
-    ),
+    str, typer.Argument(metavar="CHECKPOINT", help="A run, weights (file, folder, hf:owner/name), or an exported file.")
 ]
 RuntimeName = Annotated[
-    str, typer.Option("--runtime", help="What answers for weights: eager (usual), packed, or packed-bf16.")
+    str,
+    typer.Option(
+        "--runtime", metavar="NAME", help="What computes: eager, packed or packed-bf16 (faster).", show_default="eager"
+    ),
 ]
 Override = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting that the file does not say: activation=relu, heads=4."),
+    typer.Option("--set", metavar="NAME=VALUE", help="What the file does not say: activation=relu, heads=4."),
 ]
 LeaveOut = Annotated[
-    list[str] | None, typer.Option("--leave-out", metavar="PART", help="A part of the file to do without: text, head.")
+    list[str] | None, typer.Option("--leave-out", metavar="PART", help="Do without a part of the file: text, head.")
 ]
 ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, and folders of them.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images in one pass.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images computed at once.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that read images while the network works.")]
 ScaledDecoding = Annotated[
     bool,
     typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
 ]
 Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="Class folders, split folders, a CSV table, idx or npz arrays, CIFAR's files, or vitrail:fashion.",
-    ),
+    str, typer.Argument(metavar="DATA", help="A folder for each class, a CSV, arrays, or vitrail:fashion.")
 ]
-BudgetData = Annotated[str, typer.Option(help="Images to calibrate on and to be judged by; of a run: its own.")]
-MaxDrop = Annotated[float, typer.Option(help="Points of accuracy that may be lost.")]
-Split = Annotated[str, typer.Option(help="train, val, test or all; by default test, else val, else all.")]
+BudgetData = Annotated[
+    str, typer.Option(metavar="DATA", help="Images to measure accuracy on.", show_default="those of the run")
+]
+MaxDrop = Annotated[float, typer.Option(help="How many percentage points of accuracy may be lost.")]
+Split = Annotated[
+    str, typer.Option(metavar="NAME", help="train, val, test or all.", show_default="test, else val, else all")
+]
 Unlabelled = Annotated[
     bool,
-    typer.Option("--unlabelled", help="DATA is a folder of any images; agreement with the network itself is kept."),
+    typer.Option(
+        "--unlabelled", help="--data is a folder without labels: measure how often the answers stay the same."
+    ),
 ]
 
 

@@ -16,7 +16,10 @@ from vitrail.cli.training_progress import report_run, training_bar
 @app.command("rerun")
 def rerun_training(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    to: Annotated[Path | None, typer.Option("--out", help="The folder of runs; by default the same.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="The folder for the new run.", show_default="that of RUN"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Repeat a run from its record, and say whether the result is the same, bit for bit."""

@@ -24,46 +24,87 @@ if TYPE_CHECKING:
 @app.command("train")
 def train_model(
     data: Data,
-    model: Annotated[str, typer.Option(help="A preset to train from scratch; by default a small network.")] = "",
-    start: Annotated[str, typer.Option("--from", metavar="CHECKPOINT", help="Weights to fine-tune.")] = "",
-    recipe: Annotated[str, typer.Option(help="A recipe by name; by default scratch, or finetune with --from.")] = "",
-    epochs: Annotated[float | None, typer.Option(help="Times that every image is seen.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Or: as many steps as fit this time on this machine.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Images a step.")] = None,
-    size: Annotated[str, typer.Option(help="Pixels the network sees: 64, or 160x288 (height x width).")] = "",
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Train this preset from nothing.", show_default="a small network")
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", metavar="CHECKPOINT", help="Fine-tune these weights: a file, folder or hf:name.")
+    ] = "",
+    recipe: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="One of `vitrail recipes`.", show_default="one that suits"),
+    ] = "",
+    epochs: Annotated[
+        float | None, typer.Option(help="How often every image is seen; else as the recipe says.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Instead: as many steps as this machine does in that time.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Images per step.", show_default="as the recipe says")
+    ] = None,
+    size: Annotated[
+        str, typer.Option(metavar="PX", help="Image size in pixels: 64, or 160x288 (height x width).")
+    ] = "",
     resize: Annotated[
-        str, typer.Option(metavar="HOW", help="Images of another shape: crop, pad or squash; default: what suits them.")
+        str,
+        typer.Option(metavar="HOW", help="Odd shapes: crop, pad or squash.", show_default="what suits them"),
     ] = "",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="So many images of each split, class by class: a quick try.")
+        int | None, typer.Option(min=1, help="At most so many images of each split, for a quick try.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
-    patience: Annotated[int | None, typer.Option(min=0, help="Stop after so many epochs without a gain.")] = None,
-    balance: Annotated[str | None, typer.Option(help="Rare classes: none, weights or sampling.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every random choice.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with seeds from --seed on: mean and spread.")] = 1,
-    val: Annotated[float, typer.Option(min=0, max=0.9, help="Share for validation, where no split is given.")] = 0.1,
-    test: Annotated[float, typer.Option(min=0, max=0.9, help="Share for the test, where no split is given.")] = 0.2,
+    lr: Annotated[
+        float | None, typer.Option(help="The highest learning rate.", show_default="as the recipe says")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=0, help="Stop when so many epochs in a row bring no gain; 0: never.")
+    ] = None,
+    balance: Annotated[
+        str | None, typer.Option(metavar="HOW", help="Help rare classes: none, weights or sampling.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Sets every random choice.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train so many times, with seeds from --seed on; prints mean and spread.")
+    ] = 1,
+    val: Annotated[
+        float,
+        typer.Option(min=0, max=0.9, help="Share of images to choose the best epoch by, where DATA has no split."),
+    ] = 0.1,
+    test: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of images to judge the result by, where DATA has no split.")
+    ] = 0.2,
     pattern: Annotated[
-        str | None, typer.Option(help="Labels from file names: an expression with (?P<label>...).")
+        str | None,
+        typer.Option(metavar="REGEX", help="Read labels from file names, by an expression with (?P<label>...)."),
     ] = None,
-    exclude: Annotated[Path | None, typer.Option(help="A CSV of images to leave out, as audit writes it.")] = None,
-    unreadable: Annotated[str, typer.Option(help="Images that cannot be read: skip or stop.")] = "skip",
+    exclude: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Leave out the images of this CSV, as `vitrail audit` writes it."),
+    ] = None,
+    unreadable: Annotated[str, typer.Option(metavar="HOW", help="Images that cannot be read: skip or stop.")] = "skip",
     workers: Annotated[
         int, typer.Option(min=0, help="Threads that read images, two at least; processes where --cache is made.")
     ] = 0,
-    cache: Annotated[Path | None, typer.Option(help="A folder for resized images that memory cannot hold.")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, and nothing else yet.")] = "cpu",
-    to: Annotated[Path, typer.Option("--out", help="The folder of runs.")] = Path("runs"),
-    name: Annotated[str, typer.Option(help="Of the run; an unfinished one goes on.")] = "",
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep resized images here, where memory cannot hold them.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, and nothing else yet.")] = "cpu",
+    to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder of all runs.")] = Path("runs"),
+    name: Annotated[str, typer.Option(help="Name of the run.", show_default="made of DATA")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an older run of that name moves aside.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; an older run of that name is moved aside.")
+    ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events for TensorBoard too.")] = False,
     show_lr: Annotated[
         bool, typer.Option("--show-lr", help="Print the learning rate of every layer, and stop.")
     ] = False,
-    find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates, print the best, and stop.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the recipe.")] = False,
+    find_lr: Annotated[
+        bool, typer.Option("--find-lr", help="Try learning rates, print the best one, and stop.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what is wrong with the recipe, train nothing, and stop.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a classifier on your images: a checkpoint, honest numbers, and a report."""

@@ -1,0 +1,110 @@
+"""The application: -h and --help of every verb, the version, and what lets a shell complete."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+import vitrail
+from cli.command_line import Line
+from cli.pseudo_terminal import in_terminal
+from vitrail.cli import load_verbs
+from vitrail.cli.application import SHELLS, VERBS
+from vitrail.cli.help_texts import EXAMPLES, EXIT_CODES, RARE, VERBS_HELP
+
+GROUP: Any = typer.main.get_command(load_verbs())
+SEEN = 25  # lines that a reader sees at once
+
+
+def lines_of(vit: Line, *words: str) -> list[str]:
+    said = vit(*words)
+    assert (said.code, said.err) == (0, "")
+    return said.out.splitlines()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_most_people_need_of_a_verb_is_seen_at_once(vit: Line, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = lines_of(vit, verb, "--help")
+    assert lines == lines_of(vit, verb, "-h")
+    assert max(map(len, lines)) <= 80
+    rare = lines.index(f"{RARE}:")
+    assert len("\n".join(lines[:rare]).rstrip().splitlines()) <= SEEN
+    above = "\n".join(lines[:rare])
+    for example in VERBS_HELP[verb].examples:
+        assert f"\n  {example}" in above
+    for title, names in VERBS_HELP[verb].groups.items():
+        assert f"\n{title}:\n" in above
+        assert all(f"  {name}" in above for name in names)
+    assert not [line for line in lines[rare + 1 :] if line.endswith(":") and not line.startswith(" ")]  # the last group
+    assert all(
+        f"  {param.opts[-1]}" in "\n".join(lines) for param in GROUP.commands[verb].params if param.opts[0][0] == "-"
+    )
+    assert "<" not in "\n".join(lines).replace("(?P<label>...)", "")  # no types of a library
+
+
+def test_the_verbs_most_people_need_are_seen_at_once(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = lines_of(vit, "--help")
+    assert lines == lines_of(vit, "-h") == lines_of(vit)
+    assert max(map(len, lines)) <= 80
+    assert len("\n".join(lines[: lines.index(f"{RARE}:")]).rstrip().splitlines()) <= SEEN
+    assert all(f"  {example}" in lines[:SEEN] for example in EXAMPLES)
+    for verb in VERBS:
+        assert f"  {verb:<10}  {VERBS_HELP[verb].summary}" in lines  # whole, on one line
+    codes = lines[lines.index("Exit codes:") + 1 :]
+    assert [line.split("  ")[1] for line in codes if line[2] != " "] == list(EXIT_CODES)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_fits_the_terminal(columns: int) -> None:
+    session = in_terminal("rerun", "--help", columns=columns, NO_COLOR="1", TERM="dumb")
+    assert session.code == 0
+    assert "\x1b" not in session.raw
+    assert max(map(len, session.lines)) <= min(columns, 80)
+    assert "--out FOLDER" in " ".join(session.lines)
+    assert "The folder for the new run. [default: that of RUN]" in " ".join(" ".join(session.lines).split())
+
+
+def test_a_default_is_shown_as_such_and_ranges_are_not(vit: Line) -> None:
+    text = " ".join(vit("train", "--help").out.split())
+    assert "[default: runs]" in text
+    assert "[default: a small network]" in text
+    assert "x>=" not in text
+    assert "usual:" not in text
+
+
+def test_the_version(vit: Line) -> None:
+    assert vit("--version").out == f"vitrail {vitrail.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_is_told_how_to_complete(vit: Line, shell: str) -> None:
+    said = vit("--show-completion", shell)
+    assert said.code == 0
+    assert "_VITRAIL_COMPLETE" in said.out
+    assert "vitrail" in said.out
+
+
+def test_completion_offers_verbs_and_options() -> None:
+    """What the shell's script asks for when the Tab key is pressed, answered without torch."""
+    program = (
+        "import sys; sys.argv = ['vitrail']; from vitrail.cli import main\n"
+        "try: main()\nfinally: print('torch' in sys.modules)"
+    )
+    for words, offered in (("vitrail tr", {"train"}), ("vitrail train --ep", {"--epochs"})):
+        environment = {"_VITRAIL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        run = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=False
+        )
+        *found, torch = run.stdout.split()
+        assert (set(found), torch) == (offered, "False"), run
+
+
+def test_completion_for_an_unknown_shell(vit: Line) -> None:
+    assert "expected one of bash, zsh, fish, powershell, got 'ksh'" in vit.mistake("--show-completion", "ksh")
