@@ -63,7 +63,14 @@ def process(*arguments: str | Path, stderr_to_stdout: bool = False, **more: Any)
 
 def run_of(score: float = 0.5, seed: int = 0) -> Any:
     """A finished run, as the verbs see it."""
-    about = {"steps": 1, "seconds": 1.0, "resumed": False, "best": Path("best"), "folder": Path(f"run-{seed}")}
+    about = {
+        "steps": 1,
+        "seconds": 1.0,
+        "resumed": False,
+        "best_epoch": None,
+        "best": Path("best"),
+        "folder": Path(f"run-{seed}"),
+    }
     evaluation = SimpleNamespace(scores={"top1": Score(score, 0.0, 1.0)}, split="test")
     return SimpleNamespace(
         evaluation=evaluation, stages=(), plan=SimpleNamespace(seed=seed), to_dict=lambda: {"seed": seed}, **about

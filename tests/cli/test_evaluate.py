@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +12,39 @@ from PIL import Image
 
 from cli.command_line import Line
 from vitrail.cli import evaluate
+from vitrail.cli.terminal import SOME_UNREADABLE
 from vitrail.evaluation import Score
 
 
-def test_the_weakest_classes_come_first(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [SimpleNamespace(name=f"c{n}", count=n, precision=0.5, recall=0.5, f1=n / 10) for n in (3, 1, 6, 4, 2, 5)]
-    evaluate.show_scores(SimpleNamespace(scores={"top1": Score(0.5, 0.4, 0.6)}, per_class=rows, skipped=("a",)))
-    said = capsys.readouterr()
-    assert [line.split()[0] for line in said.out.splitlines()[3:]] == ["c1", "c2", "c3", "c4", "c5"]
-    assert "0.5000" in said.out
-    assert "1 images could not be read" in said.err
+def test_the_weakest_classes_come_first_and_metrics_are_words(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [SimpleNamespace(name=f"c{n}", count=n, precision=0.5, recall=0.25, f1=n / 10) for n in (3, 1, 6, 4, 2, 5)]
+    scores = {"top1": Score(0.5, 0.4, 0.6), "ece": Score(0.031, 0.02, 0.05), "loss": Score(0.4567, 0.4, 0.5)}
+    evaluate.show_scores(SimpleNamespace(scores=scores, per_class=rows))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:5] == [
+        "value 95 % interval",
+        "accuracy 50.0 % 40.0 to 60.0 %",
+        "calibration error 3.1 % 2.0 to 5.0 %",
+        "loss 0.457 0.400 to 0.500",
+        "weakest classes images precision recall F1",
+    ]
+    assert lines[5] == "c1 1 50.0 % 25.0 % 10.0 %"
+    assert [line.split()[0] for line in lines[5:]] == ["c1", "c2", "c3", "c4", "c5"]
+
+
+def test_unreadable_images_are_counted_and_end_with_their_code(
+    vit: Line, photos: Path, start: Path, tmp_path: Path
+) -> None:
+    said = vit("evaluate", start, _renamed(photos, tmp_path), "--split", "all")
+    assert said.code == SOME_UNREADABLE
+    assert "61 images of " in said.out
+    assert said.err.splitlines()[-1] == "vitrail: 1 image could not be read; the others are done"
+    told = vit("evaluate", start, tmp_path / "photos", "--split", "all", "--json")
+    assert (told.code, told.json["n"], len(told.json["skipped"])) == (SOME_UNREADABLE, 61, 1)
+    said = vit("compare", start, start, tmp_path / "photos", "--split", "all")
+    assert (said.code, said.err.count("broken.png")) == (SOME_UNREADABLE, 1)
+    (tmp_path / "photos" / "a" / "broken.png").unlink()
+    assert vit("evaluate", start, tmp_path / "photos", "--split", "all").code == 0
 
 
 def test_what_is_left_out_is_told_a_line_a_kind(vit: Line, file: Path, tmp_path: Path) -> None:
@@ -33,10 +57,17 @@ def test_what_is_left_out_is_told_a_line_a_kind(vit: Line, file: Path, tmp_path:
     (tmp_path / "cat/gone.png").symlink_to(tmp_path / "never.png")
     (tmp_path / "cat/notes.txt").touch()
     said = vit("evaluate", file, tmp_path)
-    assert said.code == 0
+    assert said.code == SOME_UNREADABLE
     assert said.err.splitlines()[:3] == [
         "vitrail: left out: 1 broken link: cat/gone.png",
         "vitrail: left out: 1 not an image (.txt): cat/notes.txt",
         "vitrail: 3 images cannot be read (not an image that can be read: it seems to be a web page, not an image: "
         "the download went wrong): [dog]/page.jpg, cat/page.jpg, cow/page.jpg",
     ]
+
+
+def _renamed(photos: Path, tmp_path: Path) -> Path:
+    """The same images in folders named after the classes of the network."""
+    for old, new in (("red", "a"), ("green", "b"), ("blue", "c")):
+        shutil.copytree(photos / old, tmp_path / "photos" / new)
+    return tmp_path / "photos"

@@ -491,7 +491,14 @@ class Stage:
         self.stand_in(dry_runs, "run_dry", run_dry)
 
     def _run(self, seed: int = 0) -> Any:
-        about = {"steps": 1, "seconds": 1.0, "resumed": False, "best": Path("best"), "folder": Path("run")}
+        about = {
+            "steps": 1,
+            "seconds": 1.0,
+            "resumed": False,
+            "best": Path("best"),
+            "folder": Path("run"),
+            "best_epoch": None,
+        }
         return SimpleNamespace(
             evaluation=self._evaluation(), stages=(), to_dict=dict, plan=SimpleNamespace(seed=seed), **about
         )

@@ -13,6 +13,7 @@ import pytest
 from cli.pseudo_terminal import in_terminal
 from vitrail.cli import training_progress
 from vitrail.evaluation.results import Score
+from vitrail.training.runs import BestEpoch
 
 
 @pytest.mark.parametrize("epoch, waited, told", [(1, 0.31, True), (1, 0.29, False), (3, 0.31, True), (4, 0.31, False)])
@@ -36,6 +37,7 @@ def run(resumed: bool = False) -> Any:
         steps=12,
         seconds=3.4,
         resumed=resumed,
+        best_epoch=BestEpoch(7, 12, "top1", 0.912),
         best=Path("my runs/a/best.safetensors"),
         folder=Path("my runs/a"),
         to_dict=lambda: {"run": "a", "steps": 12},
@@ -45,18 +47,24 @@ def run(resumed: bool = False) -> Any:
 def test_scores_are_shown_in_per_cent_and_the_loss_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     training_progress.report_run(run(), as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    text = "\n".join(lines)
     for row in (
-        "test 95 % interval",
-        "probe 50.0 % 40.0 to 60.0",
-        "top1 87.5 % 80.0 to 95.0",
+        "on test images 95 % interval",
+        "accuracy of probe 50.0 % 40.0 to 60.0 %",
+        "accuracy 87.5 % 80.0 to 95.0 %",
         "loss 0.346 0.300 to 0.400",
     ):
-        assert row in text
+        assert row in lines
+    assert "best epoch: 7 of 12, validation accuracy 91.2 %" in lines
     assert "12 steps; 3 s" in lines
     assert "try it vitrail predict 'my runs/a/best.safetensors' IMAGE" in lines
     training_progress.report_run(run(resumed=True), as_json=False)
     assert "12 steps; 3 s since it went on" in capsys.readouterr().out
+    short = run()
+    short.steps, short.best_epoch = 1, None
+    training_progress.report_run(short, as_json=False)
+    said = capsys.readouterr().out
+    assert "\n1 step; 3 s\n" in said
+    assert "best epoch" not in said
 
 
 def test_machines_get_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Batch, Data, Split
-from vitrail.cli.terminal import command_line, complain, print_json, say, say_files, show, table_of
+from vitrail.cli.terminal import command_line, complain, end_with_unreadable, print_json, say, say_files, show, table_of
 from vitrail.cli.weights import load_runtime
+
+if TYPE_CHECKING:
+    from vitrail.evaluation import Comparison
 
 
 @app.command("compare")
@@ -34,19 +37,28 @@ def compare_models(
     source = data_for_both(first, second, data, one.classes)
     result = compare(one, other, source, split=split, batch=batch)
     files = write_comparison(result, to, one, source, (first, second), command_line()) if to is not None else []
+    for _, why in result.a.skipped:
+        complain(why)
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
-        return
-    say(f"{len(result.a)} images of {result.a.source} ({result.a.split})")
-    for name, why in result.a.skipped:
-        complain(f"{name} is skipped: {why}")
+    else:
+        _show_comparison(result)
+        say_files(files)
+    end_with_unreadable(len(result.a.skipped))
+
+
+def _show_comparison(result: Comparison) -> None:
+    from vitrail.reporting.html_page import counted
+    from vitrail.reporting.metric_names import metric_name, metric_value
+
+    say(f"{counted(len(result.a), 'image')} of {result.a.source} ({result.a.split})")
     table = table_of("", "A", "B")
     for name, score in result.a.scores.items():
-        table.add_row(name, f"{score.value:.4f}", f"{result.b.scores[name].value:.4f}")
+        values = (metric_value(name, each.value) for each in (score, result.b.scores[name]))
+        table.add_row(metric_name(name), *values)
     show(table)
     say(f"right: both {result.both_right}, only A {result.only_a}, only B {result.only_b}, neither {result.both_wrong}")
     say(
-        f"A - B             {100 * result.difference.value:+.2f} points, 95 % interval "
-        f"{100 * result.difference.low:+.2f} to {100 * result.difference.high:+.2f}; p = {result.p_value:.3g}"
+        f"A - B             {100 * result.difference.value:+.2f} percentage points (95 % interval "
+        f"{100 * result.difference.low:+.2f} to {100 * result.difference.high:+.2f}); p = {result.p_value:.3g}"
     )
-    say_files(files)

@@ -10,10 +10,10 @@ import typer
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Batch, RuntimeName, RuntimePath, Split
 from vitrail.cli.terminal import (
+    add_score,
     command_line,
-    complain,
     complain_all,
-    left_table,
+    end_with_unreadable,
     print_json,
     progress,
     say,
@@ -38,6 +38,7 @@ def evaluate_model(
     from vitrail.data.left_out import left_out_lines, unreadable_lines
     from vitrail.evaluation import evaluate
     from vitrail.evaluation.seen_images import data_for
+    from vitrail.reporting.html_page import counted
 
     loaded = load_runtime(checkpoint, runtime=runtime)
     source = data_for(checkpoint, data, loaded.classes)
@@ -52,22 +53,24 @@ def evaluate_model(
         files = write_evaluation(result, to, loaded, source, command_line())
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
-        return
-    say(f"{len(result.names)} images of {result.source} ({result.split})")
-    show_scores(result)
-    say_files(files)
+    else:
+        say(f"{counted(len(result.names), 'image')} of {result.source} ({result.split})")
+        show_scores(result)
+        say_files(files)
+    end_with_unreadable(len(result.skipped))
 
 
 def show_scores(result: Any) -> None:
     """Every score with its interval, and the classes that do worst."""
+    from vitrail.reporting.metric_names import metric_value
+
     table = table_of("", "value", "95 % interval")
     for name, score in result.scores.items():
-        table.add_row(name, f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}")
+        add_score(table, name, score)
     show(table)
-    worst = sorted(result.per_class, key=lambda each: each.f1)[:5]
-    names = left_table("weakest classes", "images", "precision", "recall", "f1")
-    for each in worst:
-        names.add_row(each.name, str(each.count), f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}")
-    show(names)
-    if result.skipped:
-        complain(f"{len(result.skipped)} images could not be read; the others are counted")
+    worst = sorted(result.per_class, key=lambda row: row.f1)[:5]
+    table = table_of("weakest classes", "images", "precision", "recall", "F1")
+    for row in worst:
+        shares = (metric_value("macro_f1", share) for share in (row.precision, row.recall, row.f1))
+        table.add_row(row.name, f"{row.count:,}", *shares)
+    show(table)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,9 @@ from rich.table import Table
 
 from vitrail.errors import ImageError, InputError
 from vitrail.files import atomic_write
+
+if TYPE_CHECKING:
+    from vitrail.evaluation import Score
 
 WRONG_USAGE = 2  # the user's mistake; 1 is ours
 SOME_UNREADABLE = 3  # all is done, but for images that could not be read
@@ -42,9 +45,16 @@ class Skipped:
         return {row["path"] for row in self.rows}
 
     def finish(self) -> None:
-        if self.rows:
-            complain(f"{len(self.rows)} of the images could not be read; the others are done")
-            raise typer.Exit(SOME_UNREADABLE)
+        end_with_unreadable(len(self.rows))
+
+
+def end_with_unreadable(count: int) -> None:
+    """The end of a verb that did all but so many images: told, and to be seen from its exit code."""
+    if count:
+        from vitrail.reporting.html_page import counted
+
+        complain(f"{counted(count, 'image')} could not be read; the others are done")
+        raise typer.Exit(SOME_UNREADABLE)
 
 
 @contextmanager
@@ -183,6 +193,14 @@ def table_of(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     return table
+
+
+def add_score(table: Table, metric: str, score: Score, of: str = "") -> None:
+    """A row of a metric in words: its value and its interval."""
+    from vitrail.reporting.metric_names import metric_interval, metric_name, metric_value
+
+    value = metric_value(metric, score.value)
+    table.add_row(f"{metric_name(metric)}{of}", value, metric_interval(metric, score.low, score.high))
 
 
 def left_table(*columns: str) -> Table:

@@ -161,11 +161,14 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
     if as_json:
         print_json({"runs": [each.to_dict() for each in runs], "score": key, "mean": mean, "spread": spread})
         return
-    table = left_table("seed", key, "run")
-    for each, value in zip(runs, values, strict=True):
-        table.add_row(str(each.plan.seed), f"{100 * value:.1f} %", str(each.folder))
+    from vitrail.reporting.metric_names import metric_name, metric_value
+
+    name = metric_name(key)
+    table = left_table("seed", name, "run")
+    for result, value in zip(runs, values, strict=True):
+        table.add_row(str(result.plan.seed), metric_value(key, value), str(result.folder))
     show(table)
-    say(f"{key}: {100 * mean:.2f} % on average over {seeds} seeds, standard deviation {100 * spread:.2f}")
+    say(f"{name}: {100 * mean:.2f} % on average over {seeds} seeds, standard deviation {100 * spread:.2f} %")
 
 
 def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: bool) -> None:

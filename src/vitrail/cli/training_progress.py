@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.terminal import complain, drawn_bar, print_json, say, show, table_of
+from vitrail.cli.terminal import add_score, complain, drawn_bar, print_json, say, show, table_of
 
 if TYPE_CHECKING:
     from vitrail.training import Callbacks, Options, Run
@@ -30,25 +30,25 @@ def report_run(result: Run, as_json: bool) -> None:
     if as_json:
         print_json(result.to_dict())
         return
+    from vitrail.reporting.html_page import counted
+    from vitrail.reporting.metric_names import metric_name, metric_value
+
     evaluation = result.evaluation
-    table = table_of("", evaluation.split, "95 % interval")
+    table = table_of("", f"on {evaluation.split} images", "95 % interval")
+    main = next(iter(evaluation.scores))
     for stage in result.stages:
-        table.add_row(stage.name, f"{100 * stage.score.value:.1f} %", _interval(stage.score))
+        add_score(table, main, stage.score, f" of {stage.name}")
     for name, score in evaluation.scores.items():
-        factor = 1 if name == "loss" else 100
-        unit = "" if name == "loss" else " %"
-        digits = 3 if name == "loss" else 1
-        table.add_row(name, f"{factor * score.value:.{digits}f}{unit}", _interval(score, factor, digits))
+        add_score(table, name, score)
     show(table)
+    if (best := result.best_epoch) is not None:
+        reached = f"validation {metric_name(best.metric)} {metric_value(best.metric, best.score)}"
+        say(f"best epoch: {best.epoch} of {best.epochs}, {reached}")
     since = " since it went on" if result.resumed else ""
-    say(f"{result.steps} steps; {result.seconds:.0f} s{since}")
+    say(f"{counted(result.steps, 'step')}; {result.seconds:.0f} s{since}")
     say(f"checkpoint        {result.best}")
     say(f"report            {result.folder / 'report.html'}")
     say(f"try it            vitrail predict {shlex.quote(str(result.best))} IMAGE")
-
-
-def _interval(score: Any, factor: float = 100, digits: int = 1) -> str:
-    return f"{factor * score.low:.{digits}f} to {factor * score.high:.{digits}f}"
 
 
 @contextmanager

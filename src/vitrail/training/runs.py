@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +24,7 @@ from vitrail.evaluation.training_sections import count_data
 from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.object_card import Card
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
-from vitrail.training.job import Callbacks, Job, Part
+from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
@@ -47,6 +48,23 @@ from vitrail.training.state import has_state
 from vitrail.training.tensorboard import check_tensorboard, with_tensorboard
 
 
+class BestEpoch(NamedTuple):
+    """The epoch whose network is kept: the best on validation images."""
+
+    epoch: int
+    epochs: int  # that were trained
+    metric: str  # by which it was chosen
+    score: float
+
+    @classmethod
+    def of(cls, plan: Plan, progress: Progress) -> BestEpoch | None:
+        """None where nothing was validated."""
+        if progress.best is None:
+            return None
+        metric = "top1" if plan.task == "single-label" else "mean_ap"
+        return cls(progress.best_epoch, math.ceil(progress.step / plan.per_epoch), metric, progress.best[0])
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished training: its folder, and what it reached."""
@@ -60,6 +78,7 @@ class Run:
     seconds: float  # since it was started, or last went on
     warnings: tuple[str, ...] = ()
     resumed: bool = False
+    best_epoch: BestEpoch | None = None
 
     def card(self) -> Card:
         """What it says of itself in a REPL and a notebook."""
@@ -94,6 +113,7 @@ class Run:
             "evaluation": self.evaluation.to_dict(),
             "split": self.evaluation.split,
             "stages": [each._asdict() for each in self.stages],
+            "best_epoch": None if self.best_epoch is None else self.best_epoch._asdict(),
             "steps": self.steps,
             "seconds": round(self.seconds, 2),
             "resumed": self.resumed,
@@ -179,6 +199,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             time.monotonic() - started,
             warnings,
             resumes,
+            BestEpoch.of(job.plan, progress),
         )
         write_json(folder / RESULT, result.to_dict())
     return result
