@@ -108,3 +108,23 @@ def test_where_a_run_is(tmp_path: Path) -> None:
     assert run_of("vitrail:fashion") is None
     assert source_name("vitrail:fashion") == "vitrail:fashion"
     assert source_name(tmp_path / "run" / "..") == str(tmp_path.resolve())
+
+
+def test_its_own_images_are_found_from_any_folder(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained on `photos` in one folder and judged in another; what it was trained on is known either way."""
+    splits = ("train", "val", "test", "train")
+    folder = run(tmp_path / "runs" / "photos-1", photos, splits)
+    places = {"folder": str(folder), "paths": {"photos": str(photos)}}
+    (folder / "config.json").write_text(json.dumps({"options": {"data": "photos", "pattern": None}, **places}))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    expected = dict(zip(NAMES, splits, strict=True))
+    assert splits_of(data_for(folder)) == expected
+    assert splits_of(data_for("../runs/photos-1")) == expected
+    assert splits_of(data_for(folder, "../photos")) == expected  # its own, by another name
+    photos.rename(tmp_path / "renamed")
+    with pytest.raises(InputError, match=r"not found: looked for photos, .*/photos; name the images$"):
+        data_for(folder)
+    assert splits_of(data_for(folder, tmp_path / "renamed"))["cat/0.png"] == "train"  # by content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from vitrail.data.manifest import Manifest
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
+from vitrail.evaluation.recorded_paths import find_recorded, recorded_places
 
 PathOrName = str | os.PathLike[str]
 
@@ -30,11 +31,14 @@ def data_for(checkpoint: PathOrName, data: PathOrName = "", classes: Sequence[st
             raise InputError(f"{checkpoint} is not of a run, so it does not know its data: name the images")
         return read_data(data, classes=classes)
     try:
-        options = json.loads((folder / "config.json").read_text("utf-8"))["options"]
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        options = config["options"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder / 'config.json'} is damaged, so the run's images are not known: {error}") from None
-    own = not data or source_name(data) == source_name(options["data"])
-    source, pattern = (data or options["data"]), (options["pattern"] if own else None)
+    recorded = options["data"]
+    own = not data or source_name(data) in map(source_name, recorded_places(folder, config, recorded))
+    source = data or _own_images(folder, config, recorded)
+    pattern = options["pattern"] if own else None
     dataset = read_data(source, pattern=pattern, classes=classes)
     known = Manifest.from_json((folder / "data.json").read_text("utf-8")).entries
     if own:
@@ -46,6 +50,13 @@ def data_for(checkpoint: PathOrName, data: PathOrName = "", classes: Sequence[st
             splits.get(_digest(image), each.split) for image, each in zip(dataset.images, dataset.samples, strict=True)
         ]
     return _marked(dataset, marks)
+
+
+def _own_images(folder: Path, config: Mapping[str, Any], recorded: str) -> str:
+    try:
+        return find_recorded(folder, config, recorded)
+    except InputError as error:
+        raise InputError(f"{error}; name the images") from None
 
 
 def data_for_both(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitrail.checkpoint import content_hash, load
+from vitrail.data.readers import read_data
+from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
+from vitrail.evaluation.recorded_paths import find_recorded
 from vitrail.training.job import Callbacks
 from vitrail.training.options import Options
 from vitrail.training.plan import Plan, plan_differences
-from vitrail.training.run_folder import CONFIG, DATA, RESULT, read_json
+from vitrail.training.run_folder import CONFIG, DATA, RESULT, read_json, write_json
 from vitrail.training.runs import Run, run
 
 CHECKPOINTS = ("best.safetensors", "last.safetensors")
@@ -38,8 +42,12 @@ def rerun(
     if config["options"]["start"] is None and plan["origin"]:
         raise InputError(f"{first} started from a checkpoint that was given as an object: its file is not known")
     hashes = _hashes(first)  # first of all: what cannot be read cannot be compared with
+    recorded = Options.from_dict(config["options"])
+    found = {name: find_recorded(first, config, name, what) for name, what in _named(config["options"]).items()}
     options = replace(
-        Options.from_dict(config["options"]),
+        recorded,
+        start=_now(recorded.start, found),
+        exclude=_now(recorded.exclude, found),
         out=first.parent if out is None else out,
         name="",
         fresh=True,
@@ -47,8 +55,12 @@ def rerun(
     )
     if plan["minutes"] is not None:
         options = replace(options, steps=int(plan["steps"]))  # what minutes were measured to be, not measured again
-    again = run(config["options"]["data"], options)
-    differences = plan_differences(plan, again.plan.to_dict() | {"minutes": plan["minutes"]})
+    again = run(_images(config["options"]["data"], found, options), options)
+    origin = again.plan.origin
+    for name, path in found.items():
+        origin = origin.replace(path, str(Path(name)), 1)  # the same file, under the name it had
+    _record_where(again.folder, config["options"], origin, found)
+    differences = plan_differences(plan, again.plan.to_dict() | {"minutes": plan["minutes"], "origin": origin})
     differences += [
         f"the weights in {name} differ" for name, value in _hashes(again.folder).items() if value != hashes[name]
     ]
@@ -56,6 +68,35 @@ def rerun(
         if (first / name).read_bytes() != (again.folder / name).read_bytes():
             differences.append(f"{name} differs")
     return RerunResult(again, not differences, tuple(differences))
+
+
+def _named(options: Mapping[str, Any]) -> dict[str, str]:
+    """The paths that a run was given, each with what is there."""
+    names = {"data": "images", "start": "weights", "exclude": "exclusions"}
+    return {options[name]: what for name, what in names.items() if options.get(name)}
+
+
+def _now(given: Any, found: Mapping[str, str]) -> Any:
+    """Where a path of the record is now."""
+    return found.get(given, given) if isinstance(given, str) else given
+
+
+def _images(typed: str, found: Mapping[str, str], options: Options) -> str | Dataset:
+    """The images, under the name that they had, wherever they are now."""
+    if found[typed] == typed:
+        return typed
+    return replace(read_data(found[typed], pattern=options.pattern), source=typed)
+
+
+def _record_where(folder: Path, options: Mapping[str, Any], origin: str, found: Mapping[str, str]) -> None:
+    """Where something has moved: the new run's record has the names of the first, and where these are now."""
+    if all(name == path for name, path in found.items()):
+        return
+    config = read_json(folder / CONFIG)
+    config["plan"]["origin"] = origin
+    config["options"] |= {name: options[name] for name in ("data", "start", "exclude")}
+    config["paths"] |= {name: os.path.abspath(path) for name, path in found.items() if name != path}
+    write_json(folder / CONFIG, config)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

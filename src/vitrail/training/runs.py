@@ -18,6 +18,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
+from vitrail.evaluation.recorded_paths import record_paths
 from vitrail.evaluation.report import Report
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.training_sections import count_data
@@ -171,7 +172,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             if options.check:
                 check_learns(job)
             write_text(folder / DATA, manifest.to_json())
-            write_json(folder / CONFIG, {"plan": job.plan.to_dict(), "options": options.to_dict(data)})
+            write_json(folder / CONFIG, run_record(folder, job.plan, data, options))
         if options.minutes is not None:  # only now is known how long the run is
             warnings = check_plan(job.plan, prepared, options)
             for text in warnings:
@@ -203,6 +204,13 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         )
         write_json(folder / RESULT, result.to_dict())
     return result
+
+
+def run_record(folder: Path, plan: Plan, data: str | os.PathLike[str] | Dataset, options: Options) -> dict[str, Any]:
+    """What a run was asked for, and where all that it names lies."""
+    start = None if isinstance(options.start, Checkpoint) else options.start
+    named = (None if isinstance(data, Dataset) else data, start, options.exclude)
+    return {"plan": plan.to_dict(), "options": options.to_dict(data), **record_paths(folder, named)}
 
 
 def prepare_model(
