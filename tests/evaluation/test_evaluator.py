@@ -14,10 +14,11 @@ from PIL import Image
 
 import vitrail
 from network import renames
-from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint import Checkpoint, Provenance
 from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
-from vitrail.evaluation import Evaluation, evaluate
+from vitrail.evaluation import Evaluation, compare, evaluate
+from vitrail.evaluation.caveats import CHOSEN, TRAINED
 from vitrail.images import Preprocess
 from vitrail.network import ViT, ViTConfig
 
@@ -173,6 +174,16 @@ def test_which_split_is_taken(
     found = evaluate(small, labelled(6, splits), split=asked, resamples=0)
     assert (found.split, found.source) == (name, "rough")
     assert found.names == tuple(str(row) for row in rows)
+
+
+def test_a_network_judged_by_what_chose_it_has_a_caveat_in_its_numbers(small: Checkpoint) -> None:
+    own = replace(small, provenance=Provenance(source="rough", run="rough-1"))
+    found = evaluate(own, labelled(6, ("train", "val")), resamples=0)
+    assert (found.split, found.caveat, found.to_dict()["caveat"]) == ("val", CHOSEN, CHOSEN)
+    both = compare(small, own, labelled(6, ("train", "val")), split="train")
+    assert (both.a.caveat, both.b.caveat, both.to_dict()["caveat"]) == ("", TRAINED, TRAINED)
+    assert evaluate(small, labelled(6, ("train", "val")), resamples=0).to_dict()["caveat"] is None
+    assert evaluate(own, labelled(6, ("train", "val", "test")), resamples=0).caveat == ""
 
 
 def test_images_to_train_on_are_not_taken_unasked(small: Checkpoint) -> None:

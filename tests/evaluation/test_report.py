@@ -12,6 +12,7 @@ from PIL import Image
 from evaluation.markup import Page, read
 from evaluation.reports import CLASSES, HOSTILE, full, history, made, several, square, whole
 from vitrail.errors import ImageError
+from vitrail.evaluation.caveats import CHOSEN, TRAINED
 from vitrail.evaluation.comparison import Comparison, comparison_of
 from vitrail.evaluation.report import Report, build, comparison_page, likelihood
 from vitrail.evaluation.scoring import evaluation_of
@@ -105,19 +106,32 @@ def test_parts_without_data_are_absent() -> None:
 
 
 def test_without_test_images_the_validation_is_shown_and_named() -> None:
-    page = read(build(full(evaluation=None, validation=dataclasses.replace(made(seed=3), split="val"))))
+    judged = dataclasses.replace(made(seed=3), split="val", caveat=CHOSEN)
+    page = read(build(full(evaluation=None, validation=judged)))
+    assert CHOSEN in [each.text for each in page.all("p", "warn")]
+    assert "on new images like these" not in page.text
     assert "300 validation images of flowers" in page.text
-    assert "by which the network was chosen" in page.text
     assert percent(made(seed=3).scores["top1"].value) in page.all("div", "tile")[0].text
-    assert "by which the network was chosen" not in whole().text
 
 
 def test_images_that_were_trained_on_say_so() -> None:
     """And nothing is expected of new ones."""
-    page = read(build(full(evaluation=dataclasses.replace(made(), split="train"), validation=None)))
-    assert "The network was trained on these very images" in page.all("p", "bad")[0].text
+    judged = dataclasses.replace(made(), split="train", caveat=TRAINED)
+    page = read(build(full(evaluation=judged, validation=None)))
+    assert page.all("p", "bad")[0].text == TRAINED
     assert "on new images like these" not in page.text
-    assert "The network was trained on these very images" not in whole().text
+    assert TRAINED not in whole().text
+    assert CHOSEN not in whole().text
+
+
+def test_a_comparison_by_images_that_one_has_seen_says_so() -> None:
+    seen = dataclasses.replace(made(), caveat=CHOSEN)
+    fair = comparison_of(made(), made(lift=0.5, seed=4))
+    unfair = comparison_of(made(lift=0.5, seed=4), seen)
+    assert CHOSEN in [each.text for each in read(comparison_page(unfair)).all("p", "warn")]
+    assert CHOSEN not in comparison_page(fair)
+    assert (unfair.to_dict()["caveat"], fair.to_dict()["caveat"]) == (CHOSEN, None)
+    assert unfair.to_dict()["b"]["caveat"] == CHOSEN
 
 
 def test_several_labels_have_no_confusion() -> None:

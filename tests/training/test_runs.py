@@ -17,15 +17,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import vitrail
 from evaluation.markup import read
 from training import tiny
 from training.quick import NETWORK, QUICK, draw
+from vitrail.cli import load_verbs
+from vitrail.cli.training_progress import report_run
 from vitrail.data import read_data
 from vitrail.data.augmentation import Augment
 from vitrail.data.manifest import Manifest
 from vitrail.errors import InputError
+from vitrail.evaluation.caveats import CHOSEN, TRAINED
 from vitrail.evaluation.probes import features
 from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.network.config import Positions
@@ -573,6 +577,30 @@ def test_a_start_with_two_tokens_for_its_head(photos: Path, tmp_path: Path) -> N
     assert [each.name for each in found.stages] == ["k-NN", "linear probe"]
 
 
+def test_judged_by_validation_a_caveat_stands_wherever_the_number_stands(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the result, its JSON and report; where it is evaluated again or compared; not on images that are new to it."""
+    found = run(photos, tmp_path, test=0.0, epochs=1)
+    assert (found.evaluation.split, found.evaluation.caveat) == ("val", CHOSEN)
+    assert json.loads((found.folder / "result.json").read_text())["evaluation"]["caveat"] == CHOSEN
+    assert CHOSEN in (found.folder / "report.html").read_text()
+    report_run(found, as_json=False)
+    assert f"caveat            {CHOSEN}" in capsys.readouterr().out
+    new = draw(tmp_path / "new", count=3, side=20)
+    for words in (["evaluate"], ["compare", str(found.folder)]):
+        seen, fresh = (
+            CliRunner().invoke(load_verbs(), [*words, str(found.folder), str(where)]).output for where in (photos, new)
+        )
+        assert f"caveat            {CHOSEN}" in seen
+        assert "caveat" not in fresh
+        out = tmp_path / words[0]
+        CliRunner().invoke(load_verbs(), [*words, str(found.folder), str(photos), "--out", str(out)])
+        written = {each.suffix: each.read_text() for each in out.iterdir() if each.suffix in (".html", ".json")}
+        assert CHOSEN in written[".html"]
+        assert json.loads(written[".json"])["caveat"] == CHOSEN
+
+
 @pytest.mark.parametrize("crop", [None, (0.5, 1.0)])
 def test_judged_by_its_own_images_it_says_so(
     photos: Path, finished: Run, tmp_path: Path, crop: tuple[float, float] | None
@@ -582,7 +610,7 @@ def test_judged_by_its_own_images_it_says_so(
     assert found.evaluation.split == "train"
     assert [each.name for each in found.stages] == ["linear probe"]  # the nearest image would be itself
     page = (found.folder / "report.html").read_text()
-    assert "trained on these very images" in page
+    assert TRAINED in page
     assert "on new images like these" not in page
 
 

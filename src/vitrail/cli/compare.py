@@ -62,3 +62,5 @@ def _show_comparison(result: Comparison) -> None:
         f"A - B             {100 * result.difference.value:+.2f} percentage points (95 % interval "
         f"{100 * result.difference.low:+.2f} to {100 * result.difference.high:+.2f}); p = {result.p_value:.3g}"
     )
+    if result.caveat:
+        say(f"caveat            {result.caveat}")

@@ -56,6 +56,8 @@ def evaluate_model(
     else:
         say(f"{counted(len(result.names), 'image')} of {result.source} ({result.split})")
         show_scores(result)
+        if result.caveat:
+            say(f"caveat            {result.caveat}")
         say_files(files)
     end_with_unreadable(len(result.skipped))
 

@@ -71,6 +71,7 @@ class Dataset:
     task: str = "single-label"  # or "multi-label": labels independent of each other
     left_out: Mapping[str, int] = field(default_factory=dict)  # files that are no samples: why, and how many
     left_out_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # why, and the first of them
+    marked_by: tuple[str, ...] = ()  # the runs whose splits these are: what they trained on, or chose by
 
     def __post_init__(self) -> None:
         if len(self.samples) != len(self.images):

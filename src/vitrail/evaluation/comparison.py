@@ -48,6 +48,11 @@ class Comparison:
     difference: Score  # share of right answers, a minus b, with the interval of a paired bootstrap
     differing: tuple[Differing, ...]
 
+    @property
+    def caveat(self) -> str:
+        """What limits the comparison: one of the two was trained on these images, or chosen by them."""
+        return self.a.caveat or self.b.caveat
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with both evaluations whole."""
         counts = {name: getattr(self, name) for name in ("both_right", "only_a", "only_b", "both_wrong")}
@@ -56,7 +61,7 @@ class Comparison:
             "difference": self.difference._asdict(),
             "differing": [each._asdict() for each in self.differing],
         }
-        plain: dict[str, Any] = plainly({"n": len(self.a), **counts, **rest})
+        plain: dict[str, Any] = plainly({"n": len(self.a), "caveat": self.caveat or None, **counts, **rest})
         return plain | {"a": self.a.to_dict(), "b": self.b.to_dict()}
 
 
@@ -149,6 +154,7 @@ def _only(evaluation: Evaluation, names: set[str]) -> Evaluation:
         evaluation.source,
         evaluation.split,
         skipped=evaluation.skipped,
+        caveat=evaluation.caveat,
     )
 
 

@@ -11,6 +11,7 @@ from vitrail.checks import join_limited, short_repr
 from vitrail.data.classes import differing
 from vitrail.data.samples import SPLITS, Dataset
 from vitrail.errors import ImageError, InputError, nearest
+from vitrail.evaluation.caveats import caveat_for
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of, unlike_of
@@ -83,6 +84,7 @@ def evaluate(
         source,
         name,
         skipped=skipped,
+        caveat=caveat_for(part.select(rows), runtime.provenance),
         resamples=resamples,
     )
     if runtime.ood is None:

@@ -11,6 +11,7 @@ from typing import Final
 from PIL import Image
 
 from vitrail.evaluation import sections, training_sections
+from vitrail.evaluation.caveats import TRAINED
 from vitrail.evaluation.comparison import Comparison, Differing
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.sections import Images
@@ -69,6 +70,10 @@ def build(report: Report) -> str:
     return html.page(report.title, subtitle, [each for each in parts if each is not None])
 
 
+def _caveat(sentence: str) -> Html:
+    return html.callout(sentence, "bad" if sentence == TRAINED else "warn") if sentence else Html()
+
+
 def images_of(evaluation: Evaluation) -> str:
     """What kind of images an evaluation saw."""
     return SPLITS.get(evaluation.split, "images")
@@ -83,14 +88,7 @@ def _short(report: Report) -> Section:
         body.append(html.callout("No image could be evaluated, so there are no scores.", "bad"))
     elif shown is not None:
         body.append(sections.headline(shown))
-        if shown.split == "train":
-            words = "The network was trained on these very images: nothing here says how it does on new ones."
-            body.append(html.callout(words, "bad"))
-        elif report.evaluation is None:
-            words = (
-                "These are the validation images, by which the network was chosen: expect a little less on new ones."
-            )
-            body.append(html.callout(words, "warn"))
+        body.append(_caveat(shown.caveat))
         compared = sections.commonest(shown)
         body.append(html.paragraph(compared) if compared else Html())
     body.append(html.facts(report.summary))
@@ -151,6 +149,7 @@ def _verdict(comparison: Comparison, names: tuple[str, str]) -> Section:
     else:
         words = "The difference may well be chance: more images would be needed to tell which is better."
         body.append(html.callout(words, "warn"))
+    body.append(_caveat(comparison.caveat))
     rows: list[list[Cell]] = [
         [f"{names[0]} right", comparison.both_right, comparison.only_a],
         [f"{names[0]} wrong", comparison.only_b, comparison.both_wrong],

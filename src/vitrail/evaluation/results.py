@@ -94,6 +94,7 @@ class Evaluation:
     answered_top1: float | None  # accuracy among the answered; None for several labels, or where none is answered
     skipped: tuple[tuple[str, str], ...]  # unreadable images: name, reason
     unlike: Unlike | None = None  # where the network can tell
+    caveat: str = ""  # what limits the scores: the network was trained on these images, or chosen by them
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -137,6 +138,7 @@ class Evaluation:
         plain = {
             "source": self.source,
             "split": self.split,
+            "caveat": self.caveat or None,
             "task": self.task,
             "n": len(self),
             "top1": None,

@@ -33,6 +33,7 @@ def evaluation_of(
     split: str = "",
     *,
     skipped: Sequence[tuple[str, str]] = (),
+    caveat: str = "",
     resamples: int = RESAMPLES,
 ) -> Evaluation:
     """How good logits (n, K) are, given the truth: class numbers (n,), or 0 and 1 (n, K) for several labels.
@@ -80,6 +81,7 @@ def evaluation_of(
         answered=float(answered.mean()),
         answered_top1=float(right[answered].mean()) if task == "single-label" and answered.any() else None,
         skipped=tuple(skipped),
+        caveat=caveat,
     )
 
 

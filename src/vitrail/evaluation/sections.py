@@ -50,12 +50,14 @@ HEADLINES: Final = {  # what a score means, and its interval in words
 
 
 def headline(evaluation: Evaluation) -> Html:
-    """The numbers that matter, in words; of training images without a word on new ones."""
+    """The numbers that matter, in words; without a word on new images where a caveat forbids it."""
     numbers = []
     for name, (label, words) in HEADLINES.items():
         if name in evaluation.scores:
             score = evaluation.scores[name]
-            note = "" if evaluation.split == "train" else words.format(between(score))
+            note = words.format(between(score))
+            if evaluation.caveat:
+                note = f"{note[0].upper()}{note[1:]}".replace(" on new images like these", "").removeprefix("Expect ")
             numbers.append(Tile(percent(score.value), label, note))
     return html.tiles(numbers)
 

@@ -49,7 +49,7 @@ def data_for(checkpoint: PathOrName, data: PathOrName = "", classes: Sequence[st
         marks = [
             splits.get(_digest(image), each.split) for image, each in zip(dataset.images, dataset.samples, strict=True)
         ]
-    return _marked(dataset, marks)
+    return _marked(dataset, marks, (folder.name,))
 
 
 def _own_images(folder: Path, config: Mapping[str, Any], recorded: str) -> str:
@@ -69,12 +69,12 @@ def data_for_both(
         max(a.split, b.split, key=lambda split: ranks.get(split, 0))
         for a, b in zip(one.samples, other.samples, strict=True)
     ]
-    return _marked(one, marks)
+    return _marked(one, marks, (*one.marked_by, *other.marked_by))
 
 
-def _marked(dataset: Dataset, splits: Sequence[str]) -> Dataset:
+def _marked(dataset: Dataset, splits: Sequence[str], runs: tuple[str, ...]) -> Dataset:
     pairs = zip(dataset.samples, splits, strict=True)
-    return replace(dataset, samples=tuple(each._replace(split=split) for each, split in pairs))
+    return replace(dataset, samples=tuple(each._replace(split=split) for each, split in pairs), marked_by=runs)
 
 
 def source_name(source: PathOrName) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from vitrail.data.samples import Dataset
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import MissingExtraError
 from vitrail.evaluation.calibration import fit_reject, fit_temperature, fit_thresholds
+from vitrail.evaluation.caveats import caveat_of
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.report_files import predictions_table
@@ -152,6 +154,7 @@ def _evaluation(checkpoint: Checkpoint, logits: Array, targets: Array, dataset: 
         reject=checkpoint.reject,
         source=dataset.source,
         split=split,
+        caveat=caveat_of(Counter({split: len(targets)})),
     )
 
 
