@@ -85,8 +85,8 @@ def ece(probabilities: Array, targets: Array, bins: int = 15) -> tuple[float, tu
     The confidence is that of the likeliest class. For several labels every one of n x K decisions counts: the
     probability of the label, and whether the image has it.
     """
-    confidence, right = _decisions(probabilities, targets)
-    number = _bin_of(confidence, bins)
+    confidence, right = decisions(probabilities, targets)
+    number = bin_of(confidence, bins)
     count = np.bincount(number, minlength=bins)
     total = np.maximum(count, 1)
     sure, hit = (np.bincount(number, each, minlength=bins) for each in (confidence, right))
@@ -96,22 +96,14 @@ def ece(probabilities: Array, targets: Array, bins: int = 15) -> tuple[float, tu
     return float(np.abs(sure - hit).sum() / len(confidence)), found
 
 
-def gaps(probabilities: Array, targets: Array, bins: int = 15) -> Array:
-    """What each image adds to the gap of each bin (n, bins): the sum over images gives the error of a resample."""
-    confidence, right = _decisions(probabilities, targets)
-    each = len(confidence) // len(targets)  # decisions an image
-    place = np.repeat(np.arange(len(targets)), each) * bins + _bin_of(confidence, bins)
-    return np.bincount(place, (confidence - right) / each, minlength=len(targets) * bins).reshape(-1, bins)
-
-
-def _decisions(probabilities: Array, targets: Array) -> tuple[Array, Array]:
+def decisions(probabilities: Array, targets: Array) -> tuple[Array, Array]:
     """Confidence and outcome (0 or 1) of every decision, image after image."""
     if targets.ndim == 2:
         return probabilities.ravel(), targets.ravel().astype(np.float64)
     return probabilities.max(axis=1), (probabilities.argmax(axis=1) == targets).astype(np.float64)
 
 
-def _bin_of(confidence: Array, bins: int) -> Array:
+def bin_of(confidence: Array, bins: int = 15) -> Array:
     """The number of the bin, each with its upper edge: (0, 1/15] is the first, and 0 belongs to it."""
     return np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
 

@@ -10,7 +10,8 @@ import numpy as np
 from vitrail.checks import check_int, join_limited, short_repr
 from vitrail.errors import InputError
 from vitrail.evaluation import metrics
-from vitrail.evaluation.calibration import ece, gaps
+from vitrail.evaluation.calibration import ece
+from vitrail.evaluation.calibration_interval import calibration_error
 from vitrail.evaluation.intervals import RESAMPLES, bootstrap, wilson
 from vitrail.evaluation.results import ClassScores, Confused, Evaluation, Misclassified, Score, Unlike
 from vitrail.images.ood_detector import OodDetector
@@ -116,34 +117,35 @@ def _scores_of_one(
     scores = {"top1": wilson(int((places < 1).sum()), count)}
     if classes > 5:
         scores["top5"] = wilson(int((places < 5).sum()), count)
-    agreement, apart = metrics.agreement(targets, predicted), gaps(probabilities, targets)
+    agreement = metrics.agreement(targets, predicted)
 
     def statistic(weights: Array) -> Array:
         rates = metrics.rates(agreement, classes, weights)
         means = [metrics.macro(each, rates) for each in (rates.precision, rates.recall, rates.f1)]
-        return np.array([*means, weights @ losses / count, np.abs(weights @ apart).sum() / count])
+        return np.array([*means, weights @ losses / count])
 
-    names = ("macro_precision", "macro_recall", "macro_f1", "loss", "ece")
-    return scores | dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
+    names = ("macro_precision", "macro_recall", "macro_f1", "loss")
+    scores |= dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
+    return scores | {"ece": calibration_error(probabilities, targets, resamples)}
 
 
 def _scores_of_several(
     probabilities: Array, targets: Array, predicted: Array, losses: Array, resamples: int
 ) -> dict[str, Score]:
     count, classes = probabilities.shape
-    agreement, apart = metrics.agreement(targets, predicted), gaps(probabilities, targets)
+    agreement = metrics.agreement(targets, predicted)
     rankings = [metrics.rank(probabilities[:, number], targets[:, number]) for number in range(classes)]
 
     def statistic(weights: Array) -> Array:
         rates = metrics.rates(agreement, classes, weights)
         mean_ap = np.mean([metrics.precision_of(each, weights) for each in rankings])
         f1 = metrics.macro(rates.f1, rates, "multi-label"), metrics.micro_f1(rates)
-        return np.array([mean_ap, *f1, weights @ losses / count, np.abs(weights @ apart).sum() / count])
+        return np.array([mean_ap, *f1, weights @ losses / count])
 
-    mean_ap, macro_f1, micro_f1, loss, error = bootstrap(statistic, count, resamples)
+    mean_ap, macro_f1, micro_f1, loss = bootstrap(statistic, count, resamples)
     exact = wilson(int(metrics.right_answers(targets, predicted).sum()), count)
     means = {"mean_ap": mean_ap, "macro_f1": macro_f1, "micro_f1": micro_f1}
-    return means | {"exact": exact, "loss": loss, "ece": error}
+    return means | {"exact": exact, "loss": loss, "ece": calibration_error(probabilities, targets, resamples)}
 
 
 def _per_class(

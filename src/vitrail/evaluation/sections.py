@@ -207,7 +207,8 @@ def trust(evaluation: Evaluation) -> list[str]:
         score = evaluation.scores["ece"]
         sentences.append(
             f"Its stated confidence is {100 * score.value:.1f} points away from the truth on average "
-            f"(ECE; {between(score)})."
+            f"(calibration error, ECE; {between(score)}). Chance alone makes it larger than it is, "
+            "the more so the fewer the images: the lower end allows for that."
         )
     sentences.append(tempered(evaluation.temperature))
     return sentences
