@@ -108,7 +108,8 @@ class RuntimeBase:
 
     @property
     def ood(self) -> OodDetector | None:
-        return self.about.ood
+        about: ModelInfo | None = getattr(self, "about", None)  # some say each of the above by themselves
+        return None if about is None else about.ood
 
     @property
     def provenance(self) -> Provenance | None:

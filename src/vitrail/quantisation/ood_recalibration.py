@@ -33,7 +33,7 @@ def recalibrated(
     Without one where they are too few, or were trained on: the promise is of images that the network has not seen.
     """
     if ood is None:
-        return replace(checkpoint, ood=None)
+        return checkpoint
     if any(each.split == "train" for each in choosing.samples):
         log("no validation images: the file will not tell which images are unlike the training ones")
         return replace(checkpoint, ood=None)
