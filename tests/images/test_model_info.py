@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vitrail.errors import CheckpointError
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
+from vitrail.images.ood_detector import OodDetector
 
 FULL = ModelInfo(Preprocess(size=8), ["a", "b"], "multi-label", 1.5, [0.25, 0.75], 0.125)  # type: ignore[arg-type]
 
@@ -20,6 +23,23 @@ def test_there_and_back_with_every_part_or_none() -> None:
     for name in FULL.to_dict():
         with pytest.raises(CheckpointError, match=f"the description lacks {name}"):
             ModelInfo.from_dict({key: value for key, value in FULL.to_dict().items() if key != name})
+
+
+def test_what_tells_unlike_images_goes_along_or_is_left_out() -> None:
+    ood = OodDetector.fit(np.eye(4), np.ones((19, 4)))
+    info = replace(FULL, ood=ood)
+    assert ModelInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info != FULL
+    assert "ood" not in FULL.to_dict()  # as files of earlier releases, which know nothing of it
+    with pytest.raises(CheckpointError, match="ood: expected OodDetector or NoneType, got 5"):
+        replace(FULL, ood=5)  # type: ignore[arg-type]
+
+
+def test_images_read_in_another_way_are_not_what_was_familiar() -> None:
+    ood = OodDetector.fit(np.eye(4), np.ones((19, 4)))
+    info = replace(FULL, ood=ood)
+    assert info.with_preprocess(Preprocess(size=8, scaled_decoding=True)).ood == ood
+    assert info.with_preprocess(Preprocess(size=16)).ood is None
+    assert info.with_preprocess(Preprocess(size=8, mean=0.4)) == replace(FULL, preprocess=Preprocess(size=8, mean=0.4))
 
 
 @pytest.mark.parametrize(

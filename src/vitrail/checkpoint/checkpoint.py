@@ -170,7 +170,7 @@ class Checkpoint:
             extras = {name: value.to(wanted) for name, value in self.extras.items()}
         except (RuntimeError, AssertionError, NotImplementedError) as error:  # as torch says that there is none
             raise InputError(f"device {str(wanted)!r} cannot be used here: {str(error).splitlines()[0]}") from None
-        return replace(self, model=model, decoder=decoder, extras=extras)
+        return replace(self, model=model, decoder=decoder, extras=extras, ood=self.ood)
 
     def predict(
         self,

@@ -94,7 +94,7 @@ class OodDetector:
         variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))  # ascending; a column a direction
         variances = np.maximum(variances[::-1], 0.0)
         variances = np.maximum((1 - SHRINKAGE) * variances + SHRINKAGE * variances.mean(), _SMALLEST)
-        kept = min(training.shape[1], MOST_DIRECTIONS, MOST_VALUES // training.shape[1])
+        kept = most_directions(training.shape[1])
         rest = float(variances[kept:].mean()) if kept < len(variances) else 0.0
         uncalibrated = cls(
             centre,
@@ -159,6 +159,11 @@ class OodDetector:
 def fewest(false_alarms: float = FALSE_ALARMS) -> int:
     """Calibration images without which a share of false alarms cannot be promised: 19 for 5 %."""
     return max(1, math.ceil(1 / false_alarms - 1 - 1e-9))
+
+
+def most_directions(width: int) -> int:
+    """How many directions of embeddings of this width are kept: all of a small one."""
+    return max(1, min(width, MOST_DIRECTIONS, MOST_VALUES // width))
 
 
 def _decoded(name: str, text: Any, kind: str) -> Array:
