@@ -72,7 +72,8 @@ def test_a_file_of_ours_brings_it_back_under_the_hash(known: Checkpoint, tmp_pat
 def test_files_without_it_are_as_before_and_say_nothing(tmp_path: Path) -> None:
     plain = packs.checkpoint()
     assert "ood" not in plain.describe()
-    assert "format" in plain.describe() and plain.describe()["format"] == 3
+    assert "format" in plain.describe()
+    assert plain.describe()["format"] == 3
     assert vitrail.load("vitrail:fashion").ood is None  # written by an earlier release, its hash verified
     save(plain, tmp_path / "a.safetensors")
     assert load(tmp_path / "a.safetensors").ood is None
@@ -118,7 +119,8 @@ def test_int8_has_its_promise_set_anew(known: Checkpoint) -> None:
     data = packs.labelled(known, 160, train=60, val=80, test=20)
     messages: list[str] = []
     quantised = quantise(known, data, max_drop=50.0, batch=20, log=messages.append).checkpoint
-    assert known.ood is not None and quantised.ood is not None
+    assert known.ood is not None
+    assert quantised.ood is not None
     assert np.array_equal(quantised.ood.directions, known.ood.directions)
     assert quantised.ood.distances.size == 80
     assert any("of 80 images would be taken for such" in text for text in messages)

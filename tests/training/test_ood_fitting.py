@@ -45,7 +45,8 @@ def test_every_checkpoint_trained_here_has_it(tmp_path: Path) -> None:
     messages: list[str] = []
     job, final = finished(tmp_path, messages=messages)
     kept = vitrail.load(tmp_path / "best.safetensors")
-    assert kept.ood is not None and job.val is not None
+    assert kept.ood is not None
+    assert job.val is not None
     _, training = answers_of(kept, job.train.views)
     _, validation = answers_of(kept, job.val.views)
     assert kept.ood == OodDetector.fit(training, validation) == final.checkpoint.ood
@@ -59,7 +60,8 @@ def test_every_checkpoint_trained_here_has_it(tmp_path: Path) -> None:
 def test_false_alarms_are_measured_on_images_that_set_nothing(tmp_path: Path) -> None:
     _, final = finished(tmp_path)
     unlike = final.evaluation.unlike
-    assert unlike is not None and unlike.promised == 0.05
+    assert unlike is not None
+    assert unlike.promised == 0.05
     assert final.evaluation.split == "test"
     embedding = vitrail.embed(final.checkpoint, tiny.make_images(128).images[96:])
     assert final.checkpoint.ood is not None
@@ -69,7 +71,8 @@ def test_false_alarms_are_measured_on_images_that_set_nothing(tmp_path: Path) ->
     plain = final.evaluation.to_dict()
     assert (plain["unlike"], plain["unlike_promised"]) == (unlike.share.value, 0.05)
     assert plain["unlike_interval"] == [unlike.share.low, unlike.share.high]
-    assert final.validation is not None and final.validation.unlike is None  # they set the promise
+    assert final.validation is not None
+    assert final.validation.unlike is None
     assert final.validation.to_dict()["unlike"] is None
 
 
@@ -94,11 +97,13 @@ def test_it_looks_at_a_part_of_many_images_only(tmp_path: Path, monkeypatch: pyt
     validation = answers_of(final.checkpoint, job.val.views)[1]
     few, many = (fit_ood(job, final.checkpoint, validation, seen) for seen in (8 * 40, 8 * 400))
     assert looked == [48, 72]
-    assert few is not None and few != many
+    assert few is not None
+    assert few != many
     assert few == fit_ood(job, final.checkpoint, validation, 8 * 40)  # chosen by the seed
     monkeypatch.setattr(ood_fitting, "CALIBRATED", 21)
     fewer = fit_ood(job, final.checkpoint, validation, 8 * 400)
-    assert fewer is not None and fewer.distances.size == 21
+    assert fewer is not None
+    assert fewer.distances.size == 21
 
 
 def test_views_with_room_for_crops_are_scaled_down(tmp_path: Path) -> None:
