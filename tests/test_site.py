@@ -1,4 +1,4 @@
-"""`make docs`: the site is built without a warning, holds every public name, verb and recipe, and asks no other site."""
+"""`make docs`: built without a warning, the site has every public name, verb and recipe, and asks no other site."""
 
 from __future__ import annotations
 
