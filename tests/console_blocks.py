@@ -15,7 +15,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,23 +69,33 @@ def _line(shown: str) -> str:
     return "".join(kinds.get(part, NUMBER) if index % 2 else re.escape(part) for index, part in enumerate(parts))
 
 
-def check(page: Path, folder: Path) -> list[str]:
-    """What is not so when the commands of a page are typed in a folder, one after the other."""
-    complaints: list[str] = []
-    last = Printed(0, "")
+def type_page(page: Path, folder: Path) -> list[tuple[Command, Printed]]:
+    """Type the commands of a page in a folder, one after the other."""
+    typed: list[tuple[Command, Printed]] = []
     for command in commands(page.read_text("utf-8")):
         if command.typed == "echo $?":
-            printed, last = Printed(0, f"{last.code}\n"), Printed(0, "")
+            typed.append((command, Printed(0, f"{typed[-1][1].code}\n")))
         else:
-            if last.code:
-                complaints.append(f"{page.name}: the command before line {command.line} ended with {last.code}")
-            printed = last = type_command(command.typed, folder)
-        if not fits(command.shown, printed.text):
+            typed.append((command, type_command(command.typed, folder)))
+    return typed
+
+
+def complaints(name: str, typed: list[tuple[Command, Printed]]) -> list[str]:
+    """What is not so: output that is not as shown, and exit codes that nobody asked about."""
+    listed: list[str] = []
+    following = [command.typed for command, _ in typed[1:]] + [""]
+    for (command, printed), after in zip(typed, following, strict=True):
+        if printed.code and after != "echo $?":
+            listed.append(f"{name}:{command.line}: $ {command.typed}\nended with {printed.code}\n{printed.text}")
+        elif not fits(command.shown, printed.text):
             shown = "\n".join(command.shown)
-            complaints.append(f"{page.name}:{command.line}: $ {command.typed}\nshown:\n{shown}\nis:\n{printed.text}")
-    if last.code:
-        complaints.append(f"{page.name}: the last command ended with {last.code}\n{last.text}")
-    return complaints
+            listed.append(f"{name}:{command.line}: $ {command.typed}\nshown:\n{shown}\nis:\n{printed.text}")
+    return listed
+
+
+def check(page: Path, folder: Path) -> list[str]:
+    """What is not so when the commands of a page are typed in a folder."""
+    return complaints(page.name, type_page(page, folder))
 
 
 def type_command(line: str, folder: Path) -> Printed:
@@ -126,13 +135,6 @@ def _in_process(arguments: list[str], folder: Path) -> Printed:
     return Printed(stopped.value.code, text.getvalue())
 
 
-def transcript(page: Path, folder: Path) -> Iterator[str]:
-    """What the commands of a page print today: to write the page by (`python tests/console_blocks.py PAGE FOLDER`)."""
-    for command in commands(page.read_text("utf-8")):
-        printed = type_command(command.typed, folder)
-        yield f"$ {command.typed}\n{printed.text}(exit code {printed.code})\n"
-
-
-if __name__ == "__main__":
-    for part in transcript(Path(sys.argv[1]), Path(sys.argv[2])):
-        print(part, flush=True)
+if __name__ == "__main__":  # what the commands of a page print today: to write the page by
+    for asked, answer in type_page(Path(sys.argv[1]), Path(sys.argv[2])):
+        print(f"$ {asked.typed}\n{answer.text}(exit code {answer.code})\n")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from console_blocks import Command, check, commands, fits
+from console_blocks import Command, Printed, check, commands, complaints, fits, type_page
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 CLASSES = {1: "one", 2: "two", 5: "five"}  # the folder of the fixtures -> the class
 AFTERWARDS = [
     pytest.param(page, id=page.stem)
@@ -31,24 +32,41 @@ def prepare(folder: Path, fixtures: Path) -> None:
     shutil.copy(folder / "photos/one/IMG_1119.JPG", folder / "photos/two/copy.jpg")
     cut = (folder / "photos/five/IMG_1123.JPG").read_bytes()[:1000]
     (folder / "photos/five/cut.jpg").write_bytes(cut)
+    shutil.copy(fixtures / "fruits360_10/test/Banana/100_100.jpg", folder / "new" / "banana.jpg")
     (folder / "vit-tiny.safetensors").symlink_to(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
 
 
 @pytest.fixture(scope="module")
-def walked(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A folder in which somebody has followed the tutorial, and what was not as it says."""
+def folder(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tutorial is followed, and the other pages go on."""
     folder = tmp_path_factory.mktemp("tutorial")
     prepare(folder, fixtures)
-    return folder, check(DOCS / "tutorial.md", folder)
+    return folder
 
 
-def test_the_tutorial_is_true(walked: tuple[Path, list[str]]) -> None:
-    assert "\n".join(walked[1]) == ""
+@pytest.fixture(scope="module")
+def tutorial(folder: Path) -> list[tuple[Command, Printed]]:
+    """The tutorial, followed to its end."""
+    return type_page(DOCS / "tutorial.md", folder)
 
 
+def test_the_tutorial_is_true(tutorial: list[tuple[Command, Printed]]) -> None:
+    assert "\n".join(complaints("tutorial.md", tutorial)) == ""
+
+
+def test_the_readme_shows_what_the_tutorial_prints(tutorial: list[tuple[Command, Printed]]) -> None:
+    """The README's commands are the tutorial's, so that they need not run again."""
+    printed = {command.typed: answer for command, answer in tutorial}
+    shown = commands((ROOT / "README.md").read_text("utf-8"))
+    assert [command.typed for command in shown if command.typed not in printed] == []
+    assert len(shown) >= 5
+    assert "\n".join(complaints("README.md", [(command, printed[command.typed]) for command in shown])) == ""
+
+
+@pytest.mark.usefixtures("tutorial")
 @pytest.mark.parametrize("page", AFTERWARDS)
-def test_a_page_for_those_who_followed_it_is_true(page: Path, walked: tuple[Path, list[str]]) -> None:
-    assert "\n".join(check(page, walked[0])) == ""
+def test_a_page_for_those_who_followed_it_is_true(page: Path, folder: Path) -> None:
+    assert "\n".join(check(page, folder)) == ""
 
 
 # The tools of this file can fail
@@ -81,7 +99,7 @@ def test_a_page_that_promises_too_much_is_found(tmp_path: Path) -> None:
     page.write_text("```console run\n$ echo one\ntwo\n$ false\n$ true\n```\n", "utf-8")
     first, second = check(page, tmp_path)
     assert "shown:\ntwo\nis:\none" in first
-    assert second == "page.md: the command before line 5 ended with 1"
+    assert second == "page.md:4: $ false\nended with 1\n"
 
 
 def test_the_images_of_the_tutorial_open(fixtures: Path, tmp_path: Path) -> None:
