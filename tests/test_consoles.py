@@ -25,10 +25,10 @@ def prepare(folder: Path, fixtures: Path) -> None:
     for number, name in CLASSES.items():
         images = sorted((fixtures / "sign_language_digits" / str(number)).iterdir())
         (folder / "photos" / name).mkdir(parents=True)
-        for path in images[:60]:
+        for path in images[:80]:
             shutil.copy(path, folder / "photos" / name)
         (folder / "new").mkdir(exist_ok=True)
-        shutil.copy(images[80], folder / "new" / f"{number}.jpg")
+        shutil.copy(images[100], folder / "new" / f"{number}.jpg")
     shutil.copy(folder / "photos/one/IMG_1119.JPG", folder / "photos/two/copy.jpg")
     cut = (folder / "photos/five/IMG_1123.JPG").read_bytes()[:1000]
     (folder / "photos/five/cut.jpg").write_bytes(cut)

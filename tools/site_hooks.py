@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import typer.main
 from mkdocs.structure.files import File, Files
@@ -103,64 +104,23 @@ def classes_page() -> str:
 
 
 def verbs_page() -> str:
-    """Every verb with its arguments and options, as `--help` has them."""
+    """What `vitrail --help` and every `vitrail VERB --help` print."""
     group: Any = typer.main.get_command(load_verbs())
-    text = ["# Command line\n", "What `vitrail VERB --help` says, on one page.\n"]
-    for name in VERBS:
-        text += _verb(name, group.commands[name])
+    text = ["# Command line\n", "What `vitrail --help` and `vitrail VERB --help` print, on one page.\n", _help(group)]
+    for name in sorted(VERBS):
+        text += [f"## {name}\n", _help(group.commands[name])]
     return "\n".join(text)
 
 
-def _verb(name: str, command: Any) -> list[str]:
-    arguments = [piece for param in command.params for piece in param.get_usage_pieces(_context(command))]
-    usage = " ".join(["vitrail", name, *arguments, "[options]"])
-    text = [f"## {name}\n", f"{_prose(command.help)}\n", f"```text\n{usage}\n```\n"]
-    for panel, params in _panels(command).items():
-        text += [f"**{panel}**\n", "| | |\n|---|---|", *(_row(param, command) for param in params), ""]
-    if command.epilog:
-        text.append(f"{_prose(command.epilog)}\n")
-    return text
-
-
-def _context(command: Any) -> Any:
-    return command.make_context(command.name, [], resilient_parsing=True)
-
-
-def _panels(command: Any) -> dict[str, list[Any]]:
-    """Arguments and options under the headings that `--help` gives them."""
-    panels: dict[str, list[Any]] = defaultdict(list)
-    for param in command.params:
-        usual = "Arguments" if param.param_type_name == "argument" else "Options"
-        if not getattr(param, "hidden", False):
-            panels[getattr(param, "rich_help_panel", None) or usual].append(param)
-    return panels
-
-
-def _row(param: Any, command: Any) -> str:
-    spelled, text = param.get_help_record(_context(command)) or (param.name, param.help or "")
-    return f"| `{_cell(spelled)}` | {_escape(_cell(text))} |"
+def _help(command: Any) -> str:
+    with mock.patch.dict(os.environ, {"COLUMNS": "90"}):
+        context = command.make_context(command.name, [], resilient_parsing=True)
+        return f"```text\n{command.get_help(context).strip()}\n```\n"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _escape(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
-
-
-def _prose(text: str | None) -> str:
-    """Help as people read it in the terminal; lines that begin with spaces or `$` are commands."""
-    out, commands = [], []
-    for line in [*inspect.cleandoc(text or "").replace("\b", "").splitlines(), ""]:
-        if line.startswith((" ", "vitrail ", "$ ")) and line.strip():
-            commands.append(line.strip())
-            continue
-        if commands:
-            out += ["", "```text", *commands, "```", ""]
-            commands = []
-        out.append(_escape(line))
-    return "\n".join(out).strip()
+    """Text that stands in a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
@@ -170,7 +130,7 @@ def recipes_page() -> str:
     """The table of recipes by name."""
     rows = [
         f"| `{name}` | {preset.model or 'any'} | {preset.size or 'any'} | {_length(preset)} "
-        f"| {preset.recipe.optimiser}, {preset.recipe.lr:g} | {_escape(_cell(preset.note))} |"
+        f"| {preset.recipe.optimiser}, {preset.recipe.lr:g} | {_cell(preset.note)} |"
         for name, preset in RECIPES.items()
     ]
     head = "| name | network | pixels | length | optimiser, learning rate | from |\n|---|---|---|---|---|---|"
