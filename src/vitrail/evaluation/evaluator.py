@@ -84,7 +84,7 @@ def evaluate(
         source,
         name,
         skipped=skipped,
-        caveat=caveat_for(part.select(rows), runtime.provenance),
+        caveat=judged.caveat,
         resamples=resamples,
     )
     if runtime.ood is None:
@@ -100,7 +100,8 @@ def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple
     targets = part.targets(runtime.classes)
     names = [each.name for each in part.samples]
     rows, logits, embedding = run_images(runtime, map(Named, names, part.images), pace)
-    return part.source, name, Judged([names[row] for row in rows], logits, embedding, targets[rows])
+    caveat = caveat_for(part.select(rows), runtime.provenance)
+    return part.source, name, Judged([names[row] for row in rows], logits, embedding, targets[rows], caveat)
 
 
 def _judge_pairs(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, Judged]:

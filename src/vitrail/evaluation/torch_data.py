@@ -32,6 +32,7 @@ class Judged(NamedTuple):
     logits: Array  # (n, K)
     embedding: Array  # (n, D)
     targets: Array  # (n,), or (n, K) for several labels
+    caveat: str = ""  # what limits the scores that follow
 
 
 class Pace(NamedTuple):
