@@ -408,7 +408,7 @@ class Stage:
         self.stand_in(vitrail.inference, "embed", embed)
 
     def _judging(self) -> None:
-        from vitrail.auditing import audit_page, auditor, findings_table
+        from vitrail.auditing import audit_page, auditor, findings_table, next_step
         from vitrail.data import readers
         from vitrail.evaluation import report_files, seen_images
 
@@ -424,7 +424,7 @@ class Stage:
             self.seen["data"] = data
             return self.data
 
-        def evaluate(runtime: Any, data: Any, *, split: str, batch: int, skip: Any, done: Any) -> Any:
+        def evaluate(runtime: Any, data: Any, *, split: str, batch: int, done: Any) -> Any:
             self.seen |= {"split": split, "batch": batch}
             return self._evaluation()
 
@@ -441,8 +441,11 @@ class Stage:
 
         def audited(data: Any, *, checkpoint: Any, done: Any) -> Any:
             self.seen["has_network"] = checkpoint is not None
-            return SimpleNamespace(notes=(), to_dict=dict)
+            about = {"images": 1, "source": "made", "unreadable": (), "left_out": {}, "left_out_names": {}}
+            return SimpleNamespace(**about, balance=SimpleNamespace(counts={"cat": 1}), notes=(), to_dict=dict)
 
+        self.stand_in(next_step, "obstacle", lambda found, table, images: "nothing can be trained")
+        self.stand_in(vitrail.auditing, "audit", audited)
         self.stand_in(seen_images, "data_for", data_for)
         self.stand_in(vitrail.evaluation, "data_for", data_for)
         self.stand_in(seen_images, "data_for_both", both)

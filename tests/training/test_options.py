@@ -81,7 +81,7 @@ def test_nobody_hears_of_a_training_unless_asked() -> None:
 @pytest.mark.parametrize(
     "given, told",
     [
-        ({"epoch": 1}, r"no option 'epoch': did you mean 'epochs'\?"),
+        ({"epoch": 1}, r"train has no option 'epoch': did you mean 'epochs'\?"),
         ({"epochs": "3"}, "epochs: expected a number or None, got '3'"),
         ({"seed": True}, "seed: expected a whole number, got True"),
         ({"batch": 2.5}, "batch: expected a whole number or None, got 2.5"),

@@ -11,7 +11,7 @@ import typer
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Data
-from vitrail.cli.terminal import print_json, progress, say, say_files
+from vitrail.cli.terminal import end_with_unreadable, print_json, progress, say, say_files
 from vitrail.cli.weights import load_checkpoint
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ def audit_data(
     files = write_audit(result, to, source) if to is not None else []
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
-        return
-    _say_findings(result)
-    say_files(files)
-    _say_next(result, to, source)
+    else:
+        _say_findings(result)
+        say_files(files)
+        _say_next(result, to, source)
+    end_with_unreadable(len(result.unreadable))
 
 
 def _say_findings(audit: Audit) -> None:

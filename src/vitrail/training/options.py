@@ -66,15 +66,6 @@ class Options:
                 expected = " or ".join(dict.fromkeys(KIND_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds))
                 raise InputError(f"{name}: expected {expected}, got {short_repr(value)}")
 
-    @classmethod
-    def of(cls, **given: Any) -> Options:
-        """Options by name; one that is not known is told with its nearest."""
-        names = [each.name for each in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise InputError(f"no option {name!r}: {nearest(name, names)}")
-        return cls(**given)
-
     def to_dict(self, data: str | os.PathLike[str] | Dataset) -> dict[str, Any]:
         """What `rerun` needs; a checkpoint given as an object cannot be repeated from a file, and is left out."""
         plain = {each.name: _plain(getattr(self, each.name)) for each in fields(self) if each.name != "callbacks"}

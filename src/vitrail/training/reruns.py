@@ -43,11 +43,11 @@ def rerun(
         raise InputError(f"{first} started from a checkpoint that was given as an object: its file is not known")
     hashes = _hashes(first)  # first of all: what cannot be read cannot be compared with
     recorded = Options.from_dict(config["options"])
-    found = {name: find_recorded(first, config, name, what) for name, what in _named(config["options"]).items()}
+    paths_now = {name: find_recorded(first, config, name, what) for name, what in _named(config["options"]).items()}
     options = replace(
         recorded,
-        start=_now(recorded.start, found),
-        exclude=_now(recorded.exclude, found),
+        start=_now(recorded.start, paths_now),
+        exclude=_now(recorded.exclude, paths_now),
         out=first.parent if out is None else out,
         name="",
         fresh=True,
@@ -55,11 +55,11 @@ def rerun(
     )
     if plan["minutes"] is not None:
         options = replace(options, steps=int(plan["steps"]))  # what minutes were measured to be, not measured again
-    again = run(_images(config["options"]["data"], found, options), options)
+    again = run(_images(config["options"]["data"], paths_now, options), options)
     origin = again.plan.origin
-    for name, path in found.items():
+    for name, path in paths_now.items():
         origin = origin.replace(path, str(Path(name)), 1)  # the same file, under the name it had
-    _record_where(again.folder, config["options"], origin, found)
+    _record_where(again.folder, config["options"], origin, paths_now)
     differences = plan_differences(plan, again.plan.to_dict() | {"minutes": plan["minutes"], "origin": origin})
     differences += [
         f"the weights in {name} differ" for name, value in _hashes(again.folder).items() if value != hashes[name]
@@ -76,26 +76,26 @@ def _named(options: Mapping[str, Any]) -> dict[str, str]:
     return {options[name]: what for name, what in names.items() if options.get(name)}
 
 
-def _now(given: Any, found: Mapping[str, str]) -> Any:
+def _now(given: Any, paths_now: Mapping[str, str]) -> Any:
     """Where a path of the record is now."""
-    return found.get(given, given) if isinstance(given, str) else given
+    return paths_now.get(given, given) if isinstance(given, str) else given
 
 
-def _images(typed: str, found: Mapping[str, str], options: Options) -> str | Dataset:
+def _images(typed: str, paths_now: Mapping[str, str], options: Options) -> str | Dataset:
     """The images, under the name that they had, wherever they are now."""
-    if found[typed] == typed:
+    if paths_now[typed] == typed:
         return typed
-    return replace(read_data(found[typed], pattern=options.pattern), source=typed)
+    return replace(read_data(paths_now[typed], pattern=options.pattern), source=typed)
 
 
-def _record_where(folder: Path, options: Mapping[str, Any], origin: str, found: Mapping[str, str]) -> None:
+def _record_where(folder: Path, options: Mapping[str, Any], origin: str, paths_now: Mapping[str, str]) -> None:
     """Where something has moved: the new run's record has the names of the first, and where these are now."""
-    if all(name == path for name, path in found.items()):
+    if all(name == path for name, path in paths_now.items()):
         return
     config = read_json(folder / CONFIG)
     config["plan"]["origin"] = origin
     config["options"] |= {name: options[name] for name in ("data", "start", "exclude")}
-    config["paths"] |= {name: os.path.abspath(path) for name, path in found.items() if name != path}
+    config["paths"] |= {name: os.path.abspath(path) for name, path in paths_now.items() if name != path}
     write_json(folder / CONFIG, config)
 
 
