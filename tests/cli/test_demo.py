@@ -10,6 +10,7 @@ from PIL import Image
 
 import vitrail
 from cli.command_line import Line
+from evaluation.markup import read
 from vitrail.cli import demo
 
 
@@ -39,6 +40,14 @@ def test_demo_trains_and_predicts(vit: Line, tmp_path: Path) -> None:
     assert found["run"]["evaluation"]["n"] == 1000
     assert (tmp_path / "fashion" / "report.html").stat().st_size > 10_000
     assert [Path(each["path"]).parent for each in found["predictions"]] == [tmp_path / "images"] * 6
+    pages = [
+        tmp_path / name for name in ("index.html", "fashion/report.html", "explained/index.html", "inside/index.html")
+    ]
+    assert found["explained"] == str(pages[2])
+    for page in pages:  # each leads to all the others, and nowhere else
+        links = [each.attributes["href"] for each in read(page.read_text("utf-8")).all("a")]
+        beyond = {(page.parent / each).resolve() for each in links if not each.startswith("#")}
+        assert beyond == {each.resolve() for each in pages} - {page.resolve()}
 
 
 def test_demo_on_an_image_of_ones_own(vit: Line, tmp_path: Path, folder: Path) -> None:

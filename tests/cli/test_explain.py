@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 
 import vitrail
 from cli.command_line import Line
+from evaluation.markup import read
 
 
 @pytest.mark.row("VE.3")
@@ -18,7 +20,13 @@ def test_explain_writes_images_and_says_what_they_are_worth(
 ) -> None:
     said = vit("explain", file, folder / "1.png", "--method", "relevance", "--method", "rollout", "--out", tmp_path)
     assert said.code == 0
-    assert "relevance: deletion 0." in said.out
+    assert re.search(r"relevance: faithfulness: (none|weak|fair|strong), [+-]0\.\d\d; ", said.out)
+    assert re.search(
+        r"    deletion: (good|poor|no better), 0\.\d\d; the answer falls .*at random \(0\.\d\d\)", said.out
+    )
+    assert f"all on one page: {tmp_path / 'index.html'}" in said.out
+    page = read((tmp_path / "index.html").read_text())
+    assert [each.attributes["alt"].split(",")[0] for each in page.all("img")] == ["the image", "relevance", "rollout"]
     names = {"1-relevance.png", "1-rollout.png", "1-card.png"}
     assert names <= {each.name for each in tmp_path.iterdir()}
     for name in names - {"1-card.png"}:
@@ -34,6 +42,9 @@ def test_explain_as_json(vit: Line, file: Path, folder: Path, tmp_path: Path) ->
     assert (one["method"], one["target"]) == ("relevance", "[dog]")
     expected = vitrail.explain(vitrail.load(file), folder / "2.png", "relevance", "[dog]")
     np.testing.assert_allclose(one["map"], expected.map, atol=1e-6)
+    judged = expected.verdicts
+    assert one["verdict"] == judged[0].word
+    assert [each["name"] for each in one["verdicts"]] == [each.name for each in judged]
     assert one["scores"]["gain"] == pytest.approx(expected.scores.gain, abs=1e-6)  # type: ignore[union-attr]
 
 

@@ -431,7 +431,7 @@ class Stage:
         def compare(one: Any, other: Any, data: Any, *, split: str, batch: int) -> Any:
             self.seen |= {"split": split, "batch": batch}
             made = {"both_right": 1, "only_a": 0, "only_b": 0, "both_wrong": 0, "difference": HALF, "p_value": 1.0}
-            return SimpleNamespace(a=self._evaluation(), b=self._evaluation(), to_dict=dict, **made)
+            return SimpleNamespace(a=self._evaluation(), b=self._evaluation(), caveat="", to_dict=dict, **made)
 
         def written(found: Any, to: Path, *rest: Any) -> list[Path]:
             self.seen["out"] = to
@@ -465,7 +465,7 @@ class Stage:
                 return 1
 
         about = {"names": ("a",), "source": "made", "split": "test", "scores": {"top1": HALF}}
-        return Evaluation(**about, per_class=(), skipped=(), to_dict=dict)
+        return Evaluation(**about, per_class=(), skipped=(), caveat="", to_dict=dict)
 
     def _training(self) -> None:
         from vitrail.training import dry_run as dry_runs
@@ -508,7 +508,7 @@ class Stage:
 
     def _insight(self) -> None:
         from vitrail.data import glass
-        from vitrail.insight import cards, image_tour, model_figures, pruning_run
+        from vitrail.insight import cards, explanation_page, image_tour, model_figures, pruning_run
 
         def explain(runtime: Any, path: Path, method: Any, aim: Any, *, check: bool) -> Any:
             self.add("images", str(path))
@@ -543,9 +543,9 @@ class Stage:
             self.seen["window"] = seed
             return SimpleNamespace(image=Image.new("RGB", (8, 8)), label=0)
 
-        def why(run: Any, to: Path, image: str) -> Path:
+        def why(run: Any, to: Path, images: list[str]) -> Path:
             self.seen["explained"] = to
-            return to / "explained.png"
+            return to / "explained" / "index.html"
 
         counted = cost_module.estimate
         self.stand_in(vitrail.insight, "explain", explain)
@@ -555,6 +555,10 @@ class Stage:
         self.stand_in(cards, "save_film", lambda frames, place: self.add("drawn", str(place)))
         self.stand_in(cards, "value_of", lambda found: "1.00")
         self.stand_in(cards, "words_of", lambda found: found.method)
+        self.stand_in(cards, "numbers_of", lambda found: [])
+        self.stand_in(explanation_page, "explained_image", lambda name, found: name)
+        self.stand_in(explanation_page, "explanation_page", lambda name, shown, command: command)
+        self.stand_in(explanation_page, "write_explanation_page", lambda to, content: to / "index.html")
         self.stand_in(vitrail.insight, "prune", prune)
         self.stand_in(pruning_run, "batches_of", lambda loaded, data: [data])
         self.stand_in(model_figures, "portrait", paint)
@@ -563,6 +567,7 @@ class Stage:
         self.stand_in(glass, "window", window)
         self.stand_in(demo, "_try", lambda run, to: [Prediction("a", ("cat",), (1.0,))])
         self.stand_in(demo, "_explain", why)
+        self.stand_in(demo, "_link", lambda run, to, explained: None)
 
     def _shipping(self) -> None:
         from vitrail.exporters import exporter

@@ -61,14 +61,15 @@ def run_demo(
         run = _train(to, epochs)
         trained = open_checkpoint(run.folder)
         answers = _try(trained, to)
-        why = _explain(trained, to, answers[0].path)
+        why = _explain(trained, to, [each.path for each in answers])
+        _link(trained, to, why)
         summary |= {"run": run.to_dict(), "predictions": [each._asdict() for each in answers], "explained": str(why)}
         if not as_json:
             report_run(run, False)
             for each in answers:
                 best = f"{each.labels[0]} {100 * each.probabilities[0]:.1f} %"
                 say(f"{each.path}: {'; '.join(filter(None, (best, each.remark)))}")
-            say(f"where the first answer comes from: {why}")
+            say(f"where the answers come from: {why}")
     if as_json:
         print_json(summary)
 
@@ -103,11 +104,26 @@ def _try(trained: Checkpoint, to: Path) -> list[Prediction]:
     return predict(trained, paths, top=1)
 
 
-def _explain(trained: Checkpoint, to: Path, image: str) -> Path:
-    """A card of one image: where the trained network's answer comes from, by three methods."""
+def _explain(trained: Checkpoint, to: Path, images: list[str]) -> Path:
+    """Where the trained network's answers come from, by three methods: a page, and a card of the first image."""
     from vitrail.insight import explain
     from vitrail.insight.cards import card
+    from vitrail.insight.explanation_page import explained_image, explanation_page, write_explanation_page
 
-    path = to / "explained.png"
-    card([explain(trained, image, method) for method in ("relevance", "occlusion", "rollout")]).save(path)
-    return path
+    explanations = [
+        [explain(trained, image, method) for method in ("relevance", "occlusion", "rollout")] for image in images
+    ]
+    card(explanations[0]).save(to / "explained.png")
+    shown = [explained_image(Path(path).name, maps) for path, maps in zip(images, explanations, strict=True)]
+    return write_explanation_page(to / "explained", explanation_page("the clothes of the demo", shown, command_line()))
+
+
+def _link(trained: Checkpoint, to: Path, explained: Path) -> None:
+    """Figures of the trained network, and links between all pages of the demo."""
+    from vitrail.insight.model_figures import portrait
+    from vitrail.reporting.page_links import PageLink, link_pages
+
+    inside = portrait(trained, to / "inside", sorted((to / "images").iterdir()), name="the trained network")
+    pages = [("The tour", to / "index.html"), ("Report of the training", to / "fashion" / "report.html")]
+    pages += [("Where its answers come from", explained), ("Inside the network", inside.page)]
+    link_pages([PageLink(*each) for each in pages])

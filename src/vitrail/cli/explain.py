@@ -10,7 +10,8 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, ImagePaths, LeaveOut, Override, RuntimePath, parse_settings
-from vitrail.cli.terminal import Skipped, complain, print_json, progress, say
+from vitrail.cli.page_folder import link_to_report
+from vitrail.cli.terminal import Skipped, command_line, complain, print_json, progress, say
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import ImageError, InputError, nearest
 
@@ -50,7 +51,9 @@ def explain_images(
     """Show where on an image an answer comes from: heat maps over the image, with what they are worth."""
     from vitrail.inference import find_images
     from vitrail.insight import Versus, explain
-    from vitrail.insight.cards import value_of, words_of
+    from vitrail.insight.cards import numbers_of, value_of, words_of
+    from vitrail.insight.explanation_page import ExplainedImage, explained_image, explanation_page
+    from vitrail.insight.explanation_page import write_explanation_page as write_page
 
     methods = _methods(method or ["relevance"], parse_settings(option))
     if versus and not target:
@@ -63,6 +66,7 @@ def explain_images(
     paths = find_images(images)
     rows: list[dict[str, Any]] = []
     names: set[str] = set()
+    shown: list[ExplainedImage] = []
     with progress(len(paths)) as done:
         for path in paths:
             try:
@@ -74,6 +78,7 @@ def explain_images(
                 done(1)
             drawn = dict(zip((each.name for each in methods), explanations, strict=True))
             files = _draw(loaded, path, _name(path, names), drawn, to, heads, film)
+            shown.append(explained_image(str(path), explanations))
             rows.append(
                 {
                     "path": str(path),
@@ -86,11 +91,19 @@ def explain_images(
             say(f"{path}: {explanations[0].target} {value_of(explanations[0])}")
             for explanation in explanations:
                 say(f"  {words_of(explanation)}")
+                for line in numbers_of(explanation):
+                    say(f"    {line}")
                 for why in explanation.warnings:
                     complain(f"{path}, {explanation.method}: {why}")
             say(f"  {', '.join(map(str, files))}")
+    index = ""
+    if shown:
+        name = Path(checkpoint).name or checkpoint
+        index = str(link_to_report(write_page(to, explanation_page(name, shown, command_line())), checkpoint, "Maps"))
     if as_json:
-        print_json({"explained": rows, "skipped": skipped.rows})
+        print_json({"explained": rows, "skipped": skipped.rows, "page": index})
+    elif index:
+        say(f"all on one page: {index}")
     skipped.finish()
 
 

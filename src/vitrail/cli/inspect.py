@@ -10,6 +10,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings, parse_size
+from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import busy, left_table, print_json, say, short, show, size_of, table_of
 from vitrail.cli.weights import show_settings
 from vitrail.errors import InputError, nearest
@@ -107,7 +108,9 @@ def _drawn(what: str, checkpoint: Checkpoint | None, to: Path, images: list[Path
         labelled = batches_of(checkpoint, dataset)
         sources = sources or list(dataset.images[:: max(1, len(dataset) // IMAGES)][:IMAGES])
     with busy("drawing figures"):
-        return portrait(checkpoint, to, sources, labelled, Path(what).name)
+        drawn = portrait(checkpoint, to, sources, labelled, Path(what).name)
+    link_to_report(drawn.page, what, "Inside the network")
+    return drawn
 
 
 def _checkpoint(what: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint | None:

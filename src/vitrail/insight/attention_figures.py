@@ -14,7 +14,7 @@ from vitrail.insight.tracing import LaidOutTrace
 from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
-from vitrail.reporting.image_sheets import PAPER, coloured, marked, normalised, overlay, sheet
+from vitrail.reporting.image_sheets import PAPER, TileSheet, coloured, marked, normalised, overlay
 
 
 def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:
@@ -25,9 +25,9 @@ def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | No
     return spread(rows, layout)[0, :, layout.prefix :].reshape(-1, *grid).detach()
 
 
-def attention_sheet(
+def attention_tiles(
     seen: LaidOutTrace, config: ViTConfig, grid: tuple[int, int], image: Image.Image, patch: int | None = None
-) -> Image.Image:
+) -> TileSheet:
     """A row for every block of a whole trace, a column for every head by its original number, the mean last."""
     small = image.resize((132, round(132 * image.height / image.width)), Image.Resampling.LANCZOS)
     tiles = []
@@ -37,9 +37,16 @@ def attention_sheet(
         gone = Image.new("RGB", small.size, PAPER)
         tiles.append([drawn.get(head, gone) for head in range(config.heads)] + [overlay(small, maps.mean(0).numpy())])
     columns = [*(f"head {number}" for number in range(config.heads)), "mean"]
-    return sheet(
+    return TileSheet(
         tiles, f"Where {reader(config, patch)}", [f"block {number}" for number in range(config.depth)], columns
     )
+
+
+def attention_sheet(
+    seen: LaidOutTrace, config: ViTConfig, grid: tuple[int, int], image: Image.Image, patch: int | None = None
+) -> Image.Image:
+    """The same as an image, on light paper."""
+    return attention_tiles(seen, config, grid, image, patch).image()
 
 
 def framed(image: Image.Image, grid: tuple[int, int], patch: int) -> Image.Image:
@@ -56,7 +63,7 @@ def reader(config: ViTConfig, patch: int | None = None) -> str:
     return "the cls token looks" if config.pool == "cls" else "the pooled tokens look"
 
 
-def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> Image.Image:
+def position_tiles(table: Tensor, grid: tuple[int, int], cell: int = 5) -> TileSheet:
     """Cosine similarity of every patch's position to all others: a tile for each patch (table (h*w, D))."""
     unit = F.normalize(table.float(), dim=1)
     likeness = (unit @ unit.T).reshape(*grid, *grid).detach().numpy()
@@ -66,19 +73,29 @@ def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> 
     for row in range(grid[0]):
         scaled = [(likeness[row, column] - low) / max(high - low, 1e-12) for column in range(grid[1])]
         tiles.append([coloured(each).resize(side, Image.Resampling.NEAREST) for each in scaled])
-    return sheet(tiles, "Positions: how alike each patch's is to all others", gap=3)
+    return TileSheet(tiles, "Positions: how alike each patch's is to all others", gap=3)
 
 
-def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5, moco: bool = False) -> Image.Image:
+def position_similarity(table: Tensor, grid: tuple[int, int], cell: int = 5) -> Image.Image:
+    """The same as an image, on light paper."""
+    return position_tiles(table, grid, cell).image()
+
+
+def sincos_tiles(grid: tuple[int, int], width: int, cell: int = 5, moco: bool = False) -> TileSheet:
     """The fixed sine-cosine table in its four parts: a row for every patch, a column for every value."""
     table = (sincos_2d(grid, width, moco).numpy() + 1) / 2
     quarters = [coloured(part) for part in np.split(table, 4, axis=1)]
     tiles = [each.resize((each.width * cell, each.height * cell), Image.Resampling.NEAREST) for each in quarters]
     names = ("sin of column", "cos of column", "sin of row", "cos of row")
-    return sheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
+    return TileSheet([tiles], f"Sine-cosine positions of a {grid[0]}x{grid[1]} grid, width {width}", columns=names)
 
 
-def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> Image.Image:
+def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5, moco: bool = False) -> Image.Image:
+    """The same as an image, on light paper."""
+    return sincos_tiles(grid, width, cell, moco).image()
+
+
+def filter_tiles(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> TileSheet:
     """The principal components of the patch kernel, strongest first; `order` of the colours the network receives."""
     kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
     kernel = kernel.flip(1) if order == "BGR" else kernel
@@ -91,4 +108,9 @@ def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, 
         side = (part.shape[2] * cell, part.shape[1] * cell)
         tiles.append(Image.fromarray(array).resize(side, Image.Resampling.NEAREST))
     rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
-    return sheet(rows, "What a patch is measured by: principal components of the filters")
+    return TileSheet(rows, "What a patch is measured by: principal components of the filters")
+
+
+def patch_filters(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> Image.Image:
+    """The same as an image, on light paper."""
+    return filter_tiles(model, count, columns, cell, order).image()

@@ -14,9 +14,11 @@ from vitrail.images import Source
 from vitrail.insight.activations import pixels_of, traced
 from vitrail.insight.attention_figures import attention_sheet, framed, looks, reader
 from vitrail.insight.explanation import Explanation
-from vitrail.reporting.image_sheets import fitted, heat_over, sheet
+from vitrail.reporting.heat_legend import legend_strip
+from vitrail.reporting.image_sheets import PAPER, fitted, heat_over, sheet
 
 TILE = 300  # the longer side of a tile of a card
+LOW, HIGH = "speaks least", "speaks most for {}"  # what the ends of the colour scale mean
 FRAME = 480  # of a film
 SECONDS = 0.7
 
@@ -30,14 +32,21 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
     notes = []
     for each in explanations:
         notes.append(words_of(each))
+        notes += [f"    {line}" for line in numbers_of(each)]
         for why in each.warnings:
             notes += textwrap.wrap(f"not to be relied on: {why}", 150, initial_indent="    ", subsequent_indent="    ")
-    return sheet(
+    drawn = sheet(
         [tiles],
         f"{first.target}: {value_of(first)}",
         columns=["the image", *(each.method for each in explanations)],
         notes=notes,
     )
+    crosses = any(each.outliers is not None and each.outliers.any() for each in explanations)
+    legend = legend_strip(drawn.width, LOW, HIGH.format(first.target), crosses)
+    page = Image.new("RGB", (drawn.width, drawn.height + legend.height), PAPER)
+    page.paste(drawn, (0, 0))
+    page.paste(legend, (0, drawn.height))
+    return page
 
 
 def value_of(explanation: Explanation) -> str:
@@ -46,15 +55,14 @@ def value_of(explanation: Explanation) -> str:
 
 
 def words_of(explanation: Explanation) -> str:
-    """What a map is worth, in one line."""
-    scores = explanation.scores
-    if scores is None:
-        return f"{explanation.method}: not checked"
-    return (
-        f"{explanation.method}: deletion {scores.deletion:.3f} (random {scores.random_deletion:.3f}, "
-        f"centre {scores.centre_deletion:.3f}), insertion {scores.insertion:.3f} (random "
-        f"{scores.random_insertion:.3f}, centre {scores.centre_insertion:.3f}), gain {scores.gain:+.3f}"
-    )
+    """What a map is worth, in one line: "relevance: faithfulness: weak, +0.06; about as good as random"."""
+    judged = explanation.verdicts
+    return f"{explanation.method}: {judged[0].line if judged else 'not checked'}"
+
+
+def numbers_of(explanation: Explanation) -> list[str]:
+    """The numbers behind it, a line each with its verdict."""
+    return [each.line for each in explanation.verdicts[1:]]
 
 
 def heads_sheet(checkpoint: Checkpoint, image: Source, query: int | None = None) -> Image.Image:

@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.insight.faithfulness import Curves, FaithfulnessScores
+from vitrail.insight.verdicts import Verdict, verdicts
 from vitrail.reporting.image_sheets import coloured, heat_over, normalised
 from vitrail.reporting.object_card import Card
 from vitrail.types import Array
@@ -40,6 +41,11 @@ class Explanation:
     @property
     def reliable(self) -> bool:
         return not self.warnings
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What each number is worth, faithfulness first; none where nothing was measured."""
+        return verdicts(self.scores, None if self.probability else self.curves, self.shuffled)
 
     def overlay(self) -> Image.Image:
         """The heat map over the image, in the image's own size; what the network did not see is dimmed.
@@ -100,6 +106,8 @@ class Explanation:
             "map": [[float(value) for value in row] for row in self.map],
             "scores": None if self.scores is None else self.scores._asdict() | {"gain": self.scores.gain},
             "shuffled": self.shuffled,
+            "verdict": next((each.word for each in self.verdicts), None),
+            "verdicts": [each.to_dict() for each in self.verdicts],
             "warnings": list(self.warnings),
             "tried": {name: each._asdict() | {"gain": each.gain} for name, each in self.tried.items()},
         }

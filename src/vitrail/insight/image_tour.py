@@ -19,7 +19,7 @@ from vitrail.insight.tracing import LaidOutTrace
 from vitrail.reporting.charts import Bar, bars
 from vitrail.reporting.figure_page import Figure, write_figure_page
 from vitrail.reporting.html_page import Cell, Section, table
-from vitrail.reporting.image_sheets import overlay, panes, sheet
+from vitrail.reporting.image_sheets import TileSheet, overlay, pane_tiles, panes
 from vitrail.reporting.svg import Chart, chart_row, image_chart
 
 
@@ -75,6 +75,7 @@ def draw_figures(
         Figure(
             "1-patches",
             f"The image, cut into the network's patches; it receives {seen.width}x{seen.height} pixels of it.",
+            pane_tiles(large, grid),
             panes(large, grid),
         ),
         Figure(
@@ -85,12 +86,12 @@ def draw_figures(
         Figure(
             "3-attention",
             f"Where {who}, for every block and head: exact weights, not an approximation.",
-            attention_figures.attention_sheet(record, config, grid, large),
+            attention_figures.attention_tiles(record, config, grid, large),
         ),
         Figure(
             "4-one-patch",
             "Where the marked patch looks, block by block.",
-            sheet(
+            TileSheet(
                 [[each.resize(small, Image.Resampling.LANCZOS) for each in tiles]],
                 "Where one patch looks",
                 columns=["the patch", *(f"block {number}" for number in range(config.depth))],
@@ -103,17 +104,17 @@ def draw_figures(
             Figure(
                 "5-positions",
                 "The learned positions: a tile for each patch, bright where another patch's is like its own.",
-                attention_figures.position_similarity(positions, grid),
+                attention_figures.position_tiles(positions, grid),
             )
         )
-    filters = attention_figures.patch_filters(model)
+    filters = attention_figures.filter_tiles(model)
     figures.append(Figure("6-filters", "What each patch is measured by.", filters))
     if config.width % 4 == 0:
         figures.append(
             Figure(
                 "7-sincos",
                 "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
-                attention_figures.sincos_heat_map(grid, config.width),
+                attention_figures.sincos_tiles(grid, config.width),
             )
         )
     return figures

@@ -15,14 +15,14 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.data.glass import window
 from vitrail.images import Source
 from vitrail.insight.activations import frozen, pixels_of
-from vitrail.insight.attention_figures import patch_filters, position_similarity, sincos_heat_map
+from vitrail.insight.attention_figures import filter_tiles, position_tiles, sincos_tiles
 from vitrail.insight.head_importance import Batches, importance
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
 from vitrail.insight.sanity import OUTLYING
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Point, Series, curves, histogram
 from vitrail.reporting.figure_page import Figure, write_figure_page
-from vitrail.reporting.image_sheets import sheet
+from vitrail.reporting.image_sheets import TileSheet
 from vitrail.reporting.matrix_charts import heat_map
 from vitrail.reporting.svg import Chart, Key
 from vitrail.types import Array
@@ -87,20 +87,18 @@ def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
             f"Positions ({config.positions.kind}): a tile for each patch, bright where another's is like its own. "
             "A network that knows where its patches are shows a bright spot that moves from tile to tile."
         )
-        figures.append(
-            Figure("positions", caption, position_similarity(table, grid, min(40, max(1, 980 // grid[1] ** 2))))
-        )
+        figures.append(Figure("positions", caption, position_tiles(table, grid, min(40, max(1, 980 // grid[1] ** 2)))))
     if config.positions.kind.startswith("sincos-2d"):
         caption = "The fixed table itself: a row for each patch, a column for each of its values."
         figures.append(
-            Figure("sincos", caption, sincos_heat_map(grid, config.width, moco=config.positions.kind.endswith("moco")))
+            Figure("sincos", caption, sincos_tiles(grid, config.width, moco=config.positions.kind.endswith("moco")))
         )
     if config.stem is None:
         caption = (
             "What a patch is measured by: the principal components of the first layer's filters, the strongest first. "
             "Smooth waves and colours say that it was trained long enough; noise, that it was not."
         )
-        figures.append(Figure("filters", caption, patch_filters(model, 28, order=checkpoint.preprocess.order)))
+        figures.append(Figure("filters", caption, filter_tiles(model, 28, order=checkpoint.preprocess.order)))
     return figures
 
 
@@ -169,7 +167,7 @@ def norm_chart(norms: Array, lines: Sequence[Line]) -> Chart:
     )
 
 
-def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> Image.Image:
+def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tensor, side: int = 168) -> TileSheet:
     """Images above, their patch features as colours below (DINOv2's image)."""
     with frozen(checkpoint.model), torch.no_grad():
         features = checkpoint.model.features(pixels)
@@ -180,4 +178,4 @@ def colour_sheet(checkpoint: Checkpoint, sources: Sequence[Source], pixels: Tens
         Image.fromarray((each * 255).round().astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
         for each in colours
     ]
-    return sheet([above, below], "What the patches mean, as colours", ["image", "patches"])
+    return TileSheet([above, below], "What the patches mean, as colours", ("image", "patches"))

@@ -12,7 +12,8 @@ from PIL import Image
 from vitrail.errors import InputError, MissingExtraError
 from vitrail.files import reason
 from vitrail.reporting.html_page import Html, Section, data_uri, page, plate, text
-from vitrail.reporting.svg import Chart, save_chart
+from vitrail.reporting.image_sheets import TileSheet
+from vitrail.reporting.svg import Chart, save_chart, sheet_chart
 
 
 class Figure(NamedTuple):
@@ -20,7 +21,8 @@ class Figure(NamedTuple):
 
     name: str
     caption: str
-    content: Image.Image | Chart
+    content: Image.Image | Chart | TileSheet
+    file: Image.Image | None = None  # where the file shall show another image than the page
 
 
 def write_figure_page(
@@ -41,8 +43,9 @@ def write_figure_page(
 
 def _write_figure(figure: Figure, folder: Path) -> list[Path]:
     file = folder / f"{figure.name}.png"
-    if isinstance(figure.content, Image.Image):
-        figure.content.save(file, optimize=True)
+    if not isinstance(figure.content, Chart):
+        image = figure.content.image() if isinstance(figure.content, TileSheet) else figure.content
+        (figure.file or image).save(file, optimize=True)
         return [file]
     files = [save_chart(figure.content, file.with_suffix(".svg"))]
     with suppress(MissingExtraError):  # the page and the SVG file show the same
@@ -51,6 +54,8 @@ def _write_figure(figure: Figure, folder: Path) -> list[Path]:
 
 
 def _plate(figure: Figure) -> Html:
+    if isinstance(figure.content, TileSheet):
+        return plate(sheet_chart(figure.content).html, figure.caption)
     if isinstance(figure.content, Chart):
         return plate(figure.content.html, figure.caption)
     return plate(

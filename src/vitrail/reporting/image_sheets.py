@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -14,6 +15,24 @@ INK, PAPER, FAINT = (32, 30, 38), (252, 251, 248), (120, 116, 128)
 _COLOURS = np.array(
     [(10, 8, 38), (62, 16, 100), (142, 36, 108), (208, 74, 70), (246, 150, 48), (253, 240, 170)], np.float64
 )
+
+
+class TileSheet(NamedTuple):
+    """Rows of equal tiles under a title, with names for rows and columns where given, and notes at the foot.
+
+    `image` draws it as a file has it, `sheet_chart` as a page has it, in its light or dark.
+    """
+
+    tiles: Sequence[Sequence[Image.Image]]
+    title: str
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    gap: int = 6
+    notes: Sequence[str] = ()
+
+    def image(self) -> Image.Image:
+        """The sheet on light paper."""
+        return sheet(*self)
 
 
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
@@ -91,6 +110,12 @@ def smoothed(values: Array, without: Array) -> Array:
     return calm
 
 
+def crossed(image: Image.Image) -> Image.Image:
+    """An image with the cross of a patch in its middle, as a legend shows it."""
+    _cross(image, (image.width - 1) / 2, (image.height - 1) / 2, min(image.size) / 4)
+    return image
+
+
 def _cross(image: Image.Image, x: float, y: float, arm: float) -> None:
     draw = ImageDraw.Draw(image)
     for colour, width in ((INK, 3), (PAPER, 1)):
@@ -110,15 +135,24 @@ def _lit(image: Image.Image, heat: Array) -> Image.Image:
     return Image.fromarray(np.clip(lit, 0, 255).round().astype(np.uint8))
 
 
+def pane_tiles(image: Image.Image, grid: tuple[int, int], gap: int = 4) -> TileSheet:
+    """An image cut into its patches, a tile each."""
+    width, height = image.width // grid[1], image.height // grid[0]
+    tiles = [
+        [image.crop((x * width, y * height, (x + 1) * width, (y + 1) * height)) for x in range(grid[1])]
+        for y in range(grid[0])
+    ]
+    return TileSheet(tiles, "The image, in patches", gap=gap)
+
+
 def panes(image: Image.Image, grid: tuple[int, int], gap: int = 4) -> Image.Image:
-    """An image cut into its patches, with gaps between them."""
-    rows, columns = grid
-    width, height = image.width // columns, image.height // rows
-    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), PAPER)
-    for row in range(rows):
-        for column in range(columns):
-            box = (column * width, row * height, (column + 1) * width, (row + 1) * height)
-            sheet.paste(image.crop(box), (gap + column * (width + gap), gap + row * (height + gap)))
+    """The same as one image, with gaps between the patches and around them."""
+    tiles = pane_tiles(image, grid, gap).tiles
+    width, height = tiles[0][0].size
+    sheet = Image.new("RGB", (grid[1] * (width + gap) + gap, grid[0] * (height + gap) + gap), PAPER)
+    for row, patches in enumerate(tiles):
+        for column, patch in enumerate(patches):
+            sheet.paste(patch, (gap + column * (width + gap), gap + row * (height + gap)))
     return sheet
 
 

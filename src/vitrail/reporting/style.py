@@ -132,6 +132,11 @@ figure.chart>.scroll{{margin:0}}
 svg.plot{{display:block;width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",
 sans-serif;fill:var(--ink)}}
 {CHART_STYLE}
+.heat{{list-style:none;margin:10px 0;padding:0;font-size:14px;color:var(--soft)}}
+.heat li{{margin:4px 0;max-width:90ch}}
+.heat svg{{height:14px;vertical-align:-2px;margin:0 6px}}
+.heat .scale{{width:200px;max-width:45vw;border-radius:2px}}
+.heat .cross{{width:14px;margin-left:0}}
 .legend{{display:flex;flex-wrap:wrap;gap:2px 16px;list-style:none;margin:2px 0 0;padding:0;font-size:14px;
 color:var(--soft)}}
 .legend svg{{width:22px;height:10px;margin-right:6px;vertical-align:middle}}

@@ -15,6 +15,7 @@ from PIL import Image, ImageFont
 
 from vitrail.errors import InputError, MissingExtraError
 from vitrail.reporting.html_page import Html, text
+from vitrail.reporting.image_sheets import TileSheet
 from vitrail.reporting.shapes import Colour, Mark, label, mark_shape, text_width
 from vitrail.reporting.style import CHART_STYLE, LIGHT
 
@@ -145,6 +146,39 @@ def save_chart(chart: Chart, path: Path) -> Path:
         with Image.open(io.BytesIO(data)) as image:
             image.convert("RGB").save(path, "pdf", resolution=96 * ZOOM)
     return path
+
+
+def sheet_chart(sheet: TileSheet) -> Chart:
+    """A sheet of tiles as a chart: its names in the colours of the page, nothing but gaps behind the tiles."""
+    width, height = sheet.tiles[0][0].size
+    left = max(map(text_width, sheet.rows), default=-8.0) + 8
+    top = 20.0 if sheet.columns else 0.0
+    elements = [
+        label(name, left + (number + 0.5) * width + number * sheet.gap, 13, "middle")
+        for number, name in enumerate(sheet.columns)
+    ]
+    for row, images in enumerate(sheet.tiles):
+        y = top + row * (height + sheet.gap)
+        if sheet.rows:
+            elements.append(label(sheet.rows[row], left - 8, y + height / 2 + 4, "end"))
+        for column, image in enumerate(images):
+            x = left + column * (width + sheet.gap)
+            elements.append(f'<image x="{x:.1f}" y="{y:.1f}" width="{width}" height="{height}" href="{_uri(image)}"/>')
+    columns = max(map(len, sheet.tiles))
+    across, down = left + columns * (width + sheet.gap), top + len(sheet.tiles) * (height + sheet.gap)
+    words = sheet.title or f"{len(sheet.tiles)} rows of {columns} tiles"
+    return Chart(sheet.title, words, across - sheet.gap, down - sheet.gap, tuple(elements), wide=True)
+
+
+def _uri(image: Image.Image) -> str:
+    """An image as data: PNG where that is smaller, as of few colours, else JPEG."""
+    kinds = []
+    for kind in ("png", "jpeg"):
+        file = io.BytesIO()
+        image.convert("RGB").save(file, kind, optimize=True, quality=88)
+        kinds.append((len(file.getvalue()), kind, file.getvalue()))
+    _, kind, data = min(kinds)
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def check_chart_path(path: Path) -> Path:

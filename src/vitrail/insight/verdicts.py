@@ -1,0 +1,87 @@
+"""The numbers of an explanation -> a verdict on each: a word, and what it means beside chance.
+
+Faithfulness is the gain: how much further deletion and insertion lie apart than in random orders, as a share of what
+could be gained (1 for a probability, else the way from the empty image's value to the whole one's). Above 0 it is
+weak, from 0.1 on fair, from 0.3 on strong. Deletion and insertion count as chance within 0.02 of random. Of the
+likeness to the map of shuffled weights, half is too much and 0.9 the same map.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from vitrail.insight.faithfulness import Curves, FaithfulnessScores
+from vitrail.insight.sanity import UNCHANGED
+from vitrail.reporting.html_page import Tone
+
+FAIR: Final = 0.1
+STRONG: Final = 0.3
+SAME: Final = 0.02  # as random orders
+ALIKE: Final = 0.5  # rank correlation with the map of shuffled weights
+
+
+class Verdict(NamedTuple):
+    """What a number is worth."""
+
+    name: str
+    value: float
+    word: str
+    meaning: str
+    tone: Tone
+
+    @property
+    def line(self) -> str:
+        """faithfulness: weak, +0.06; about as good as random."""
+        sign = "+" if self.name == "faithfulness" else ""
+        return f"{self.name}: {self.word}, {self.value:{sign}.2f}; {self.meaning}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"name": self.name, "value": self.value, "word": self.word, "meaning": self.meaning}
+
+
+def verdicts(scores: FaithfulnessScores | None, curves: Curves | None, shuffled: float | None) -> list[Verdict]:
+    """A verdict on each number that was measured, faithfulness first."""
+    judged = []
+    if scores is not None:
+        span = 1.0 if curves is None else abs(curves.deletion[0] - curves.deletion[-1])
+        judged = [
+            faithfulness(scores, span),
+            _beside_chance("deletion", scores.deletion, scores.random_deletion, lower_is_better=True, span=span),
+            _beside_chance("insertion", scores.insertion, scores.random_insertion, lower_is_better=False, span=span),
+        ]
+    return judged if shuffled is None else [*judged, _dependence(shuffled)]
+
+
+def faithfulness(scores: FaithfulnessScores, span: float = 1.0) -> Verdict:
+    """Whether the answer goes by what the map marks."""
+    gain = scores.gain
+    share = gain / span if span > 0 else 0.0
+    centre = scores.centre_insertion - scores.centre_deletion - (scores.random_insertion - scores.random_deletion)
+    beside = "" if gain > centre else ", and no better than the middle of the image first"
+    if gain <= 0:
+        return Verdict("faithfulness", gain, "none", "no better than random", "bad")
+    if share < FAIR:
+        return Verdict("faithfulness", gain, "weak", f"about as good as random{beside}", "warn")
+    if share < STRONG:
+        return Verdict("faithfulness", gain, "fair", f"better than random{beside}", "good" if not beside else "warn")
+    return Verdict("faithfulness", gain, "strong", f"far better than random{beside}", "good" if not beside else "warn")
+
+
+def _beside_chance(name: str, value: float, chance: float, lower_is_better: bool, span: float) -> Verdict:
+    ahead = chance - value if lower_is_better else value - chance
+    goes = "the answer falls" if lower_is_better else "the answer comes back"
+    if abs(ahead) <= SAME * span:
+        return Verdict(name, value, "no better", f"{goes} as at random ({chance:.2f})", "warn")
+    if ahead > 0:
+        return Verdict(name, value, "good", f"{goes} sooner than at random ({chance:.2f})", "good")
+    return Verdict(name, value, "poor", f"{goes} later than at random ({chance:.2f})", "bad")
+
+
+def _dependence(likeness: float) -> Verdict:
+    name = "likeness to a map without learning"
+    if abs(likeness) >= UNCHANGED:
+        return Verdict(name, likeness, "poor", "shuffled weights give the same map: it shows nothing learned", "bad")
+    if abs(likeness) >= ALIKE:
+        return Verdict(name, likeness, "fair", "shuffled weights give a map that is partly the same", "warn")
+    return Verdict(name, likeness, "good", "shuffled weights give another map: it depends on what was learned", "good")

@@ -1,0 +1,48 @@
+"""What the colours and crosses of a heat map mean: part of a page, and a strip below an image."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from vitrail.reporting.html_page import Html, text
+from vitrail.reporting.image_sheets import INK, PAPER, colours_of, crossed, font
+
+CROSSED = (
+    "crossed out: a patch whose token is far larger than the others; what the network keeps there is not what the "
+    "patch shows, so it is drawn like those around it"
+)
+_WIDTH, _HEIGHT = 200, 14
+
+
+def legend_html(low: str, high: str, crosses: bool = False) -> Html:
+    """The scale of colours between two words, and the cross where a map has one."""
+    steps = colours_of(np.linspace(0, 1, 40))
+    shades = [",".join(map(str, colour.tolist())) for colour in steps]
+    cells = "".join(
+        f'<rect x="{5 * place}" y="0" width="5.3" height="{_HEIGHT}" fill="rgb({shade})"/>'
+        for place, shade in enumerate(shades)
+    )
+    scale = f'<svg class="scale" viewBox="0 0 {_WIDTH} {_HEIGHT}" aria-hidden="true">{cells}</svg>'
+    cross = (
+        '<svg class="cross" viewBox="0 0 14 14" aria-hidden="true"><rect width="14" height="14" fill="#3e1064"/>'
+        '<path d="M3 3 11 11M3 11 11 3" stroke="#fcfbf8" stroke-width="1.6"/></svg>'
+    )
+    more = f"<li>{cross}{text(CROSSED)}</li>" if crosses else ""
+    return Html(f'<ul class="heat"><li>{text(low)} {scale} {text(high)}</li>{more}</ul>')
+
+
+def legend_strip(width: int, low: str, high: str, crosses: bool = False) -> Image.Image:
+    """The same as an image of this width."""
+    small = font(13)
+    page = Image.new("RGB", (width, 52 if crosses else 32), PAPER)
+    draw = ImageDraw.Draw(page)
+    draw.text((16, 8), low, INK, small)
+    left = 16 + round(small.getlength(low)) + 8
+    bar = Image.fromarray(np.repeat(colours_of(np.linspace(0, 1, _WIDTH))[None], _HEIGHT, axis=0))
+    page.paste(bar, (left, 9))
+    draw.text((left + _WIDTH + 8, 8), high, INK, small)
+    if crosses:
+        page.paste(crossed(Image.new("RGB", (14, 14), (62, 16, 100))), (16, 31))
+        draw.text((38, 30), CROSSED, INK, small)
+    return page

@@ -1,0 +1,54 @@
+"""The page of explanations: images beside their maps, verdicts, a legend, and names that are only text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from evaluation.markup import read
+from insight.test_verdicts import scores
+from vitrail.insight.explanation import Explanation
+from vitrail.insight.explanation_page import MOST, explained_image, explanation_page
+from vitrail.reporting.heat_legend import CROSSED
+
+IMAGE = Image.linear_gradient("L").resize((300, 200)).convert("RGB")
+FIRST = Explanation(
+    np.arange(6.0).reshape(2, 3), "relevance", "ant", 0.93, True, scores(0.35), image=IMAGE, box=(0, 0, 300, 200)
+)
+
+
+def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
+    second = replace(FIRST, method="rollout", scores=scores(0.06), shuffled=0.95, warnings=("it hardly depends",))
+    found = read(explanation_page("net", [explained_image("a <b>.jpg", [FIRST, second])], "vitrail explain net"))
+    assert [each.text for each in found.all("h3")] == ["a <b>.jpg"]
+    assert [each.text for each in found.all("figcaption")] == [
+        "the image",
+        "relevancefaithfulness: strong, +0.35far better than random",
+        "rolloutfaithfulness: weak, +0.06about as good as random",
+    ]
+    assert [len(found.all("figure", tone)) for tone in ("good", "warn")] == [1, 1]
+    assert "rollout is not to be relied on: it hardly depends" in found.text
+    tiles = [each.text for each in found.all("div", "tile")]
+    assert [each[:4] for each in tiles] == ["1str", "0fai", "1wea", "0non"]
+    assert "1 image, explained for net" in found.text
+    assert "speaks most for the answer" in found.text
+    assert CROSSED not in found.text
+    assert "ant: 93.0 %" in found.text
+    rows = [each.text for each in found.all("tr")]
+    assert any(each.startswith("rolloutlikeness to a map without learning0.95poor") for each in rows)
+
+
+def test_crosses_have_a_legend_and_many_images_an_end() -> None:
+    marked = replace(FIRST, outliers=np.eye(2, 3) > 0)
+    found = read(explanation_page("net", [explained_image("x", [marked])] * (MOST + 1)))
+    assert CROSSED in found.text
+    assert len(found.all("h3")) == MOST
+    assert "The first 100 of 101 images" in found.text
+
+
+def test_maps_that_were_not_checked_say_so() -> None:
+    found = read(explanation_page("net", [explained_image("x", [replace(FIRST, scores=None)])]))
+    assert "relevancenot checked" in [each.text for each in found.all("figcaption")]
+    assert "nothing is known of what they are worth" in found.text
