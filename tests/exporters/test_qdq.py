@@ -16,10 +16,11 @@ from shipping import small
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import CheckpointError, InputError
 from vitrail.exporters import onnx as to_onnx
+from vitrail.exporters.example_inputs import ExampleInputs
 from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import Prepared, _rounding, prepare, trace
 from vitrail.exporters.qdq import int8_weight, layers_of, quantised
-from vitrail.exporters.verification import ROUNDED, CheckCase, Run, compare
+from vitrail.exporters.verification import CheckCase, Run, compare, tolerance
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan
 
@@ -159,36 +160,44 @@ def test_wrong_ranges_are_told(ranges: dict[str, tuple[float, float]], words: st
         quantised(model, ranges)
 
 
-def test_an_int8_file_may_be_twice_as_far_off_as_rounding_moves_the_answers_and_no_further(
+def test_an_int8_file_may_be_half_as_far_again_as_rounding_moves_the_answers_and_no_further(
     source: Checkpoint, ready: Prepared
 ) -> None:
     pixels = torch.randn(4, 3, 32, 32)
     seen = ranges_of(source, pixels)
     layers = {name: ends for name, ends in seen.items() if name.startswith("encoder")}
-    narrow, narrower = ({name: (low / by, high / by) for name, (low, high) in layers.items()} for by in (2, 4))
+    wide = {name: (low * 8, high * 8) for name, (low, high) in layers.items()}
+    narrow = {name: (low / 4, high / 4) for name, (low, high) in layers.items()}
     exact = ready.network
     one = {name: ends for name, ends in seen.items() if name == "encoder.blocks.0.mlp.up"}
-    coarse, fine = _rounding(exact, narrow, False), _rounding(exact, one, False)
+    coarsest, coarse, fine = (_rounding(exact, each, False) for each in (narrow, wide, one))
     case = [CheckCase(2, (32, 32))]
+    inputs = ExampleInputs(source.preprocess, "float")
 
     def beyond(network: Any, share: float) -> Run:
-        """A file that is off as rounding is, times a share."""
-        return lambda img: [
-            (a + share * (b - a)).detach().numpy()
-            for a, b in zip(network(torch.from_numpy(img)), exact(torch.from_numpy(img)), strict=True)
-        ]
+        """A file whose embeddings are off as rounding is, times a share; all else follows from them."""
 
-    given = (source.preprocess, case, "float", ROUNDED, exact)
-    coarsest = _rounding(exact, narrower, False)
-    with pytest.raises(CheckpointError, match=r"at most 0\.3 is allowed"):  # however far rounding moves the answers
-        compare(beyond(coarsest, 1.1), coarsest, *given)
-    [found] = compare(beyond(coarse, 2.0), coarse, *given)
-    assert found.difference > 0.12
+        def run(img: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+            a, b = (each(torch.from_numpy(img))[1] for each in (network, exact))
+            embedding = a + share * (b - a)
+            logits = exact.model.head(embedding)
+            return [each.detach().numpy() for each in (logits, embedding, exact.probabilities(logits))]
+
+        return run
+
+    def differ(network: Any, share: float) -> float:
+        return compare(beyond(network, share), network, inputs, case, within, exact)[0].difference
+
+    within = tolerance(replace(ready.contents, precision="int8"))
+    with pytest.raises(CheckpointError, match="at most 30 % is allowed"):  # however far rounding moves the answers
+        differ(coarsest, 1.4)
+    moved = differ(coarse, 1.0)
+    assert 0.05 / 1.5 < moved < 0.2
+    assert differ(coarse, 1.48) == pytest.approx(1.48 * moved, rel=1e-3)
     with pytest.raises(CheckpointError, match="not exported: .* is allowed"):
-        compare(beyond(coarse, 2.1), coarse, *given)
-    [near] = compare(beyond(fine, 1.0), fine, *given)
-    allowed = 0.05 / near.difference
-    assert allowed > 1
-    compare(beyond(fine, 0.98 * allowed), fine, *given)
-    with pytest.raises(CheckpointError, match="at most 0.05 is allowed"):
-        compare(beyond(fine, 1.02 * allowed), fine, *given)
+        differ(coarse, 1.52)
+    allowed = 0.05 / differ(fine, 1.0)
+    assert allowed > 1.5
+    differ(fine, 0.98 * allowed)
+    with pytest.raises(CheckpointError, match="at most 5 % is allowed"):
+        differ(fine, 1.02 * allowed)

@@ -95,6 +95,7 @@ def export_checkpoint(
             resize_inside=resize_inside,
             plan=None if quantised is None else quantised.plan,
             symmetric=symmetric,
+            images=None if quantised is None else quantised.choosing.images.images,
             measure=None if quantised is None else _measuring(quantised, proofs),
         )
     if as_json:
@@ -169,10 +170,10 @@ def _show_report(report: ExportReport) -> None:
     for name, kind in report.inputs.items():
         say(f"input             {name}: {kind}")
     say(f"outputs           {', '.join(report.outputs)}")
-    table = table_of("compared with the network", "size", "largest difference")
+    table = table_of(f"compared with the network on {report.compared_on}", "size", "largest difference")
     for each in report.checks:
         images = "1 image" if each.batch == 1 else f"{each.batch} images"
-        table.add_row(images, f"{each.height}x{each.width}", f"{each.difference:.1e} of the largest value")
+        table.add_row(images, f"{each.height}x{each.width}", f"{each.difference:.1e} of the {report.share_of} value")
     show(table)
     if report.pixels is not None:
         say(

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
 from vitrail.exporters.free_positions import free_the_size
 from vitrail.exporters.input_stage import Entrance
-from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
 from vitrail.network.surgery import rebuild
 from vitrail.network.vit import ViT
@@ -42,8 +40,12 @@ class Graph(nn.Module):
             embedding = embedding.mean(dim=1)  # of the cls and the distillation token
         if not self.has_head:
             return logits * 1.0, embedding  # one tensor may not be two outputs
+        return logits, embedding, self.probabilities(logits)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """What the checkpoint makes of logits (B, K)."""
         scaled = logits / self.temperature
-        return logits, embedding, scaled.sigmoid() if self.is_multi_label else scaled.softmax(dim=-1)
+        return scaled.sigmoid() if self.is_multi_label else scaled.softmax(dim=-1)
 
 
 class Pair(NamedTuple):
@@ -72,11 +74,3 @@ def build_graph(checkpoint: Checkpoint, *, dynamic_size: bool, entrance: Entranc
 def _plain(value: Tensor) -> Tensor:
     value = value.detach().cpu()
     return value.float() if value.is_floating_point() else value
-
-
-def example(preprocess: Preprocess, *, batch: int, size: tuple[int, int], pixels: str, seed: int = 0) -> Tensor:
-    """A made-up input: pixels as random as images' own are, or bytes."""
-    generator = torch.Generator().manual_seed(seed)
-    if pixels == "bytes":
-        return torch.randint(0, 256, (batch, *size, preprocess.channels), generator=generator, dtype=torch.uint8)
-    return torch.randn(batch, preprocess.channels, *size, generator=generator)

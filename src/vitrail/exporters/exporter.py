@@ -17,7 +17,8 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.exporters import TARGETS, check_precision, file_names, target_of
-from vitrail.exporters.export_graph import Graph, build_graph, example
+from vitrail.exporters.example_inputs import ExampleInputs, example, example_inputs
+from vitrail.exporters.export_graph import Graph, build_graph
 from vitrail.exporters.export_info import PIXELS, Check, ExportInfo
 from vitrail.exporters.exported import Exported, read_exported, start_exported
 from vitrail.exporters.input_stage import Entrance
@@ -25,12 +26,14 @@ from vitrail.exporters.quiet import quietly
 from vitrail.exporters.target import Draft, Int8, Target
 from vitrail.exporters.verification import PixelCheck, cases, compare, compare_pixels, tolerance
 from vitrail.files import path_text, reason, sync_folder
+from vitrail.inference.batches import Images
 from vitrail.inference.recognisers import as_checkpoint
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 
 _MOST_BATCH: Final = 1 << 16
 _MOST_CELLS: Final = 4096  # along a side that is free
+_TOLD: Final = ("out", "format", "bytes", "inputs", "compared_on", "share_of", "seconds")  # of a report, as they are
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class ExportReport:
     inputs: dict[str, str]  # name -> kind and shape, free sides by name
     outputs: tuple[str, ...]
     checks: tuple[Check, ...]  # each compared with the network itself
+    compared_on: str  # your images, or random pixels
+    share_of: str  # what differences are shares of: the largest value, or the typical one where the file rounds
     pixels: PixelCheck | None  # where the graph makes pixels of bytes: compared with Preprocess
     seconds: float
 
@@ -52,7 +57,7 @@ class ExportReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        plain = {name: getattr(self, name) for name in ("out", "format", "bytes", "inputs", "seconds")}
+        plain = {name: getattr(self, name) for name in _TOLD}
         return plain | {
             "outputs": list(self.outputs),
             "checks": [each._asdict() for each in self.checks],
@@ -71,6 +76,7 @@ def export(
     resize_inside: bool = False,
     plan: QuantPlan | None = None,
     symmetric: bool = False,
+    images: Images | None = None,
     measure: Callable[[Exported], Mapping[str, Any]] | None = None,
 ) -> ExportReport:
     """Write a file of one of the `TARGETS`: NAME.onnx, NAME.xml with NAME.bin (OpenVINO), NAME.pt2 (torch.export).
@@ -82,6 +88,9 @@ def export(
     The layers that a `plan` names compute in int8, by explicit nodes, `symmetric` ones for TensorRT; the file is then
     compared with a network that rounds in the same places. All else computes in the plan's other precision: bf16 by
     OpenVINO on a processor that can; beside int8 layers a target without bf16 computes it in fp32.
+
+    It is compared on some of `images`, where there are any: an int8 file is true to the network on images like those
+    that its ranges were taken from. Without them, on random pixels.
 
     `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written into the
     file as its measurements; what it raises is raised, and nothing is left behind.
@@ -107,7 +116,8 @@ def export(
     if plan.int8 or bf16:
         precision = "+".join(name for name, wanted in (("int8", plan.int8), ("bf16", bf16)) if wanted)
         ready = ready._replace(contents=replace(ready.contents, precision=precision))
-    checks = _write(path, target, ready, measure)
+    inputs = example_inputs(checkpoint.preprocess, pixels, images)
+    checks = _write(path, target, ready, inputs, measure)
     return ExportReport(
         out=str(path),
         format=target.name,
@@ -115,6 +125,8 @@ def export(
         inputs={"img": _shape(ready.contents)},
         outputs=ready.graph.outputs,
         checks=tuple(checks),
+        compared_on=inputs.words,
+        share_of=tolerance(ready.contents).scale,
         pixels=ready.pixels,
         seconds=time.perf_counter() - start,
     )
@@ -209,7 +221,11 @@ def trace(graph: Graph, contents: ExportInfo) -> torch.export.ExportedProgram:
 
 
 def _write(
-    path: Path, target: Target, ready: Prepared, measure: Callable[[Exported], Mapping[str, Any]] | None
+    path: Path,
+    target: Target,
+    ready: Prepared,
+    inputs: ExampleInputs,
+    measure: Callable[[Exported], Mapping[str, Any]] | None,
 ) -> list[Check]:
     """Write under another name, run, compare, measure, note what was found, read that, and only then give it its own.
 
@@ -225,9 +241,8 @@ def _write(
         checks = compare(
             lambda img: opened.compute(img, graph.outputs),
             network,
-            contents.about.preprocess,
+            inputs,
             wanted,
-            contents.pixels,
             tolerance(contents),
             exact,
         )

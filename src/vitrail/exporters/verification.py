@@ -1,4 +1,9 @@
-"""An exported file and the graph it was made from -> how far apart their answers are, at several batches and sizes."""
+"""An exported file and the network it was made from -> how far apart their answers are, part by part.
+
+The embedding is compared with the network's own; the logits with those and, closely, with what the network's own head
+makes of the file's embedding; the probabilities with those of the file's logits. So a head that is wrong is found
+however coarse the precision is, and no number is held against logits that happen to be small.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +15,33 @@ import numpy as np
 import torch
 
 from vitrail.errors import CheckpointError
-from vitrail.exporters.export_graph import Graph, example
+from vitrail.exporters.example_inputs import ExampleInputs, example
+from vitrail.exporters.export_graph import Graph
 from vitrail.exporters.export_info import Check, ExportInfo
 from vitrail.exporters.input_stage import Entrance
 from vitrail.images import Preprocess
+from vitrail.quantisation.output_distance import (
+    Norm,
+    changed_answers,
+    distance,
+    from_class_mean,
+    head_of,
+    head_scale,
+    largest,
+    typical,
+)
+from vitrail.reporting.html_page import counted
 from vitrail.types import Array
 
 Run = Callable[[Array], Sequence[Array]]  # img -> logits, embedding, and probs where there is a head
 
 TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sums stays far below
-ROUNDED: Final = 0.05  # in int8: a value on the edge of two bytes falls to either side, and others follow
-LOOSELY: Final = 0.3  # where rounding decides which tokens of random pixels are merged
-HALVED: Final = 0.1  # in bf16: three digits are kept of each value; the packed runtime is held to the same
+ROUNDED: Final = 0.05  # of the typical value, in int8: what is at the edge of two bytes falls to either side
+HALVED: Final = 0.08  # of the typical value, in bf16: three digits are kept of each value
+LOOSELY: Final = 0.3  # where rounding decides which tokens are merged; and int8 however far it moves the answers
+INDEPENDENT: Final = 1.5  # two that round apart from each other are √2 times as far apart as each is from the truth
+HEAD_HALVED: Final = 0.03  # of what the head gives: one layer in bf16
+CHANGED: Final = 0.02  # of the certainty of the answers to the user's own images
 _LARGE: Final = 20e6  # parameters; larger networks are checked with fewer images, so that it stays quick
 
 
@@ -42,54 +62,121 @@ def cases(parameters: int, size: tuple[int, int], step: tuple[int, int]) -> list
     return found
 
 
-def tolerance(contents: ExportInfo) -> float:
-    """How far a file of this precision may be from the network, as a share of the largest value."""
+class Tolerance(NamedTuple):
+    """How far a file of one precision may be from the network."""
+
+    network: float  # embedding and logits, as a share of the network's own
+    head: float  # logits and probabilities from what the file itself makes them of
+    norm: Norm = typical
+    rounds: bool = False  # int8: as far as rounding moves the answers, if that is further
+
+    @property
+    def scale(self) -> str:
+        """What `network` is a share of, in words."""
+        return "largest" if self.norm is largest else "typical"
+
+
+def tolerance(contents: ExportInfo) -> Tolerance:
+    """What a file of this precision is held to."""
     if contents.in_bf16:
-        return LOOSELY if contents.config["merge_per_block"] else HALVED
-    return ROUNDED if contents.in_int8 else TOLERANCE
+        network = LOOSELY if contents.config["merge_per_block"] else HALVED
+        return Tolerance(network, HEAD_HALVED, rounds=contents.in_int8)
+    return Tolerance(ROUNDED, TOLERANCE, rounds=True) if contents.in_int8 else Tolerance(TOLERANCE, TOLERANCE, largest)
+
+
+class Part(NamedTuple):
+    """One comparison: what is compared with what, how far apart they are, and how far they may be."""
+
+    what: str
+    apart: float
+    allowed: float
+    scale: str  # what these are shares of
 
 
 def compare(
     run: Run,
     network: Graph,
-    preprocess: Preprocess,
+    inputs: ExampleInputs,
     wanted: Sequence[CheckCase],
-    pixels: str,
-    within: float,
+    within: Tolerance,
     exact: Graph | None = None,
 ) -> list[Check]:
     """Every case through the exported file and the network itself; an answer not `within` it is an error.
 
-    With `exact` the other two compute in int8, and this is the network without: two that round may each be as far from
-    it as rounding moves the answers, to either side, up to a limit.
+    With `exact` the other two compute in int8, and this is the network without: two that round may be as far from each
+    other as rounding moves the answers, and a half more, up to a limit. On images of the user the answers count, too.
     """
     checks: list[Check] = []
+    answers: list[tuple[Array, Array]] = []
     for number, case in enumerate(wanted):
-        img = example(preprocess, batch=case.batch, size=case.size, pixels=pixels, seed=number)
-        theirs = run(img.numpy())
-        with torch.inference_mode():
-            ours = [each.numpy() for each in network(img)]
-            unrounded = ours if exact is None else [each.numpy() for each in exact(img)]
-        names = network.outputs
-        moved = max(difference(a, b) for a, b in zip(ours, unrounded, strict=True))
-        allowed = max(within, min(2 * moved, LOOSELY))  # beyond that, a file could say anything
-        apart = {name: difference(a, b) for name, a, b in zip(names, ours, theirs, strict=True)}
-        name, worst = max(apart.items(), key=lambda each: each[1])
-        if not worst <= allowed:
-            h, w = case.size
-            raise CheckpointError(
-                f"not exported: {name} of {case.batch} images of {h}x{w} is {worst:.3g} away from the network's own "
-                f"(as a share of the largest value), and at most {allowed:.3g} is allowed"
-            )
-        checks.append(Check(case.batch, *case.size, worst))
+        img = inputs.batch(case.batch, case.size, number)
+        theirs = [np.asarray(each) for each in run(img.numpy())]
+        ours = _outputs(network, img)
+        parts = _from_network(network, ours, theirs, within, None if exact is None else _outputs(exact, img))
+        shares = [part.apart for part in parts]
+        for part in (*parts, *_from_itself(network, theirs, within)):
+            _refuse_beyond(part, f"{counted(case.batch, 'image')} of {case.size[0]}x{case.size[1]} ({inputs.words})")
+        checks.append(Check(case.batch, *case.size, max(shares)))
+        answers.append((ours[0], theirs[0]))
+    if inputs.images is not None and network.has_head:
+        own, given = (np.concatenate(logits) for logits in zip(*answers, strict=True))
+        share = changed_answers(own, given, network.is_multi_label)
+        _refuse_beyond(Part("answers", share, CHANGED, ""), f"{counted(len(own), 'image')} ({inputs.words})")
     return checks
 
 
-def difference(ours: Array, theirs: Array) -> float:
-    """The largest difference as a share of the largest value; infinite where shapes differ or a value is none."""
-    if ours.shape != theirs.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
-        return float("inf")
-    return float(np.abs(ours - theirs).max() / max(float(np.abs(ours).max()), 1e-12))
+def _outputs(network: Graph, img: torch.Tensor) -> list[Array]:
+    with torch.inference_mode():
+        return [each.numpy() for each in network(img)]
+
+
+def _from_network(
+    network: Graph, ours: list[Array], theirs: list[Array], within: Tolerance, unrounded: list[Array] | None
+) -> list[Part]:
+    """Embedding and logits of the file beside the network's own."""
+    parts: list[Part] = []
+    for number, name, least in ((1, "embeddings", 0.0), (0, "logits", head_scale(network.model.head, ours[1]))):
+        softmax = name == "logits" and within.norm is typical and network.has_head and not network.is_multi_label
+
+        def apart(a: Array, b: Array, least: float = least, softmax: bool = softmax) -> float:
+            return distance(*((from_class_mean(a), from_class_mean(b)) if softmax else (a, b)), within.norm, least)
+
+        allowed = within.network
+        if unrounded is not None and within.rounds:  # beyond the limit, a file could say anything
+            allowed = max(allowed, min(INDEPENDENT * apart(ours[number], unrounded[number]), LOOSELY))
+        parts.append(Part(name, apart(ours[number], theirs[number]), allowed, within.scale))
+    return parts
+
+
+def _from_itself(network: Graph, theirs: list[Array], within: Tolerance) -> list[Part]:
+    """Logits and probabilities of the file beside those that follow from what it gives before them."""
+    parts: list[Part] = []
+    expected = head_of(network.model.head, theirs[1])
+    if expected is not None:
+        scale = head_scale(network.model.head, theirs[1])
+        apart = distance(expected, theirs[0], largest, scale)
+        parts.append(Part("logits (given its own embeddings)", apart, within.head, "largest"))
+    if network.has_head:
+        with torch.inference_mode():
+            probs = network.probabilities(torch.from_numpy(theirs[0])).numpy()
+        parts.append(
+            Part("probs (given its own logits)", distance(probs, theirs[2], largest, 1.0), within.head, "largest")
+        )
+    return parts
+
+
+def _refuse_beyond(part: Part, where: str) -> None:
+    if part.apart <= part.allowed:
+        return
+    if part.what == "answers":
+        raise CheckpointError(
+            f"not exported: on {where} the file gives other answers than the network where that is sure of its own: "
+            f"{100 * part.apart:.3g} % of its certainty, and at most {100 * part.allowed:.3g} % is allowed"
+        )
+    raise CheckpointError(
+        f"not exported: on {where} the file's {part.what} differ from the network's own by {100 * part.apart:.3g} % of "
+        f"their {part.scale} value, and at most {100 * part.allowed:.3g} % is allowed"
+    )
 
 
 class PixelCheck(NamedTuple):

@@ -22,7 +22,7 @@ from vitrail.images.model_info import ModelInfo
 from vitrail.network.config import ViTConfig
 from vitrail.network.surgery import build_empty
 from vitrail.network.vit import ViT
-from vitrail.packed.packed_runtime import LOOSELY, Packed, largest_difference, notes_of, possible_plan, proof
+from vitrail.packed.packed_runtime import LOOSELY, Packed, logit_scale, logits_apart, notes_of, possible_plan, proof
 from vitrail.packed.packing import Dtypes, pack
 from vitrail.quantisation.folding import fold
 from vitrail.quantisation.quant_params import Int8Weight
@@ -33,7 +33,7 @@ FORMAT: Final = 5  # 1 to 4 were those of versions that were never released
 PROOF: Final = "proof.logits"
 FLOATS: Final = "proof.floats"  # the same in fp32, for a machine without the precision of the file
 SCALES: Final = ".scales"  # after the name of a layer in bytes
-WITHIN: Final = 0.05  # of the largest logit: another processor rounds otherwise, and a byte more or less follows
+WITHIN: Final = 0.05  # of the logits' scale: another processor rounds otherwise, and a byte more or less follows
 
 
 def save_packed(
@@ -123,25 +123,33 @@ def _runtime(description: Mapping[str, Any], tensors: dict[str, Tensor]) -> Pack
     packed = model.float().eval() if usable is None else pack(model, usable, about.preprocess, in_int8)
     provenance, measurements = Provenance.from_dict(description["provenance"]), description["measurements"]
     runtime = Packed.of(packed, about, usable, notes + notes_of(packed), provenance, measurements)
-    loosely = usable != plan or bool(config.merge_per_block)
-    within = LOOSELY if loosely else _within(tensors) if plan.int8 else WITHIN
-    _compare(proof(runtime), tensors[PROOF if usable == plan else FLOATS], within)
+    _check_proof(runtime, plan, tensors)
     return runtime
 
 
-def _within(tensors: Mapping[str, Tensor]) -> float:
+def _int8_within(moved: float) -> float:
     """How far an int8 network may be from itself, computed in another order: half as far as int8 moves its answers."""
-    in_int8, floats = tensors[PROOF], tensors[FLOATS]
-    return min(LOOSELY, max(WITHIN, largest_difference(in_int8, floats[: len(in_int8)]) / 2))
+    return min(LOOSELY, max(WITHIN, moved / 2))
 
 
-def _compare(logits: Tensor, expected: Tensor, within: float) -> None:
+def _check_proof(runtime: Packed, plan: QuantPlan, tensors: Mapping[str, Tensor]) -> None:
     """Refuse a network that answers otherwise than when it was written."""
-    difference = largest_difference(logits, expected[: len(logits)])  # eager takes no bytes
+    scale = logit_scale(runtime)
+
+    def apart(logits: Tensor, expected: Tensor) -> float:
+        return logits_apart(logits, expected[: len(logits)], scale, rounds=True)  # eager takes no bytes
+
+    within = WITHIN
+    if runtime.plan != plan or runtime.model.config.merge_per_block:
+        within = LOOSELY
+    elif plan.int8:
+        in_int8 = tensors[PROOF]
+        within = _int8_within(apart(in_int8, tensors[FLOATS][: len(in_int8)]))
+    difference = apart(proof(runtime), tensors[PROOF if runtime.plan == plan else FLOATS])
     if not difference <= within:
         raise CheckpointError(
-            f"it answers otherwise than when it was written: {difference:.2g} of the largest logit, expected at most "
-            f"{within:g}: make it again on this machine"
+            f"it answers otherwise than when it was written: its logits on random pixels are {100 * difference:.2g} % "
+            f"of their usual size away, expected at most {100 * within:.2g} %: make it again on this machine"
         )
 
 

@@ -25,10 +25,11 @@ from vitrail.packed.packed_layers import PackedLinear
 from vitrail.packed.packed_vit import PackedViT
 from vitrail.packed.packing import pack
 from vitrail.quantisation.cpu_features import has_bf16_units
+from vitrail.quantisation.output_distance import distance, head_scale, largest, typical
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.types import Array
 
-WITHIN = {"fp32": 1e-4, "bf16": 0.1}  # of the largest logit: further from eager, the network is not used
+WITHIN = {"fp32": 1e-4, "bf16": 0.08}  # of the logits' scale: further from eager, the network is not used
 LOOSELY = 0.3  # where rounding decides which tokens of random pixels are merged
 
 
@@ -43,7 +44,7 @@ class Packed(RuntimeBase):
     plan: QuantPlan | None  # None: not packed at all
     notes: tuple[str, ...]
     measurements: Mapping[str, Any]  # of the file that it was opened from
-    difference: float | None = None  # from eager, of the largest logit, on random pixels; None: opened from a file
+    difference: float | None = None  # from eager, by `logits_apart` on random pixels; None: opened from a file
 
     def __init__(self, checkpoint: Checkpoint, plan: QuantPlan | None = None) -> None:
         """Packs, and compares with the eager network on random pixels before anything is answered."""
@@ -83,12 +84,15 @@ class Packed(RuntimeBase):
         within = max(within, WITHIN[plan.precision])
         within = LOOSELY if within == WITHIN["bf16"] and eager.config.merge_per_block else within
         with torch.inference_mode(), eval_mode(eager):
-            expected = torch.cat([eager(each.to(dtype)).float() for each in _noise(self)])
-        difference = largest_difference(proof(self), expected)
+            embedding = [eager.embed(each.to(dtype)) for each in _noise(self)]
+            expected = torch.cat([eager.head(each).float() for each in embedding])
+        scale = head_scale(eager.head, torch.cat(embedding).float().numpy())
+        difference = logits_apart(proof(self), expected, scale, rounds=within > WITHIN["fp32"] or bool(plan.int8))
         if not plan.int8 and not difference <= within:
             raise VitrailError(
-                f"the packed network differs from the eager one by {difference:.2g} of the largest logit, expected at "
-                f"most {within:g}: use the eager runtime, and report this processor and torch version"
+                f"the packed network differs from the eager one: its logits on random pixels are "
+                f"{100 * difference:.2g} % of their usual size away, expected at most {100 * within:g} %: use the "
+                "eager runtime, and report this processor and torch version"
             )
         if not np.isfinite(difference):
             raise VitrailError("the packed network gives NaN on random pixels: use the eager runtime")
@@ -187,9 +191,18 @@ def proof(runtime: Packed) -> Tensor:
     return torch.cat(logits)
 
 
-def largest_difference(logits: Tensor, expected: Tensor) -> float:
-    """As a share of the largest logit."""
-    return float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+def logit_scale(runtime: Packed) -> float:
+    """The size of the logits that its head gives for embeddings such as that of a random image."""
+    model = runtime.model
+    with torch.inference_mode():
+        embedding = model.embed(_noise(runtime)[0][:1].to(next(model.parameters()).dtype))
+    return head_scale(model.head, embedding.float().numpy())
+
+
+def logits_apart(logits: Tensor, expected: Tensor, scale: float, rounds: bool) -> float:
+    """As a share of the logits, or of the scale where they are smaller. Two networks that round differ a little
+    everywhere, others nowhere."""
+    return distance(expected.numpy(), logits.numpy(), typical if rounds else largest, scale)
 
 
 def possible_plan(plan: QuantPlan) -> tuple[QuantPlan | None, tuple[str, ...]]:

@@ -14,6 +14,7 @@ import torch
 
 from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_choice, check_int, check_number, check_type, short_repr
+from vitrail.data.samples import Dataset
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluator import Data
 from vitrail.exporters import TARGETS
@@ -209,7 +210,7 @@ def _candidates(
             made_from, plan = planned
             way = Way(runtime, precision, merged)
             try:
-                opened = _opened(way, made_from, plan, folder)
+                opened = _opened(way, made_from, plan, split.choosing, folder)
             except VitrailError as error:  # one that cannot be made is no reason to give up the others
                 log(f"{way} left out: {error}")
                 continue
@@ -235,12 +236,12 @@ def _int8(
         return None
 
 
-def _opened(way: Way, base: Checkpoint, plan: QuantPlan, folder: Path) -> Runtime:
-    """The runtime of a way."""
+def _opened(way: Way, base: Checkpoint, plan: QuantPlan, choosing: Dataset, folder: Path) -> Runtime:
+    """The runtime of a way; a file is compared with the network on the images that choose."""
     if way.runtime == "packed":
         return pack_checkpoint(base, plan)
     path = folder / f"{len(list(folder.iterdir()))}{TARGETS[way.runtime].suffix}"
-    export(base, path, plan=plan)
+    export(base, path, plan=plan, images=choosing.images)
     return open_exported(path)
 
 
