@@ -232,6 +232,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--top": plain("--top 2", "top", 5, 2),
         "--threshold": plain("--threshold 0.5", "told", "a.gif: cat 75.0 %, dog 25.0 %\n", "a.gif: cat 75.0 %\n"),
         "--decline": plain("--decline", "decline", False, True),
+        "--trust": plain("--trust", "trust", False, True),
         "--batch": plain("--batch 3", "batch", 16, 3),
         "--threads": plain("--threads 5", "threads", 2, 5),
         "--every": plain("--every 2", "images", ["a.gif"], ["a.gif#0", "a.gif#2"]),
@@ -392,10 +393,19 @@ class Stage:
 
     def _answers(self) -> None:
         def predictions(
-            runtime: Any, images: Any, top: int, batch: int, skip: Any, done: Any, threads: int, decline: bool
+            runtime: Any,
+            images: Any,
+            top: int,
+            batch: int,
+            skip: Any,
+            done: Any,
+            threads: int,
+            decline: bool,
+            trust: bool,
         ) -> Iterator[Prediction]:
             named = [str(getattr(each, "name", each)) for each in images]
             self.seen |= {"images": named, "top": top, "batch": batch, "threads": threads, "decline": decline}
+            self.seen["trust"] = trust
             self.seen["scaled"] = runtime.preprocess.scaled_decoding
             yield Prediction(SHOTS, ("cat", "dog"), (0.75, 0.25))
 

@@ -17,6 +17,7 @@ import vitrail
 from cli.command_line import Line, typed
 from vitrail.checkpoint import Checkpoint
 from vitrail.cli.weights import load_runtime
+from vitrail.images.ood_detector import OodDetector
 from vitrail.packed import packed_runtime as packed
 
 
@@ -110,7 +111,56 @@ def test_declined_answers_are_left_out_and_counted(
     vit("predict", network, folder, "--decline", "--out", tmp_path / "out.csv")
     with open(tmp_path / "out.csv", encoding="utf-8", newline="") as opened:
         table = list(csv.reader(opened))
-    assert [row for row in table if row[-1] == "no"] == [[empty["path"], "", "", "", "no"]]
+    assert [row for row in table if row[4] == "no"] == [[empty["path"], "", "", "", "no", ""]]
+
+
+@pytest.fixture
+def wary(file: Path, folder: Path, tmp_path: Path) -> Path:
+    """The same network, which knows images of one kind only: those of the folder, but for 10.png."""
+    (folder / "3 broken.png").unlink()
+    loaded = vitrail.load(file)
+    known = vitrail.embed(loaded, [folder / "1.png", folder / "2.png"])
+    near = np.repeat(known, 10, axis=0) + np.random.default_rng(0).normal(size=(20, known.shape[1])) * 1e-4
+    ood = OodDetector.fit(near, near)
+    vitrail.save(dataclasses.replace(loaded, ood=ood), tmp_path / "wary.safetensors")
+    return tmp_path / "wary.safetensors"
+
+
+def test_images_unlike_the_training_ones_are_marked(vit: Line, wary: Path, folder: Path, tmp_path: Path) -> None:
+    answered = vit("predict", wary, folder, "--top", "1")
+    first, second, strange = answered.out.splitlines()
+    assert strange.startswith(str(folder / "10.png"))
+    assert strange.endswith(" %; unlike anything it was trained on")
+    assert "unlike anything" not in first + second
+    told = (
+        "vitrail: 1 of 3 images is unlike anything this network was trained on (so are at most 5 % of images like the "
+        "training ones; --trust leaves this out)\n"
+    )
+    assert answered.err == told
+    answered = vit("predict", wary, folder, "--json")
+    assert [row["unlike"] for row in answered.json["predictions"]] == [False, False, True]
+    familiar = [row["familiarity"] for row in answered.json["predictions"]]
+    assert familiar[2] == pytest.approx(1 / 21)
+    assert familiar[0] > 0.05 < familiar[1]
+    vit("predict", wary, folder, "--out", tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as opened:
+        table = list(csv.DictReader(opened))
+    assert {row["path"] for row in table if row["unlike"] == "yes"} == {str(folder / "10.png")}
+    assert {row["unlike"] for row in table} == {"yes", "no"}
+    assert vit("predict", wary, folder / "10.png").err.startswith("vitrail: the image is unlike anything")
+
+
+def test_a_network_may_be_trusted(vit: Line, wary: Path, file: Path, folder: Path) -> None:
+    trusted = vit("predict", wary, folder, "--trust")
+    assert trusted == vit("predict", file, folder)  # which does not know
+    assert "unlike anything" not in trusted.out + trusted.err
+    rows = vit("predict", wary, folder, "--trust", "--json").json["predictions"]
+    assert [(row["unlike"], row["familiarity"]) for row in rows] == [(None, None)] * 3
+    image = folder / "10.png"
+    loaded = vitrail.load(wary)
+    for answer, trust in ((vitrail.predict(loaded, [image]), False), (loaded.predict([image], trust=True), True)):
+        assert answer[0].unlike is (None if trust else True)
+        assert answer[0].remark == ("" if trust else "unlike anything it was trained on")
 
 
 def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
@@ -120,7 +170,7 @@ def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Pa
     assert vit("predict", file, folder, "--out", table).out == f"3 predictions written to {table}\n"
     with open(table, encoding="utf-8", newline="") as opened:
         rows = list(csv.reader(opened))
-    assert rows[0] == ["path", "rank", "label", "probability", "confident"]
+    assert rows[0] == ["path", "rank", "label", "probability", "confident", "unlike"]
     assert [row[1] for row in rows[1:]] == ["1", "2", "3"] * 3
     assert {row[4] for row in rows[1:]} == {"yes"}
     assert rows[1][:3:2] == [str(folder / "1.png"), expected["predictions"][0]["labels"][0]]

@@ -180,11 +180,13 @@ class Checkpoint:
         skip: Skip | None = None,
         done: ProgressCallback | None = None,
         threads: int = 2,
+        decline: bool = False,
+        trust: bool = False,
     ) -> list[Prediction]:
         """The likeliest classes of every image: `vitrail.predict` of this checkpoint."""
         from vitrail.inference import predict
 
-        return predict(self, images, top, batch, skip, done, threads)
+        return predict(self, images, top, batch, skip, done, threads, decline, trust)
 
     def embed(
         self,

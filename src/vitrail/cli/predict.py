@@ -23,7 +23,7 @@ from vitrail.cli.options import (
     ScaledDecoding,
     Threads,
 )
-from vitrail.cli.terminal import Skipped, print_json, progress, say, writing
+from vitrail.cli.terminal import Skipped, complain, print_json, progress, say, writing
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 
@@ -42,6 +42,9 @@ def predict_images(
     ] = 0.0,
     decline: Annotated[
         bool, typer.Option("--decline", help="Leave out answers that are not confident enough, and say so.")
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Do not say which images are unlike anything it was trained on.")
     ] = False,
     batch: Batch = 16,
     threads: Threads = 2,
@@ -66,18 +69,19 @@ def predict_images(
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
     lines = to is None and not as_json
     rows: list[dict[str, Any]] = []
-    count = 0
+    count = unlike = 0
     with (
         writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
         progress(stream.count, beside_lines=lines) as done,
-        closing(predictions(loaded, stream, top, batch, skipped, done, threads, decline)) as answers,
+        closing(predictions(loaded, stream, top, batch, skipped, done, threads, decline, trust)) as answers,
     ):
         writer = csv.writer(table) if table is not None else None
         if writer is not None:
-            writer.writerow(["path", "rank", "label", "probability", "confident"])
+            writer.writerow(["path", "rank", "label", "probability", "confident", "unlike"])
         for answer in answers:
             row = _row(answer, threshold, decline)
             count += 1
+            unlike += bool(answer.unlike)
             if in_full:
                 rows.append(row)
             if writer is not None:
@@ -94,6 +98,8 @@ def predict_images(
         say(f"{count} predictions written to {to}")
     if loaded.temperature is not None and not as_json:
         say("the probabilities are calibrated")
+    if unlike and loaded.ood is not None:
+        complain(_unlike_line(unlike, count, loaded.ood.false_alarms))
     skipped.finish()
 
 
@@ -103,15 +109,25 @@ def _row(answer: Prediction, threshold: float, decline: bool) -> dict[str, Any]:
     if not likely and not decline:
         likely = pairs[:1]
     plain = {"path": answer.path, "labels": [name for name, _ in likely], "probabilities": [p for _, p in likely]}
-    return plain | {"confident": answer.confident, "needed": answer.needed}
+    plain |= {"confident": answer.confident, "needed": answer.needed}
+    return plain | {"unlike": answer.unlike, "familiarity": answer.familiarity}
 
 
 def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:
-    confident = "yes" if row["confident"] else "no"
+    signs = ["" if row[name] is None else "yes" if row[name] else "no" for name in ("confident", "unlike")]
     for rank, pair in enumerate(zip(row["labels"], row["probabilities"], strict=True), 1):
-        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}", confident]
+        yield [row["path"], rank, pair[0], f"{pair[1]:.6f}", *signs]
     if not row["labels"]:
-        yield [row["path"], "", "", "", confident]  # declined, but not forgotten
+        yield [row["path"], "", "", "", *signs]  # declined, but not forgotten
+
+
+def _unlike_line(unlike: int, count: int, promised: float) -> str:
+    """How many of all images are unlike the training ones, and what that word is worth."""
+    which = "the image is" if count == 1 else f"{unlike} of {count} images {'is' if unlike == 1 else 'are'}"
+    return (
+        f"{which} unlike anything this network was trained on (so are at most {100 * promised:g} % of images like the "
+        "training ones; --trust leaves this out)"
+    )
 
 
 def _line(row: dict[str, Any], remark: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vitrail.inference.runtime import Runtime
 from vitrail.types import Array
+
+UNLIKE: Final = "unlike anything it was trained on"
 
 
 class Prediction(NamedTuple):
@@ -18,10 +21,15 @@ class Prediction(NamedTuple):
     probabilities: tuple[float, ...]
     confident: bool = True  # whether the first probability reaches what is needed
     needed: float | None = None  # the minimum confidence of the checkpoint; None where it has none
+    unlike: bool | None = None  # whether it is unlike anything the network was trained on; None where nobody knows
+    familiarity: float | None = None  # share of images like the training ones that look as strange, or stranger
 
     @property
     def remark(self) -> str:
         """What a reader should know besides: "not confident enough (60 %, needs 74 %)"; empty where all is well."""
+        return "; ".join(filter(None, (self._doubt(), UNLIKE if self.unlike else "")))
+
+    def _doubt(self) -> str:
         if self.confident or self.needed is None:
             return ""
         if not self.labels:
@@ -42,6 +50,15 @@ def answer(name: str, row: Array, runtime: Runtime, top: int, decline: bool = Fa
     best = named[:0] if decline and not confident else named[:top]
     labels = tuple(runtime.classes[number] for number in best)
     return Prediction(name, labels, tuple(float(row[number]) for number in best), confident, needed)
+
+
+def marked(predictions: Sequence[Prediction], embedding: Array, runtime: Runtime) -> list[Prediction]:
+    """The same answers, those of images unlike the training ones marked by their embeddings (n, D)."""
+    if runtime.ood is None:
+        return list(predictions)
+    familiarity = runtime.ood.familiarity(embedding)
+    signs = zip(predictions, runtime.ood.is_unlike(familiarity).tolist(), familiarity.tolist(), strict=True)
+    return [each._replace(unlike=unlike, familiarity=share) for each, unlike, share in signs]
 
 
 def _apart(confidence: float, needed: float) -> tuple[str, str]:

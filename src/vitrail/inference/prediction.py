@@ -11,7 +11,7 @@ import numpy as np
 from vitrail.checks import check_int
 from vitrail.errors import InputError
 from vitrail.images import check_image_list
-from vitrail.inference.answers import Prediction, answer
+from vitrail.inference.answers import Prediction, answer, marked
 from vitrail.inference.batches import BatchResult, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
@@ -28,15 +28,17 @@ def predict(
     done: ProgressCallback | None = None,
     threads: int = 2,
     decline: bool = False,
+    trust: bool = False,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
 
     Where the checkpoint has a threshold for each class, those that reach theirs. Every image has an answer: one below
     the checkpoint's minimum confidence is marked (`confident`, `needed`, `remark`); `decline` leaves its labels out.
+    So is one of an image unlike anything the network was trained on (`unlike`, `familiarity`), unless you `trust` it.
     An image that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
     """
     check_image_list(images)
-    return list(predictions(runtime, images, top, batch, skip, done, threads, decline))
+    return list(predictions(runtime, images, top, batch, skip, done, threads, decline, trust))
 
 
 def predictions(
@@ -48,6 +50,7 @@ def predictions(
     done: ProgressCallback | None = None,
     threads: int = 2,
     decline: bool = False,
+    trust: bool = False,
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
 
@@ -58,16 +61,17 @@ def predictions(
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     check_int("top", top, error=InputError)
     results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
-    return _predictions(runtime, results, top, decline)
+    return _predictions(runtime, results, top, decline, trust)
 
 
 def _predictions(
-    runtime: Runtime, results: Generator[BatchResult, None, None], top: int, decline: bool
+    runtime: Runtime, results: Generator[BatchResult, None, None], top: int, decline: bool, trust: bool
 ) -> Generator[Prediction, None, None]:
     with closing(results):
-        for _, names, logits, _ in results:
-            for name, row in zip(names, probabilities(logits, runtime.task, runtime.temperature), strict=True):
-                yield answer(name, row, runtime, top, decline)
+        for _, names, logits, embedding in results:
+            rows = probabilities(logits, runtime.task, runtime.temperature)
+            answers = [answer(name, row, runtime, top, decline) for name, row in zip(names, rows, strict=True)]
+            yield from answers if trust else marked(answers, embedding, runtime)
 
 
 def embed(
