@@ -441,7 +441,9 @@ class Stage:
         def compare(one: Any, other: Any, data: Any, *, split: str, batch: int) -> Any:
             self.seen |= {"split": split, "batch": batch}
             made = {"both_right": 1, "only_a": 0, "only_b": 0, "both_wrong": 0, "difference": HALF, "p_value": 1.0}
-            return SimpleNamespace(a=self._evaluation(), b=self._evaluation(), caveat="", to_dict=dict, **made)
+            return SimpleNamespace(
+                a=self._evaluation(), b=self._evaluation(), caveat="", unlike_words="", to_dict=dict, **made
+            )
 
         def written(found: Any, to: Path, *rest: Any) -> list[Path]:
             self.seen["out"] = to
@@ -475,7 +477,7 @@ class Stage:
                 return 1
 
         about = {"names": ("a",), "source": "made", "split": "test", "scores": {"top1": HALF}}
-        return Evaluation(**about, per_class=(), skipped=(), caveat="", to_dict=dict)
+        return Evaluation(**about, per_class=(), skipped=(), caveat="", unlike_words="", to_dict=dict)
 
     def _training(self) -> None:
         from vitrail.training import dry_run as dry_runs

@@ -32,7 +32,7 @@ def run(resumed: bool = False) -> Any:
     """What is shown of a training, and no more of it."""
     scores = {"top1": Score(0.875, 0.8, 0.95), "loss": Score(0.3456, 0.3, 0.4)}
     return SimpleNamespace(
-        evaluation=SimpleNamespace(split="test", scores=scores),
+        evaluation=SimpleNamespace(split="test", scores=scores, unlike_words="4 %; promised: 5 %"),
         stages=(SimpleNamespace(name="probe", score=Score(0.5, 0.4, 0.6)),),
         steps=12,
         seconds=3.4,
@@ -52,6 +52,7 @@ def test_scores_are_shown_in_per_cent_and_the_loss_as_it_is(capsys: pytest.Captu
         "accuracy of probe 50.0 % 40.0 to 60.0 %",
         "accuracy 87.5 % 80.0 to 95.0 %",
         "loss 0.346 0.300 to 0.400",
+        "unlike training 4 %; promised: 5 %",
     ):
         assert row in lines
     assert "best epoch: 7 of 12, validation accuracy 91.2 %" in lines

@@ -15,6 +15,7 @@ from vitrail.errors import ImageError
 from vitrail.evaluation.caveats import CHOSEN, TRAINED
 from vitrail.evaluation.comparison import Comparison, comparison_of
 from vitrail.evaluation.report import Report, build, comparison_page, likelihood
+from vitrail.evaluation.results import Score, Unlike
 from vitrail.evaluation.scoring import evaluation_of
 from vitrail.evaluation.sections import f1_interval
 from vitrail.evaluation.training_sections import (
@@ -45,6 +46,22 @@ def test_a_whole_report_has_every_part_in_order() -> None:
     ]
     assert whole().all("h1")[0].text == "flowers-3"
     assert "300 test images of flowers" in whole().text
+
+
+def test_images_unlike_the_training_ones_are_counted_beside_the_promise() -> None:
+    measured = dataclasses.replace(made(), unlike=Unlike(Score(0.052, 0.034, 0.078), 0.05))
+    page = read(build(Report(title="a", evaluation=measured)))
+    assert "Images unlike the training ones" in titles(page)
+    assert "5.2 %of these images taken for unlike" in page.text.replace("\n", "")
+    assert "Between 3.4 and 7.8 % (95 % interval)." in page.text
+    assert "5 %promised at most" in page.text.replace("\n", "")
+    assert "set on validation images" not in page.text
+    chosen = read(build(Report(title="a", evaluation=dataclasses.replace(measured, split="val"))))
+    assert "It was set on validation images, perhaps on these." in chosen.text
+    assert "Images unlike the training ones" not in titles(whole())
+    assert measured.unlike_words == "5.2 % (3.4 to 7.8 %); promised: at most 5 % of images like the training ones"
+    assert dataclasses.replace(measured, split="val").unlike_words.endswith("ones, set on validation images")
+    assert made().unlike_words == ""
 
 
 def test_every_class_is_shown_the_weakest_first() -> None:

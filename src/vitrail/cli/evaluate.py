@@ -58,6 +58,8 @@ def evaluate_model(
         show_scores(result)
         if result.caveat:
             say(f"caveat            {result.caveat}")
+        if result.unlike_words:
+            say(f"unlike training   {result.unlike_words}")
         say_files(files)
     end_with_unreadable(len(result.skipped))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitrail.insight.head_importance import Batches
     from vitrail.insight.model_figures import Portrait
 
-NOT_BESIDE = ("config", "format", "provenance", "decoder")  # of a checkpoint's description: shown in other ways
+NOT_BESIDE = ("config", "format", "provenance", "decoder", "ood")  # of a checkpoint's description: shown in other ways
 
 
 @app.command("inspect")
@@ -135,7 +135,8 @@ def _known_beside(checkpoint: Checkpoint | None) -> dict[str, Any]:
         return {}
     about = checkpoint.describe()
     origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
-    return {name: value for name, value in about.items() if name not in NOT_BESIDE} | origin
+    known = {"takes for unlike": checkpoint.ood.words} if checkpoint.ood is not None else {}
+    return {name: value for name, value in about.items() if name not in NOT_BESIDE} | known | origin
 
 
 def show_walk(walk: list[Step]) -> None:

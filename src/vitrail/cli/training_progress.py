@@ -41,6 +41,8 @@ def report_run(result: Run, as_json: bool) -> None:
     for name, score in evaluation.scores.items():
         add_score(table, name, score)
     show(table)
+    if evaluation.unlike_words:
+        say(f"unlike training   {evaluation.unlike_words}")
     if evaluation.caveat:
         say(f"caveat            {evaluation.caveat}")
     if (best := result.best_epoch) is not None:

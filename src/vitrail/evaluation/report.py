@@ -59,6 +59,7 @@ def build(report: Report) -> str:
             sections.worst(shown, report.images),
             sections.calibration(shown),
             sections.rejection(shown),
+            sections.unlike(shown),
         ]
     parts += [
         training_sections.seen(report.seen),

@@ -100,6 +100,16 @@ class Evaluation:
         return len(self.targets)
 
     @property
+    def unlike_words(self) -> str:
+        """The share taken for unlike the training ones, with its interval and the promise; empty where none is told."""
+        if self.unlike is None:
+            return ""
+        share, promised = self.unlike
+        measured = f"{metric_value('unlike', share.value)} ({metric_interval('unlike', *share[1:])})"
+        caveat = {"val": ", set on validation images", "train": ", and these it was trained on"}.get(self.split, "")
+        return f"{measured}; promised: at most {100 * promised:g} % of images like the training ones{caveat}"
+
+    @property
     def absent(self) -> tuple[str, ...]:
         """Classes that the network knows and no image shows: nothing was learned about them."""
         return tuple(each.name for each in self.per_class if not each.count)

@@ -268,6 +268,29 @@ def rejection(evaluation: Evaluation) -> Section | None:
     )
 
 
+def unlike(evaluation: Evaluation) -> Section | None:
+    """How many images it takes for unlike the training ones, beside what is promised."""
+    if evaluation.unlike is None:
+        return None
+    share, promised = evaluation.unlike
+    caveat = {"val": " It was set on validation images, perhaps on these.", "train": " These it was trained on."}
+    tiles = [
+        Tile(
+            percent(share.value), "of these images taken for unlike", f"{between(share).capitalize()} (95 % interval)."
+        ),
+        Tile(
+            percent(promised, 0),
+            "promised at most",
+            "Of images like the training ones: false alarms." + caveat.get(evaluation.split, ""),
+        ),
+    ]
+    note = (
+        "Their answers are marked as unlike anything it was trained on. Far more than promised: these are other images "
+        "than those it learned from."
+    )
+    return Section("Images unlike the training ones", html.tiles(tiles), note)
+
+
 def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
     """The errors that cost most: sure and wrong."""
     missed = evaluation.worst[:WORST]

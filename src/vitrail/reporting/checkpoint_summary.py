@@ -81,4 +81,6 @@ def _answers(checkpoint: Checkpoint) -> str:
         words.append("a threshold for each class")
     if checkpoint.reject is not None:
         words.append(f"minimum confidence {100 * checkpoint.reject:.3g} %")
+    if checkpoint.ood is not None:
+        words.append("says which images are unlike the training ones")
     return ", ".join(words)
