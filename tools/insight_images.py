@@ -1,4 +1,4 @@
-"""Write the images of docs/insight.md and the README anew: the real ViT-Ti/16 on photos of scikit-image.
+"""Write the images of docs/insight.md anew: the real ViT-Ti/16 on photos of scikit-image.
 
 python tools/insight_images.py FOLDER_OF_FIXTURES
 """
@@ -15,7 +15,6 @@ from PIL import Image
 import vitrail
 from vitrail.data import read_data
 from vitrail.insight import cards
-from vitrail.insight.image_tour import tour
 from vitrail.insight.model_figures import figures_of_images, figures_of_weights, portrait
 from vitrail.insight.pruning_run import batches_of
 from vitrail.reporting.figure_page import write_figure_page
@@ -50,9 +49,6 @@ def main() -> None:
         small, data = vitrail.load("vitrail:fashion"), read_data("vitrail:fashion")
         portrait(small, Path(folder), list(data.images[:4]), batches_of(small, data.part("train")))
         save(Image.open(Path(folder, "importance.png")), "inspect-importance.png")
-        tour(vitrail.load("vitrail:glass"), glass(), Path(folder))
-        answer = Image.open(Path(folder, "2-answer.png")).convert("RGB")
-        fitted(answer, 1464).save(IMAGES / "answer.png", optimize=True)  # all colours: a heat map has many
     save(cards.heads_sheet(vitrail.load("vitrail:glass"), glass()), "heads.png")
 
 
