@@ -321,7 +321,9 @@ def _unreadable(audit: Audit) -> Section | None:
         return None
     body = [html.table(["file", "why"], [list(each) for each in audit.unreadable], most=CLASSES)]
     if audit.left_out:
-        rows = [[why, n, join_limited(audit.left_out_names.get(why, ()), ", ")] for why, n in audit.left_out.items()]
+        rows: list[list[Cell]] = [
+            [why, n, join_limited(audit.left_out_names.get(why, ()), ", ")] for why, n in audit.left_out.items()
+        ]
         body += [html.heading("Left out"), html.table(["why", "files", "the first of them"], rows)]
     title = "Unreadable files" if audit.unreadable else "Files left out"
     return Section(title, "".join(body), "Nothing of these reached the other parts of this page.")

@@ -46,8 +46,8 @@ def findings(audit: Audit) -> list[AuditFinding]:
         labels = joined(suspect.given), joined(suspect.suggested)
         rows.append(AuditFinding(suspect.name, "label", detail, *labels, f"{suspect.score:.4f}"))
     for image in audit.placeholders:
-        labels = joined(image.sample.labels)
-        rows.append(AuditFinding(image.name, "placeholder", image.why, labels, exclude=int(image.sure)))
+        given = joined(image.sample.labels)
+        rows.append(AuditFinding(image.name, "placeholder", image.why, given, exclude=int(image.sure)))
     for odd in audit.sizes.odd:
         rows.append(AuditFinding(odd.name, "odd size", f"{odd.width}x{odd.height}: {odd.why}"))
     return rows

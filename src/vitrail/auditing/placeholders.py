@@ -35,11 +35,13 @@ def find_placeholders(
     telling = usual(samples, flat[:, 0]) >= USUALLY_BUSY
     few_colours = (flat[:, 0] <= BUSY) & (flat[:, 1] >= GROUND)
     few_colours[blank] = True
-    found: dict[str, Placeholder] = {}
+    placeholders: dict[str, Placeholder] = {}
     for row in blank.tolist():
-        found[samples[row].name] = Placeholder(samples[row], "shows a single colour", False)
+        placeholders[samples[row].name] = Placeholder(samples[row], "shows a single colour", False)
     for row in np.flatnonzero(few_colours & telling).tolist():
-        found.setdefault(samples[row].name, Placeholder(samples[row], "a few colours, and hardly any detail", False))
+        placeholders.setdefault(
+            samples[row].name, Placeholder(samples[row], "a few colours, and hardly any detail", False)
+        )
     often = _often(groups, len(samples))
     for group in groups:
         inside = [rows[each.name] for each in group.members]
@@ -53,8 +55,8 @@ def find_placeholders(
             under = f" under {classes} labels" if classes > 1 else ""
             why = f"the same or nearly the same {len(inside):,} times{under}"
             for row in inside:
-                found[samples[row].name] = Placeholder(samples[row], why, is_flat)
-    return tuple(sorted(found.values(), key=lambda each: not each.sure))
+                placeholders[samples[row].name] = Placeholder(samples[row], why, is_flat)
+    return tuple(sorted(placeholders.values(), key=lambda each: not each.sure))
 
 
 def usual(samples: Sequence[Sample], busy: Array) -> Array:
