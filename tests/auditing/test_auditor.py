@@ -89,7 +89,7 @@ def test_classes_are_weighed_without_the_unreadable(found: Audit) -> None:
 
 def test_notes_say_what_was_not_looked_for(found: Audit, root: Path) -> None:
     assert found.notes == (
-        "Label errors and look-alikes were not looked for: that needs a checkpoint, of any network.",
+        "Possible label errors and look-alikes were not looked for: that needs a checkpoint, of any network.",
     )
     assert found.agreement is None
     whole = audit(read_data(str(root / "train")))
@@ -284,7 +284,7 @@ def test_too_few_images_for_probes_are_told_of() -> None:
     images = np.stack([np.asarray(photo(seed)) for seed in range(6)])
     found = audit(array_dataset(images, *[("a", "", ""), ("b", "", "")] * 3), checkpoint=tiny())
     assert (found.suspects, found.agreement) == ((), None)
-    assert "Label errors were not looked for: fewer than two classes have 5 images" in found.notes[-1]
+    assert "Possible label errors were not looked for: fewer than two classes have 5 images" in found.notes[-1]
 
 
 def test_several_labels_with_a_label_too_many_and_one_missing() -> None:
@@ -326,7 +326,7 @@ def test_images_without_labels_are_audited_too(root: Path) -> None:
     ]
     assert found.conflicts == ()
     assert found.balance.advice == "The images have no labels."
-    assert "Label errors were not looked for" in " ".join(found.notes)
+    assert "Possible label errors were not looked for" in " ".join(found.notes)
     page = markup.read(build_page(found, data))
     assert "no label: 3 the same" in page.text
     assert "Classes" not in [each.text for each in page.all("h2")]

@@ -1,4 +1,4 @@
-"""Placeholder images are found by flatness and by repetition; flat data and photos on white ground are left in peace."""
+"""Placeholder images are found by flatness and by repetition; photos on white ground are left in peace."""
 
 from __future__ import annotations
 

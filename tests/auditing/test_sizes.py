@@ -167,7 +167,7 @@ def test_what_counts_as_one_shape(factor: float, resize: str) -> None:
 def test_where_odd_begins(size: tuple[int, int], why: str) -> None:
     """Among squares of 100 pixels: four times as large or small, two and a half times as wide or tall."""
     found = find_odd(make_images((100, 100), times=20) + make_images(size))
-    assert [each.why for each in found] == [f"{why} than the middle image, 100x100"] * bool(why)
+    assert [each.why for each in found] == [f"{why} than the median size, 100x100"] * bool(why)
 
 
 def test_a_short_side_of_sixteen_pixels_still_shows_something() -> None:
@@ -193,9 +193,9 @@ def test_odd_sizes_are_named_the_oddest_first() -> None:
     ]
     found = {odd.name: odd.why for odd in find_odd(given)}
     assert list(found) == ["huge", "strip", "dot"]
-    assert found["huge"] == "30.2 times larger than the middle image, 100x100"
-    assert found["strip"] == "10.0 times wider in shape than the middle image, 100x100"
-    assert found["dot"] == "8.3 times smaller than the middle image, 100x100; under 16 pixels high or wide"
+    assert found["huge"] == "30.2 times larger than the median size, 100x100"
+    assert found["strip"] == "10.0 times wider in shape than the median size, 100x100"
+    assert found["dot"] == "8.3 times smaller than the median size, 100x100; under 16 pixels high or wide"
 
 
 def test_where_sizes_spread_anyway_they_are_not_odd() -> None:

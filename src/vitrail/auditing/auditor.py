@@ -169,11 +169,11 @@ def _suspects(dataset: Dataset, features: Array) -> tuple[tuple[Suspect, ...], f
     judged = sum(each.judged for each in judgements)
     if not judged:
         why = f"fewer than two classes have {FOLDS} images, too few for a probe to learn from"
-        return (), None, (f"Label errors were not looked for: {why}.",)
+        return (), None, (f"Possible label errors were not looked for: {why}.",)
     agreement = sum(each.agreement * each.judged for each in judgements) / judged
     notes = []
     if judged < targets.size:
-        notes.append(f"Classes with fewer than {FOLDS} images were not looked at for label errors.")
+        notes.append(f"Classes with fewer than {FOLDS} images were not looked at for possible label errors.")
     if agreement < WEAK:
         notes.append(
             f"Probes on this network agree with only {100 * agreement:.0f} % of the labels: it hardly tells these "
@@ -200,7 +200,9 @@ def _notes(dataset: Dataset, checkpoint: Runtime | None) -> tuple[str, ...]:
     if not dataset.splits:
         notes.append("The images are not split yet, so nothing can have leaked: duplicates are found all the same.")
     if checkpoint is None:
-        notes.append("Label errors and look-alikes were not looked for: that needs a checkpoint, of any network.")
+        notes.append(
+            "Possible label errors and look-alikes were not looked for: that needs a checkpoint, of any network."
+        )
     elif set(checkpoint.classes) == set(dataset.classes):
         notes.append(
             "This network knows these classes already. If it was trained on these very images, it may have learned "

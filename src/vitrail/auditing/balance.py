@@ -57,9 +57,9 @@ def _advice(ratio: float, balance: str, small: tuple[str, ...], missing: tuple[t
     advice = {
         "none": "The classes are of similar size: nothing to do.",
         "weights": f"The largest class has {ratio:.1f} times as many images as the smallest: train with "
-        "balance='weights', and look at macro scores rather than at top-1.",
+        "balance='weights', and look at F1 (mean of classes) rather than at accuracy.",
         "sampling": f"The largest class has {ratio:.0f} times as many images as the smallest: train with "
-        "balance='sampling', which draws rare classes more often, and look at macro scores rather than at top-1.",
+        "balance='sampling', which draws rare classes more often, and look at F1 (mean of classes) rather than at accuracy.",
     }[balance]
     if small:
         names = join_limited([repr(each) for each in small], ", ")

@@ -125,13 +125,13 @@ def suggest(entries: Sequence[HasSize], multiple: int | None = None) -> Suggesti
     if end <= MILD:
         reason = (
             f"shapes differ, but in {_share(MOST)} of the images the long side is at most {end:.2f} times the short: "
-            f"squashing shows them whole, where a centre crop would cut {_share(lost)} off the middle one"
+            f"squashing shows them whole, where a centre crop would cut {_share(lost)} off the median image"
         )
         return Suggestion(_frame(side, 0.0, multiple), "squash", reason)
     reason = (
         f"shapes differ widely, the long side being up to {end:.1f} times the short in {_share(MOST)} of the images: "
         "bars around them keep all of each image and its shape, where a centre crop would cut "
-        f"{_share(lost)} off the middle one"
+        f"{_share(lost)} off the median image"
     )
     return Suggestion(_frame(float(np.median(np.maximum(heights, widths))), 0.0, multiple), "pad", reason)
 
@@ -157,7 +157,7 @@ def find_odd(entries: Sequence[HasSize]) -> tuple[Odd, ...]:
         small = min(heights[row], widths[row]) < TINY
         if reasons or small:
             each = entries[row]
-            why = f"{' and '.join(reasons)} than the middle image, {middle}" if reasons else ""
+            why = f"{' and '.join(reasons)} than the median size, {middle}" if reasons else ""
             why = "; ".join([why] * bool(why) + [f"under {TINY} pixels high or wide"] * bool(small))
             odd.append((max(abs(larger), abs(wider)), Odd(each.name, each.height, each.width, why)))
     odd.sort(key=lambda pair: -pair[0])
