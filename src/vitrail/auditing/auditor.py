@@ -38,6 +38,12 @@ def audit(
     """Look at every image, and with a checkpoint, or any other runtime, once more through the network.
 
     `done` is told how many more images have been looked at: all of them once, or twice with a checkpoint.
+
+    - data: a folder, table or Dataset.
+    - checkpoint: a Checkpoint, or the path of one: with it look-alikes and possible label errors are found.
+    - threads: threads that read images.
+    - near: how much alike near duplicates are; None: as usual.
+    - done: a function that hears how many more images are done.
     """
     dataset = data if isinstance(data, Dataset) else read_data(data)
     check_int("threads", threads, 1, 256, error=InputError)

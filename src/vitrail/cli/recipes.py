@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @app.command("recipes")
 def list_recipes(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A recipe to show in full; default: a table of all.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A recipe to show in full; default: a table of all.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the recipes that `vitrail train --recipe NAME` follows: what for, how long, and what they reached."""

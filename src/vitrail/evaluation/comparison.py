@@ -78,6 +78,14 @@ def compare(
     """Two runtimes (checkpoints, exported files), with the same classes in any order, on images with known labels.
 
     An image that one of them cannot read counts for neither. `done` is told of each image twice.
+
+    - a: a Checkpoint, an exported file or any runtime, or the path of one.
+    - b: the other.
+    - data: a folder, table or Dataset.
+    - split: "test", "val", "train" or "all"; "": test if there is one, else val.
+    - batch: images in a batch.
+    - threads: threads that read images.
+    - done: a function that hears how many more images are done.
     """
     a, b = as_runtime(a), as_runtime(b)
     check_alike(a, b)

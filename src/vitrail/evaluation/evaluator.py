@@ -15,7 +15,7 @@ from vitrail.evaluation.caveats import caveat_for
 from vitrail.evaluation.intervals import RESAMPLES
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.scoring import evaluation_of, unlike_of
-from vitrail.evaluation.torch_data import Judged, Pace, is_torch_data, judge_pairs, name_of, run_images
+from vitrail.evaluation.torch_data import LabelledAnswers, Pace, is_torch_data, judge_pairs, name_of, run_images
 from vitrail.inference import Runtime
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
@@ -92,7 +92,7 @@ def evaluate(
     return replace(evaluation, unlike=unlike_of(runtime.ood, judged.embedding))
 
 
-def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, Judged]:
+def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, LabelledAnswers]:
     """Source, split, and what the network says of its images."""
     dataset = opened(data, (runtime,), split)
     name, part = chosen(dataset, split)
@@ -101,10 +101,10 @@ def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple
     names = [each.name for each in part.samples]
     rows, logits, embedding = run_images(runtime, map(Named, names, part.images), pace)
     caveat = caveat_for(part.select(rows), runtime.provenance)
-    return part.source, name, Judged([names[row] for row in rows], logits, embedding, targets[rows], caveat)
+    return part.source, name, LabelledAnswers([names[row] for row in rows], logits, embedding, targets[rows], caveat)
 
 
-def _judge_pairs(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, Judged]:
+def _judge_pairs(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple[str, str, LabelledAnswers]:
     """The same of images that are drawn one after another; there are no splits to choose from."""
     if split not in ("", ALL):
         raise InputError(f"{name_of(data)} has no splits to choose {split!r} from: give the dataset of that split")

@@ -25,7 +25,7 @@ EXPECTED: Final = "a pair (image, label): a PIL image, an 8-bit array or pixels 
 NO_DATA: Final = (str, bytes, os.PathLike, Mapping, np.ndarray)
 
 
-class Judged(NamedTuple):
+class LabelledAnswers(NamedTuple):
     """What a network said of images as they came, and what it should have said."""
 
     names: list[str]
@@ -57,7 +57,7 @@ def name_of(data: object) -> str:
     return f"{type(inner).__name__} {root}".strip() if isinstance(root, str | os.PathLike) else type(inner).__name__
 
 
-def judge_pairs(runtime: Runtime, data: Any, pace: Pace) -> Judged:
+def judge_pairs(runtime: Runtime, data: Any, pace: Pace) -> LabelledAnswers:
     """Every image once. All of them are images for the preprocess, or all of them prepared pixels."""
     check_int("batch", pace.batch, error=InputError)
     labels = Labels(runtime, data)
@@ -78,7 +78,7 @@ def judge_pairs(runtime: Runtime, data: Any, pace: Pace) -> Judged:
     else:
         named = (Named(f"image {row}", _image(image)) for row, image in enumerate(images()))
         rows, logits, embedding = run_images(runtime, named, pace)
-    return Judged([f"image {row}" for row in rows], logits, embedding, np.array(truth)[rows])
+    return LabelledAnswers([f"image {row}" for row in rows], logits, embedding, np.array(truth)[rows])
 
 
 def run_images(runtime: Runtime, images: Iterable[Named], pace: Pace) -> tuple[Array, Array, Array]:

@@ -94,6 +94,16 @@ def export(
 
     `measure` is given the file, opened in its own runtime, before it gets its name: what it returns is written into the
     file as its measurements; what it raises is raised, and nothing is left behind.
+
+    - checkpoint: a Checkpoint, the path of one, or a run's folder.
+    - out: the file to write: NAME.onnx, NAME.xml or NAME.pt2.
+    - to: the target by name, where the ending leaves it open; "": by the ending.
+    - dynamic_size: leave height and width free.
+    - pixels: "float", or "bytes": 8-bit values, normalised inside.
+    - resize_inside: take whole images of any size, resized inside.
+    - plan: which layers compute in int8 or bf16; None: all in float32.
+    - symmetric: int8 without zero points, as TensorRT has it.
+    - measure: a function that is given the opened file, and returns what is to be written into it.
     """
     start = time.perf_counter()
     checkpoint = as_checkpoint(checkpoint)

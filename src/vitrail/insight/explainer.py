@@ -44,6 +44,13 @@ def explain(
     The map is checked: by deletion and insertion beside random orders, and against the map of shuffled weights. What
     fails is said in `.warnings`. A runtime that is not a checkpoint, such as an exported file, can be asked by
     occlusion alone.
+
+    - checkpoint: a Checkpoint, the path of one, or a run's folder; an exported file, for occlusion alone.
+    - image: a path, PIL image, array or bytes.
+    - method: its name, such as "relevance", "rollout", "grad-cam" or "best", or a Method with settings of its own.
+    - target: a class by name or number; None: the one that the network names.
+    - check: measure whether the map is faithful; False: it is not, and done sooner.
+    - seed: what the random orders of the check follow from.
     """
     checkpoint = as_runtime(checkpoint)
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]

@@ -20,6 +20,9 @@ def prune_heads(model: ViT, heads: Mapping[int, Iterable[int]]) -> ViT:
 
     The new model's config keeps the numbers of the heads left, so masks, further cuts and figures still mean the
     heads as trained. Cutting one that is already gone changes nothing.
+
+    - model: a ViT, which stays as it is.
+    - heads: numbers of heads under the numbers of their blocks.
     """
     check_type("model", model, ViT, error=InputError)
     old = model.config

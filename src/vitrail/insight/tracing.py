@@ -121,6 +121,14 @@ def trace(
     attention takes the layout of the fused kernel, so `torch.autograd.grad(logit, trace.attention)` works.
     `rows` names tokens (prefix tokens first) whose attention alone is wanted, (B, A, rows, T): the fused kernel stays,
     and the rows cost next to nothing. They are computed beside it, so nothing flows back through them.
+
+    - model: a ViT, a Checkpoint, the path of one, or a run's folder.
+    - pixels: prepared pixels (B, C, H, W), as `checkpoint.transform` gives them.
+    - attention: keep the weights of attention.
+    - hidden: keep the tokens before the first block and after every block.
+    - head_mask: (heads,) or (depth, heads), 1 keeps a head, 0 silences it.
+    - blocks: the blocks whose attention is wanted; None: all.
+    - rows: the tokens whose attention alone is wanted; None: all.
     """
     network = model if isinstance(model, nn.Module) else as_checkpoint(model).model
     return trace_with_layouts(network, pixels, attention, hidden, head_mask, blocks, rows).trace

@@ -72,6 +72,12 @@ def convert(
 
     A setting that changes answers and has no target there is refused by name, and nothing is left behind; what else
     stays behind is in the report.
+
+    - source: a Checkpoint, or the path of one, of any family.
+    - out: the file or folder to write; the name must be free.
+    - to: the family, such as "timm"; "vitrail" is our own file.
+    - override: settings that a file's tensors leave open, as in `vitrail.load`.
+    - leave_out: parts of a file to leave out, as in `vitrail.load`.
     """
     family = _family(to)
     target = _free_path(out, family)

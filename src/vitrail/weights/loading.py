@@ -36,10 +36,12 @@ def load(
 ) -> Checkpoint:
     """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
 
-    Override names settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes` as names,
-    `family`, and `take` for one of several copies in a file. Leave_out names parts, or patterns of their names.
-    The network is put on the `device`, such as "cuda".
-    The `header` is what `read_safetensors` says of the file, if it was read already.
+    - path: the file or folder, or its name.
+    - override: settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes`, `family`, and `take`
+      for one of several copies in a file.
+    - leave_out: parts to leave out, or patterns of their names.
+    - device: where the network is put, such as "cuda".
+    - header: what `read_safetensors` says of the file, if it was read already.
     """
     return _load(path, check_names({} if override is None else override), _patterns(leave_out), header).to(device)
 
