@@ -25,9 +25,15 @@ from house_map import ROOMS as LINE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "vitrail"
 
-PART_OF = {"checks": "errors", "settings": "errors", "threads": "checkpoint"}  # files that belong to a room
+PART_OF = {
+    "checks": "errors",
+    "settings": "errors",
+    "threads": "checkpoint",
+    "progress": "types",
+}  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
 LIGHT_EXTRAS = {
+    "rich",
     "av",
     "onnxruntime",
     "openvino",

@@ -16,7 +16,8 @@ from vitrail.training import Options, train
 
 def test_the_options_of_train_are_those_of_options() -> None:
     """Names, order, defaults and kinds."""
-    parameters = list(inspect.signature(train).parameters.values())[1:]
+    *parameters, progress = list(inspect.signature(train).parameters.values())[1:]
+    assert (progress.name, progress.default) == ("progress", None)  # of the call, not of the run
     expected = [
         (each.name, each.type, each.default_factory() if each.default is MISSING else each.default)  # type: ignore[misc]
         for each in fields(Options)

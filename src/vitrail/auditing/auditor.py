@@ -24,6 +24,7 @@ from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
+from vitrail.progress import counting
 from vitrail.types import Array, ProgressCallback
 
 
@@ -34,6 +35,7 @@ def audit(
     threads: int = 2,
     near: Near | None = None,
     done: ProgressCallback | None = None,
+    progress: bool | None = None,
 ) -> Audit:
     """Look at every image, and with a checkpoint, or any other runtime, once more through the network.
 
@@ -44,12 +46,21 @@ def audit(
     - threads: threads that read images.
     - near: how much alike near duplicates are; None: as usual.
     - done: a function that hears how many more images are done.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     dataset = data if isinstance(data, Dataset) else read_data(data)
     check_int("threads", threads, 1, 256, error=InputError)
     near = near or Near()
     check_type("near", near, Near, error=InputError)
     runtime = None if checkpoint is None else as_runtime(checkpoint)
+    with counting(done, progress, len(dataset) * (1 if runtime is None else 2)) as told:
+        return _audited(dataset, runtime, near, threads, told)
+
+
+def _audited(
+    dataset: Dataset, runtime: Runtime | None, near: Near, threads: int, done: ProgressCallback | None
+) -> Audit:
+    """Everything that is found, with whoever listens told of every image."""
     prints = fingerprint(dataset.images, threads=threads, done=done)
     unreadable = tuple((dataset.samples[row].name, reason) for row, reason in prints.failed.items())
     kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)

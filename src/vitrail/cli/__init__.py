@@ -13,6 +13,7 @@ from vitrail.cli.application import COMPLETE, VERBS, load_verbs, prepare_complet
 from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain
 from vitrail.cli.usage_errors import usage_message
 from vitrail.errors import StoppedError, VitrailError
+from vitrail.progress import leave_to_command_line
 
 __all__ = ["load_verbs", "main"]
 
@@ -22,6 +23,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be text
+    leave_to_command_line()
     arguments = sys.argv[1:] or ["--help"]
     try:
         if COMPLETE in os.environ:  # a shell asks what may stand where the Tab key was pressed

@@ -19,6 +19,7 @@ from vitrail.evaluation.torch_data import LabelledAnswers, Pace, is_torch_data, 
 from vitrail.inference import Runtime
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
+from vitrail.progress import counting
 from vitrail.types import ProgressCallback
 
 Data = Dataset | str | os.PathLike[str]
@@ -37,6 +38,7 @@ def evaluate(
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
     resamples: int = RESAMPLES,
+    progress: bool | None = None,
 ) -> Evaluation:
     """How well a checkpoint, an exported file or any runtime does on images whose labels are known.
 
@@ -55,6 +57,7 @@ def evaluate(
     - skip: a function that hears of images that cannot be read: name, error.
     - done: a function that hears how many more images are done.
     - resamples: draws of the bootstrap behind the intervals; 0: none.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     path = runtime if isinstance(runtime, str | os.PathLike) else None
     runtime = as_runtime(runtime)
@@ -69,7 +72,8 @@ def evaluate(
             skip(image, error)
 
     judge = _judge_pairs if not isinstance(data, Dataset) and is_torch_data(data) else _judge_dataset
-    source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, done))
+    with counting(done, progress, None) as told:
+        source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, told))
     if not judged.names:
         raise InputError(f"{source}: none of {len(skipped)} images can be read: the first says {skipped[0][1]}")
     evaluation = evaluation_of(

@@ -96,6 +96,7 @@ def prune(
     batch: int = 32,
     seed: int = 0,
     log: Callable[[str], None] = lambda text: None,
+    progress: bool | None = None,
 ) -> Pruned:
     """Cut the heads that matter least: all but the share to `keep`, or as many as lose at most `max_drop` points.
 
@@ -113,6 +114,7 @@ def prune(
     - batch: images in a batch.
     - seed: which images rank, and how tuning goes.
     - log: a function that hears what happens.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     path = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
     checkpoint = as_checkpoint(checkpoint)
@@ -146,7 +148,7 @@ def prune(
             fewer, {block: row.argsort()[:lost].tolist() for block, row in enumerate(scores.channels)}
         )
 
-    before = _measure(checkpoint, judges, batch)
+    before = _measure(checkpoint, judges, batch, progress)
     if keep is not None:
         count = min(len(order), round((1 - keep) * total))
     else:
@@ -160,11 +162,11 @@ def prune(
             log("calibration and thresholds were fitted to the whole network, so the smaller one is without them")
         if checkpoint.ood is not None and not tune:
             log("the smaller one no longer tells which images are unlike the training ones: tuning it learns that anew")
-    cut = after = _measure(slim, judges, batch)
+    cut = after = _measure(slim, judges, batch, progress)
     if tune:
         log(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
-        slim = _tuned(slim, dataset, judged_by, tune, seed)
-        after = _measure(slim, judges, batch)
+        slim = _tuned(slim, dataset, judged_by, tune, seed, progress)
+        after = _measure(slim, judges, batch, progress)
     if count or tune:
         slim = _described(slim, checkpoint, after, judged_by, tune)
     return Pruned(
@@ -260,14 +262,17 @@ def _right(model: ViT, batches: Batches) -> float:
     return mean_average_precision(logits, targets > 0.5)
 
 
-def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int) -> NetworkMeasures:
+def _measure(checkpoint: Checkpoint, judges: Dataset, batch: int, progress: bool | None) -> NetworkMeasures:
     one = checkpoint.task == "single-label"  # its accuracy has an interval without a bootstrap
-    evaluation = evaluate(checkpoint, judges, split="all", batch=batch, resamples=0 if one else RESAMPLES)
+    resamples = 0 if one else RESAMPLES
+    evaluation = evaluate(checkpoint, judges, split="all", batch=batch, resamples=resamples, progress=progress)
     cost = estimate(checkpoint.model.config, checkpoint.preprocess.size)
     return NetworkMeasures(evaluation.scores["top1" if one else "mean_ap"], cost.parameters, cost.multiply_adds)
 
 
-def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float, seed: int) -> Checkpoint:
+def _tuned(
+    checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float, seed: int, progress: bool | None = None
+) -> Checkpoint:
     """Trained on, in a folder that goes away, by images that do not judge it; calibrated anew by others of them."""
     splits = ("train",) if judged_by == "val" else ("train", "val")
     data = data.select([row for row, each in enumerate(data.samples) if each.split in splits])
@@ -289,6 +294,7 @@ def _tuned(checkpoint: Checkpoint, data: Dataset, judged_by: str, epochs: float,
             test=0.0,
             check=False,
             report=False,
+            progress=progress,
         )
         return open_checkpoint(run.best)
 

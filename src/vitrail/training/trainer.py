@@ -13,6 +13,7 @@ from vitrail.data.samples import Dataset
 from vitrail.errors import InputError, nearest
 from vitrail.images.preprocess import Resize
 from vitrail.network.config import ViTConfig
+from vitrail.progress import late_bar
 from vitrail.training.job import Callbacks
 from vitrail.training.options import Options
 from vitrail.training.recipe import Recipe
@@ -73,6 +74,7 @@ def train(
     command: str = "",
     save_seconds: float = 60.0,
     callbacks: Callbacks = Callbacks(),  # noqa: B008  (frozen, and nobody listens)
+    progress: bool | None = None,
 ) -> Run:
     """Train a classifier on images: a run folder with the best checkpoint, honest numbers and a report.
 
@@ -110,6 +112,11 @@ def train(
     - command: the command line that repeats it, for the report.
     - save_seconds: the longest time between two states that it could go on from.
     - callbacks: functions that hear what happens: Callbacks(log=, step=, epoch=).
+    - progress: a bar on stderr; None: at a terminal and in a notebook where no callbacks listen, False: never.
     """
     options = dict(locals())  # the parameters by their names, first of all
-    return run(options.pop("data"), Options(**options))
+    silent = callbacks == Callbacks()
+    with late_bar(options.pop("progress") if silent else False, "steps", None) as bar:
+        if bar is not None:
+            options["callbacks"] = Callbacks(step=lambda step, steps, loss: bar.move(step, steps, f"loss {loss:.3f}"))
+        return run(options.pop("data"), Options(**options))
