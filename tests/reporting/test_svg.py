@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from PIL import Image
 from vitrail.errors import InputError, MissingExtraError
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series, bars, curves
+from vitrail.reporting.image_sheets import TileSheet
 from vitrail.reporting.style import LIGHT
-from vitrail.reporting.svg import Chart, Key, chart_row, image_chart, png_bytes, save_chart
+from vitrail.reporting.svg import Chart, Key, chart_row, image_chart, png_bytes, save_chart, sheet_chart
 
 BARS = bars([Bar("ant", 0.5), Bar("<bee>", 1.0)], "share", "Shares & more")
 LINES = curves([Series("a", [(0, 1), (1, 3)]), Series("b", [(0, 2), (1, 1)])], Axis("x"), Axis("y"), "Two lines")
@@ -117,3 +119,21 @@ def test_without_the_extra_it_is_named_and_svg_files_are_written(
         save_chart(BARS, tmp_path / "chart.png")
     assert not list(tmp_path.iterdir())
     assert save_chart(BARS, tmp_path / "chart.svg").is_file()
+
+
+def test_a_sheet_of_tiles_is_drawn_tile_by_tile_in_the_colours_of_the_page() -> None:
+    """Names are words of the page, tiles are images, and nothing is behind them."""
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8))
+    flat = Image.new("RGB", (96, 64), (9, 90, 9))
+    sheet = TileSheet([[photo, flat], [flat, photo]], "Looks", ("block 0", "block 1"), ("head 0", "mean"), gap=6)
+    chart = sheet_chart(sheet)
+    drawn = "".join(chart.elements)
+    kinds = re.findall(r"data:image/(\w+);", drawn)
+    assert kinds == ["jpeg", "png", "png", "jpeg"]  # whichever is smaller
+    places = [tuple(map(float, each)) for each in re.findall(r'<image x="([\d.]+)" y="([\d.]+)"', drawn)]
+    assert [(x - places[0][0], y - places[0][1]) for x, y in places] == [(0, 0), (102, 0), (0, 70), (102, 70)]
+    assert re.findall(r">([^<>]+)</text>", drawn) == ["head 0", "mean", "block 0", "block 1"]
+    assert "<rect" not in drawn
+    assert (chart.width, chart.height) == (places[-1][0] + 96, places[-1][1] + 64)
+    assert "Looks" in chart.html
+    assert sheet.image().size[0] > 200
