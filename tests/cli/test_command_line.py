@@ -76,6 +76,30 @@ def test_a_reader_that_leaves_early(file: Path, folder: Path) -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("models",), ("inspect", "vit-ti16", "--json")])
+def test_a_full_disk_behind_what_is_printed(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "vitrail", *arguments]
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=600, check=False)
+    assert run.stderr == b"vitrail: cannot write to standard output: No space left on device\n"
+    assert run.returncode == 1
+
+
+def test_an_error_of_the_disk_elsewhere_is_not_laid_on_the_output(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vitrail.cli.doctor.examine", fail)
+    assert "internal error: OSError" in vit("doctor").err
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json"])
+def test_a_full_disk_behind_a_file(vit: Line, file: Path, folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    told = vit.mistake("predict", file, folder / "1.png", "--out", tmp_path / name)
+    assert told == f"cannot write {tmp_path / name}: No space left on device"
+
+
 def test_in_a_process_of_its_own(file: Path, folder: Path) -> None:
     """Exit code and streams are real ones, and a terminal that knows only ASCII does no harm."""
     (folder / "1.png").rename(folder / "été.png")

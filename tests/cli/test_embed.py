@@ -19,6 +19,14 @@ def test_embed_to_files(vit: Line, file: Path, folder: Path, tmp_path: Path) -> 
     expected = vitrail.embed(vitrail.load(file), names)
     assert np.array_equal(np.load(vectors), expected)
     assert (tmp_path / "v.txt").read_text().splitlines() == names
+    for taken in (vectors, tmp_path / "v.txt"):
+        told = vit.mistake("embed", file, tmp_path / "nothing there", "--out", vectors)
+        assert told == f"{taken} is there already: give another name, or --force to write over it"
+        vectors.unlink(missing_ok=True)
+    assert (
+        vit("embed", file, names[0], "--out", vectors, "--force").out == f"1 vector of 16 values written to {vectors}\n"
+    )
+    assert (tmp_path / "v.txt").read_text() == f"{names[0]}\n"
     assert vit("embed", file, *names, "--out", table).code == 0
     with open(table, encoding="utf-8", newline="") as opened:
         rows = list(csv.reader(opened))

@@ -25,6 +25,8 @@ from PIL import Image
 import vitrail
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance
 from vitrail.cli import demo, doctor, load_verbs
+from vitrail.cli import embed as embed_verb
+from vitrail.cli import predict as predict_verb
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
 from vitrail.exporters.export_info import Check
@@ -131,6 +133,7 @@ VERBS: dict[str, dict[str, Flag]] = {
     "doctor": {},
     "embed": {
         "--out": plain("--out w.npy", "written", ["v.csv"], ["w.npy", "w.txt"]),
+        "--force": plain("--force", "force", None, True),
         "--batch": plain("--batch 3", "batch", 16, 3),
         "--threads": plain("--threads 5", "threads", 2, 5),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
@@ -239,8 +242,9 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--out": Flag(
             "--out there.csv",
             {"written": [], "told": "a.gif: cat 75.0 %, dog 25.0 %\n"},
-            {"written": ["there.csv"], "told": "1 predictions written to there.csv\n"},
+            {"written": ["there.csv"], "told": "1 prediction written to there.csv\n"},
         ),
+        "--force": plain("--force", "force", None, True, "--out", "there.csv"),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
         "--runtime": plain("--runtime packed", "runtime", None, "fp32"),
         **strangers_file(),
@@ -416,6 +420,10 @@ class Stage:
 
         self.stand_in(vitrail.inference, "predictions", predictions)
         self.stand_in(vitrail.inference, "embed", embed)
+        for verb in (predict_verb, embed_verb):
+            self.stand_in(
+                verb, "refuse_overwrite", lambda force, *_: self.seen.update({"force": True} if force else {})
+            )
 
     def _judging(self) -> None:
         from vitrail.auditing import audit_page, auditor, findings_table, next_step

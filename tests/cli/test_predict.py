@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def test_an_image_that_cannot_be_read_does_not_stop_the_others(vit: Line, file: 
     assert [Path(row["path"]).name for row in said.json["skipped"]] == ["3 broken.png"]
     first, last = said.err.splitlines()
     assert str(folder / "3 broken.png") in first
-    assert last == "vitrail: 1 of the images could not be read; the others are done"
+    assert last == "vitrail: 1 of 4 images could not be read; the others are done"
 
 
 def test_top_and_threshold(vit: Line, file: Path, folder: Path) -> None:
@@ -176,10 +177,69 @@ def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Pa
     assert rows[1][:3:2] == [str(folder / "1.png"), expected["predictions"][0]["labels"][0]]
     assert float(rows[1][3]) == pytest.approx(expected["predictions"][0]["probabilities"][0], abs=1e-6)
     assert vit("predict", file, folder, "--out", text).code == 0
+    text.write_text("mine")
+    for kept in (table, text):
+        before = kept.read_bytes()
+        told = vit.mistake("predict", file, tmp_path / "nothing there", "--out", kept)  # before any work
+        assert told == f"{kept} is there already: give another name, or --force to write over it"
+        assert kept.read_bytes() == before
+    assert vit("predict", file, folder, "--out", text, "--force").code == 0
     assert json.loads(text.read_text()) == expected
     assert "expected FILE.csv or FILE.json, got 'x.txt'" in vit.mistake("predict", file, folder, "--out", "x.txt")
     nowhere = tmp_path / "no folder" / "x.csv"
     assert f"cannot write {nowhere}: No such file" in vit.mistake("predict", file, folder, "--out", nowhere)
+
+
+def test_what_is_passed_over_is_told(vit: Line, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "3 broken.png").unlink()
+    for name in ("notes.txt", "table.csv", ".4.png"):
+        (folder / name).touch()
+    (folder / "1.png").rename(folder / "1")  # an image by its first bytes
+    said = vit("predict", file, folder, "--json")
+    assert said.code == 0
+    assert [Path(row["path"]).name for row in said.json["predictions"]] == ["1", "2.png", "10.png"]
+    hidden = {"reason": "hidden file", "count": 1, "paths": [str(folder / ".4.png")]}
+    assert said.json["passed_over"] == [hidden, {"reason": "file that is no image", "count": 2, "paths": []}]
+    assert said.err.splitlines() == [
+        f"vitrail: 1 hidden file passed over: {folder / '.4.png'}",
+        "vitrail: 2 files that are no images passed over",
+    ]
+    scandir = os.scandir
+    (folder / "private").mkdir()
+
+    def forbidden(path: Any) -> Any:
+        if str(path).endswith("private"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    for verb in ("predict", "embed"):
+        said = vit(verb, file, folder, "--json")
+        assert said.code == 3  # as where an image cannot be read
+        assert f"vitrail: 1 folder that cannot be read passed over: {folder / 'private'}" in said.err.splitlines()
+        assert said.json["passed_over"][0]["paths"] == [str(folder / "private")]
+
+
+def test_many_unreadable_images_are_counted(vit: Line, file: Path, folder: Path) -> None:
+    for number in range(30):
+        (folder / f"bad {number}.png").write_bytes(b"no image")
+    said = vit("predict", file, folder, "--json")
+    assert len(said.json["skipped"]) == 31
+    lines = said.err.splitlines()
+    assert len(lines) == 22
+    assert lines[-2:] == [
+        "vitrail: more images cannot be read, which are only counted from here on",
+        "vitrail: 31 of 34 images could not be read; the others are done",
+    ]
+
+
+def test_heic_without_the_extra_is_named(vit: Line, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    shot = folder / "a.heic"
+    shot.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    said = vit("predict", file, shot, folder / "1.png", "--json")
+    told = f"{shot} is a HEIC image: reading it needs pillow-heif: pip install 'vitrail[heif]'"
+    assert (said.code, said.json["skipped"]) == (3, [{"path": str(shot), "error": told}])
 
 
 def test_lines_are_printed_as_they_come(vit: Line, file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

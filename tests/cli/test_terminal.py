@@ -48,17 +48,17 @@ def test_a_table_is_there_only_when_all_of_it_is(
 
     monkeypatch.setattr(Checkpoint, "run", watched)
     images = [folder / "1.png"] * 80
-    assert vit.mistake("predict", file, *images, "--batch", "1", "--out", table) == "stop here"
+    assert vit.mistake("predict", file, *images, "--batch", "1", "--out", table, "--force") == "stop here"
     assert sizes[0] == 0
     assert sizes[-1] > 0  # a buffer of it was written
     assert table.read_text() == "the old one"
     assert list(tmp_path.glob(".*")) == []
     monkeypatch.setattr(Checkpoint, "run", run)
-    assert vit("predict", file, *images, "--batch", "16", "--out", table).code == 0
+    assert vit("predict", file, *images, "--batch", "16", "--out", table, "--force").code == 0
     assert len(table.read_text().splitlines()) == 1 + 3 * 80
     link = tmp_path / "link.csv"
     link.symlink_to(table)
-    assert vit("predict", file, folder / "2.png", "--out", link).code == 0
+    assert vit("predict", file, folder / "2.png", "--out", link, "--force").code == 0
     assert link.is_symlink()
     assert len(table.read_text().splitlines()) == 4
 

@@ -10,7 +10,7 @@ import traceback
 import typer
 
 from vitrail.cli.application import COMPLETE, VERBS, load_verbs, prepare_completion
-from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain
+from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain, full_output
 from vitrail.cli.usage_errors import usage_message
 from vitrail.errors import StoppedError, VitrailError
 from vitrail.progress import leave_to_command_line
@@ -46,6 +46,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("VITRAIL_DEBUG"):
             traceback.print_exc()
-        complain(f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)")
+        fault = f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)"
+        complain(full_output(error) or fault)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)

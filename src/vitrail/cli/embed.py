@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
+from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
 from vitrail.cli.options import (
     AsJson,
     Batch,
+    Force,
     ImagePaths,
     LeaveOut,
     Override,
@@ -20,7 +22,7 @@ from vitrail.cli.options import (
     ScaledDecoding,
     Threads,
 )
-from vitrail.cli.terminal import Skipped, print_json, progress, say, writing
+from vitrail.cli.terminal import Skipped, print_json, progress, refuse_overwrite, say, writing
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 
@@ -30,6 +32,7 @@ def embed_images(
     checkpoint: RuntimePath,
     images: ImagePaths,
     to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
+    force: Force = False,
     batch: Batch = 16,
     threads: Threads = 2,
     scaled_decoding: ScaledDecoding = False,
@@ -47,7 +50,11 @@ def embed_images(
         raise InputError("embed: give --out FILE.npy or FILE.csv, or --json")
     if to is not None and to.suffix not in (".npy", ".csv"):
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
-    paths = [str(path) for path in find_images(images)]
+    if to is not None:
+        refuse_overwrite(force, to, *([to.with_suffix(".txt")] if to.suffix == ".npy" else []))
+    found = find_images(typed_paths(images))
+    tell_passed_over(found)
+    paths = [str(path) for path in found]
     skipped = Skipped()
     loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding)
     with progress(len(paths)) as done:
@@ -67,7 +74,15 @@ def embed_images(
             writer.writerow(["path", *range(vectors.shape[1])])
             writer.writerows([path, *map(float, row)] for path, row in zip(kept, vectors, strict=True))
     if as_json:
-        print_json({"paths": kept, "embeddings": vectors.tolist(), "skipped": skipped.rows})
+        print_json(
+            {
+                "paths": kept,
+                "embeddings": vectors.tolist(),
+                "skipped": skipped.rows,
+                "passed_over": passed_over_rows(found),
+            }
+        )
     else:
-        say(f"{vectors.shape[0]} vectors of {vectors.shape[1]} values written to {to}")
-    skipped.finish()
+        count, width = vectors.shape
+        say(f"{count:,} {'vector' if count == 1 else 'vectors'} of {width} values written to {to}")
+    skipped.finish(len(paths), found.is_complete)

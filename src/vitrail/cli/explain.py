@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from vitrail.cli.application import app
+from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
 from vitrail.cli.options import AsJson, ImagePaths, LeaveOut, Override, RuntimePath, parse_settings
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import Skipped, command_line, complain, print_json, progress, say
@@ -63,7 +64,8 @@ def explain_images(
     if (heads or film) and not hasattr(loaded, "model"):
         raise InputError(f"--heads and --film show a network's inside, and {checkpoint} is exported: use its weights")
     skipped = Skipped()
-    paths = find_images(images)
+    paths = find_images(typed_paths(images))
+    tell_passed_over(paths)
     rows: list[dict[str, Any]] = []
     names: set[str] = set()
     shown: list[ExplainedImage] = []
@@ -101,10 +103,10 @@ def explain_images(
         name = Path(checkpoint).name or checkpoint
         index = str(link_to_report(write_page(to, explanation_page(name, shown, command_line())), checkpoint, "Maps"))
     if as_json:
-        print_json({"explained": rows, "skipped": skipped.rows, "page": index})
+        print_json({"explained": rows, "skipped": skipped.rows, "passed_over": passed_over_rows(paths), "page": index})
     elif index:
         say(f"all on one page: {index}")
-    skipped.finish()
+    skipped.finish(len(paths), paths.is_complete)
 
 
 def _methods(names: list[str], options: dict[str, Any]) -> list[Method]:

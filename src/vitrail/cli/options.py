@@ -30,7 +30,14 @@ Override = Annotated[
 LeaveOut = Annotated[
     list[str] | None, typer.Option("--leave-out", metavar="PART", help="Do without a part of the file: text, head.")
 ]
-ImagePaths = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, and folders of them.")]
+ImagePaths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGES...",
+        help="Images, folders of them, patterns like 'photos/*.jpg'; - reads paths from standard input.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there already.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images computed at once.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that read images while the network works.")]
 ScaledDecoding = Annotated[

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.cli.application import app
+from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
 from vitrail.cli.options import (
     AsJson,
     Batch,
+    Force,
     ImagePaths,
     LeaveOut,
     Override,
@@ -23,7 +25,7 @@ from vitrail.cli.options import (
     ScaledDecoding,
     Threads,
 )
-from vitrail.cli.terminal import Skipped, complain, print_json, progress, say, writing
+from vitrail.cli.terminal import Skipped, complain, print_json, progress, refuse_overwrite, say, writing
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 
@@ -52,6 +54,7 @@ def predict_images(
         int | None, typer.Option(min=1, metavar="N", help="Of videos and animations, every Nth frame.")
     ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    force: Force = False,
     scaled_decoding: ScaledDecoding = False,
     runtime: RuntimeName = "",
     override: Override = None,
@@ -63,7 +66,10 @@ def predict_images(
 
     if to is not None and to.suffix not in (".csv", ".json"):
         raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
-    stream = stream_images(images, every)
+    if to is not None:
+        refuse_overwrite(force, to)
+    stream = stream_images(typed_paths(images), every)
+    tell_passed_over(stream.files)
     loaded = load_runtime(checkpoint, override, leave_out, runtime, stream.is_short, scaled_decoding)
     skipped = Skipped()
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
@@ -88,19 +94,24 @@ def predict_images(
                 writer.writerows(_table_rows(row))
             if lines:
                 say(_line(row, answer.remark))
-    result = {"predictions": rows, "calibrated": loaded.temperature is not None, "skipped": skipped.rows}
+    result = {
+        "predictions": rows,
+        "calibrated": loaded.temperature is not None,
+        "skipped": skipped.rows,
+        "passed_over": passed_over_rows(stream.files),
+    }
     if to is not None and to.suffix == ".json":
         with writing(to) as file:
             json.dump(result, file, indent=1)
     if as_json:
         print_json(result)
     elif to is not None:
-        say(f"{count} predictions written to {to}")
+        say(f"{count:,} {'prediction' if count == 1 else 'predictions'} written to {to}")
     if loaded.temperature is not None and not as_json:
         say("the probabilities are calibrated")
     if unlike and loaded.ood is not None:
         complain(_unlike_line(unlike, count, loaded.ood.false_alarms))
-    skipped.finish()
+    skipped.finish(count + len(skipped.rows), stream.files.is_complete)
 
 
 def _row(answer: Prediction, threshold: float, decline: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -18,42 +19,51 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 
 from vitrail.errors import ImageError, InputError
-from vitrail.files import atomic_write
+from vitrail.files import atomic_write, reason
 
 if TYPE_CHECKING:
     from vitrail.evaluation import Score
 
 WRONG_USAGE = 2  # the user's mistake; 1 is ours
 SOME_UNREADABLE = 3  # all is done, but for images that could not be read
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, a quota, a limit, a device
+MOST_TOLD = 20  # images that cannot be read, one by one
 
 tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 _bar_console: Console | None = None  # where a bar is up
 
 
 class Skipped:
-    """Images that could not be read: told at once, counted at the end."""
+    """Images that could not be read: the first are told at once, all are counted at the end."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str]] = []
 
     def __call__(self, name: str, error: ImageError) -> None:
         self.rows.append({"path": name, "error": str(error)})
-        complain(str(error))
+        if len(self.rows) <= MOST_TOLD:
+            complain(str(error))
+        elif len(self.rows) == MOST_TOLD + 1:
+            complain("more images cannot be read, which are only counted from here on")
 
     @property
     def names(self) -> set[str]:
         return {row["path"] for row in self.rows}
 
-    def finish(self) -> None:
-        end_with_unreadable(len(self.rows))
+    def finish(self, total: int, is_complete: bool = True) -> None:
+        """The last word; `is_complete` says whether every folder could be looked into."""
+        end_with_unreadable(len(self.rows), total)
+        if not is_complete:
+            raise typer.Exit(SOME_UNREADABLE)
 
 
-def end_with_unreadable(count: int) -> None:
+def end_with_unreadable(count: int, total: int | None = None) -> None:
     """The end of a verb that did all but so many images: told, and to be seen from its exit code."""
     if count:
         from vitrail.reporting.html_page import counted
 
-        complain(f"{counted(count, 'image')} could not be read; the others are done")
+        of = counted(count, "image") if total is None else f"{count:,} of {counted(total, 'image')}"
+        complain(f"{of} could not be read" + ("" if count == total else "; the others are done"))
         raise typer.Exit(SOME_UNREADABLE)
 
 
@@ -137,6 +147,13 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
+def refuse_overwrite(force: bool, *paths: Path) -> None:
+    """A file that is there already stays, unless it is said that it may go; to be asked before any work."""
+    for path in paths:
+        if not force and path.is_file():
+            raise InputError(f"{path} is there already: give another name, or --force to write over it")
+
+
 class ReaderGone(Exception):  # noqa: N818
     """Nobody reads our output any more: `vitrail models | head`."""
 
@@ -147,6 +164,22 @@ def say(text: str) -> None:
         _put(text)
     except BrokenPipeError as error:
         raise ReaderGone from error
+
+
+def full_output(error: Exception) -> str:
+    """What to say where the error came of a standard output that takes no more, whoever printed; empty of others."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in FULL:
+        return ""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # none of the system's
+        return ""
+    try:
+        os.write(output, b"\n")  # a flush would not fail again
+        return ""
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        return f"cannot write to standard output: {reason(error)}"
 
 
 def show(table: Table) -> None:

@@ -1,4 +1,4 @@
-"""Paths and folders -> the images in them, in natural order ("2" before "10"), and the frames of videos among them."""
+"""Paths and folders -> the images in them, one after another, and the frames of videos among them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.errors import ImageError, InputError
-from vitrail.images.file_names import SUFFIXES, in_order
+from vitrail.errors import ImageError
 from vitrail.inference.image_reader import Named
+from vitrail.inference.image_search import FoundImages, find_images
 from vitrail.inference.video import frames, is_video
-
-
-def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Every file named, and every image in every folder named, below it too; hidden ones are left out."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        try:
-            path.stat()
-            files += _in_folder(path) if path.is_dir() else [path]
-        except OSError as error:
-            raise InputError(f"no file or folder {path}: {error.strerror}") from error
-    return files
 
 
 @dataclass(frozen=True)
@@ -32,22 +20,22 @@ class ImageStream:
     What cannot be read stands as its error.
     """
 
-    paths: tuple[Path, ...]
+    files: FoundImages
     videos: frozenset[Path]
     every: int = 1
 
     @property
     def count(self) -> int | None:
         """How many there are; None where only their end tells."""
-        return None if self.videos else len(self.paths)
+        return None if self.videos else len(self.files)
 
     @property
     def is_short(self) -> bool:
         """Whether there are so few that nothing need be prepared for more."""
-        return not self.videos and len(self.paths) <= 2
+        return not self.videos and len(self.files) <= 2
 
     def __iter__(self) -> Iterator[Path | Named]:
-        for path in self.paths:
+        for path in self.files:
             if path not in self.videos:
                 yield path
                 continue
@@ -62,16 +50,4 @@ def stream_images(paths: Iterable[str | os.PathLike[str]], every: int | None = N
     """The images named, in folders too, and videos frame by frame; animations as well where `every` is given."""
     files = find_images(paths)
     videos = frozenset(path for path in files if is_video(path, animations=every is not None))
-    return ImageStream(tuple(files), videos, every or 1)
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    inside = [str(path) for path in folder.rglob("*") if _is_image(path, folder)]
-    if not inside:
-        raise InputError(f"no images in {folder}: expected files ending in {', '.join(SUFFIXES)}")
-    return [Path(path) for path in in_order(inside)]
-
-
-def _is_image(path: Path, root: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-    return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()
+    return ImageStream(files, videos, every or 1)

@@ -1,0 +1,174 @@
+"""find_images: paths, folders and patterns -> the images they stand for, in natural order, and what was passed over."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, overload
+
+from vitrail.errors import InputError
+from vitrail.images import describe
+from vitrail.images.file_names import SUFFIXES, in_order
+from vitrail.images.signatures import START, is_image_start
+from vitrail.inference.video import VIDEOS
+
+UNREADABLE_FOLDER: Final = "folder that cannot be read"
+NO_IMAGE: Final = "file that is no image"
+REASONS: Final = {  # why something in a folder is no image to read -> the same of several
+    UNREADABLE_FOLDER: "folders that cannot be read",
+    "file that cannot be read": "files that cannot be read",
+    "broken link": "broken links",
+    "link to a folder": "links to folders",
+    "hidden folder": "hidden folders",
+    "hidden file": "hidden files",
+    "video, to be named by itself": "videos, to be named by themselves",
+    "image whose ending says otherwise": "images whose endings say otherwise",
+    "pipe, socket or device": "pipes, sockets and devices",
+    NO_IMAGE: "files that are no images",
+}
+FIRST: Final = 3  # names in a line
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """What stands in the folders that were named and is not read, of one kind."""
+
+    reason: str  # of REASONS
+    count: int
+    paths: tuple[str, ...]  # empty of files that are no images: those are only counted
+
+    def __str__(self) -> str:
+        words = self.reason if self.count == 1 else REASONS[self.reason]
+        names = ", ".join(map(describe, self.paths[:FIRST])) + (", …" if self.count > FIRST else "")
+        return f"{self.count:,} {words} passed over" + (f": {names}" if self.paths else "")
+
+
+@dataclass(frozen=True)
+class FoundImages(Sequence[Path]):
+    """The images that some paths stand for, as a sequence; and what was passed over beside them."""
+
+    paths: tuple[Path, ...]
+    passed_over: tuple[PassedOver, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every folder could be looked into."""
+        return all(each.reason != UNREADABLE_FOLDER for each in self.passed_over)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, index: int) -> Path: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Path, ...]: ...
+    def __getitem__(self, index: int | slice) -> Path | tuple[Path, ...]:
+        return self.paths[index]
+
+
+def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
+    """Every file named, every image in every folder named, below it too, and what a pattern such as photos/*.jpg fits.
+
+    In folders an image is known by its ending, or where it has none by its first bytes.
+    """
+    files: list[Path] = []
+    others: dict[str, list[str]] = {}
+    for given in paths:
+        for path in _matching(Path(given)):
+            if path.is_dir():
+                files += _in_folder(path, others)
+            else:
+                files.append(path)
+    passed_over = (
+        PassedOver(reason, len(others[reason]), () if reason == NO_IMAGE else tuple(others[reason]))
+        for reason in REASONS
+        if reason in others
+    )
+    return FoundImages(tuple(files), tuple(passed_over))
+
+
+def _matching(path: Path) -> list[Path]:
+    """The path, where there is such a file or folder; else all that it fits as a pattern."""
+    try:
+        path.stat()
+        return [path]
+    except OSError as error:
+        if not glob.has_magic(str(path)):
+            raise InputError(f"no file or folder {path}: {error.strerror}") from error
+    matches = in_order(glob.glob(str(path), recursive=True))
+    if not matches:
+        raise InputError(f"no file or folder fits the pattern {path}")
+    return [Path(match) for match in matches]
+
+
+def _in_folder(folder: Path, others: dict[str, list[str]]) -> list[Path]:
+    inside: list[str] = []
+    passed_over: dict[str, list[str]] = {}
+    for path, reason in _walk(str(folder)):
+        (passed_over.setdefault(reason, []) if reason else inside).append(path)
+    if passed_over.get(UNREADABLE_FOLDER) == [str(folder)]:
+        raise InputError(f"the folder {describe(folder)} cannot be read: check its permissions")
+    if not inside:
+        told = "; ".join(str(PassedOver(each, len(passed_over[each]), ())) for each in REASONS if each in passed_over)
+        expected = f"expected files ending in {', '.join(SUFFIXES)}"
+        raise InputError(f"no images in {describe(folder)}{f' ({told})' if told else ''}: {expected}")
+    for reason, names in passed_over.items():
+        others.setdefault(reason, []).extend(in_order(names))
+    return [Path(path) for path in in_order(inside)]
+
+
+def _walk(folder: str) -> Iterator[tuple[str, str]]:
+    """Whatever stands below a folder: its path, and why it is passed over, or nothing."""
+    waiting = [folder]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                inside = list(entries)
+        except OSError:
+            yield folder, UNREADABLE_FOLDER
+            continue
+        for entry in inside:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name.startswith("."):
+                yield entry.path, _hidden(entry.name, is_folder)
+            elif is_folder:
+                waiting.append(entry.path)
+            else:
+                yield entry.path, _reason(entry.path)
+
+
+def _hidden(name: str, is_folder: bool) -> str:
+    """Hidden files are worth a word where they are called like images."""
+    if is_folder:
+        return "hidden folder"
+    return "hidden file" if name.lower().endswith(SUFFIXES) else NO_IMAGE
+
+
+def _reason(path: str) -> str:
+    """Why a file in a folder is not read; nothing of an image."""
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:
+        return "broken link" if os.path.islink(path) else "file that cannot be read"
+    suffix = os.path.splitext(path)[1].lower()
+    if stat.S_ISDIR(kind):
+        return "link to a folder"
+    if not stat.S_ISREG(kind):
+        return "pipe, socket or device"
+    if suffix in SUFFIXES:
+        return ""
+    if suffix in VIDEOS:
+        return "video, to be named by itself"
+    try:
+        with open(path, "rb") as file:
+            known = is_image_start(file.read(START))
+    except OSError:
+        return "file that cannot be read"
+    if not known:
+        return NO_IMAGE
+    return "image whose ending says otherwise" if suffix else ""
