@@ -23,12 +23,16 @@ def shown_image(html: str) -> Image.Image:
 
 
 def test_it_says_its_target_its_method_and_what_the_map_is_worth() -> None:
-    text = repr(Explanation(MAP, "rollout", "bee", 0.9731, True, SCORES, shuffled=0.125))
+    explanation = Explanation(MAP, "rollout", "bee", 0.9731, True, SCORES, shuffled=0.125)
+    text = repr(explanation)
     lines = text.splitlines()
     assert lines[0] == "Explanation: bee (97.3 %), by rollout"
     assert re.split(r"\s{2,}", lines[1].strip()) == ["map", "2 x 2 patches, from 0 to 1"]
-    assert "+0.40, where random orders have 0" in text
-    assert "+0.12 like the map of random weights" in text
+    for verdict in explanation.verdicts:
+        name, words = verdict.line.split(": ", 1)
+        assert re.search(rf"^  {name} +{re.escape(words[:60])}", text, re.MULTILINE), name
+    assert [each.name for each in explanation.verdicts][:1] == ["faithfulness"]
+    assert "strong, +0.40" in text
     assert "no known reason against it" in text
 
 

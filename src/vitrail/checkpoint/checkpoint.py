@@ -182,11 +182,12 @@ class Checkpoint:
         threads: int = 2,
         decline: bool = False,
         trust: bool = False,
+        progress: bool | None = None,
     ) -> list[Prediction]:
         """The likeliest classes of every image: `vitrail.predict` of this checkpoint."""
         from vitrail.inference import predict
 
-        return predict(self, images, top, batch, skip, done, threads, decline, trust)
+        return predict(self, images, top, batch, skip, done, threads, decline, trust, progress)
 
     def embed(
         self,
@@ -195,11 +196,12 @@ class Checkpoint:
         skip: Skip | None = None,
         done: ProgressCallback | None = None,
         threads: int = 2,
+        progress: bool | None = None,
     ) -> Array:
         """What the head receives for every image (n, D): `vitrail.embed` of this checkpoint."""
         from vitrail.inference import embed
 
-        return embed(self, images, batch, skip, done, threads)
+        return embed(self, images, batch, skip, done, threads, progress)
 
     def explain(
         self,

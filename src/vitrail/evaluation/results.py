@@ -122,18 +122,27 @@ class Evaluation:
             f"Evaluation: {counted(len(self), 'image')} of {self.source} ({self.split})",
             (
                 *self._score_rows(),
+                ("caveat", self.caveat),
                 ("weakest", ", ".join(f"{each.name} (F1 {percent(each.f1)})" for each in weakest)),
                 ("classes", f"{len(self.classes):,}; {told}"),
+                ("unlike", self._unlike_words()),
                 ("unreadable", f"{counted(len(self.skipped), 'image')} left out" if self.skipped else ""),
             ),
         )
+
+    def _unlike_words(self) -> str:
+        """The share taken for unlike anything that the network was trained on."""
+        if self.unlike is None:
+            return ""
+        share, promised = percent(self.unlike.share.value), percent(self.unlike.promised)
+        return f"{share} taken for unlike the training images; of images like them at most {promised}"
 
     def _score_rows(self) -> list[Row]:
         """The scores that people know, with their intervals."""
         return [
             (metric_name(key), f"{metric_value(key, score.value)} (95 % interval {metric_interval(key, *score[1:])})")
             for key, score in self.scores.items()
-            if key in METRICS and not key.endswith(("precision", "recall"))
+            if key in METRICS and key != "loss" and not key.endswith(("precision", "recall"))
         ]
 
     def __repr__(self) -> str:

@@ -103,6 +103,7 @@ def export(
     - resize_inside: take whole images of any size, resized inside.
     - plan: which layers compute in int8 or bf16; None: all in float32.
     - symmetric: int8 without zero points, as TensorRT has it.
+    - images: some to compare the file on; None: random pixels.
     - measure: a function that is given the opened file, and returns what is to be written into it.
     """
     start = time.perf_counter()

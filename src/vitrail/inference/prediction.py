@@ -16,6 +16,7 @@ from vitrail.inference.batches import BatchResult, Images, Stream, run_batches
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
+from vitrail.progress import counting
 from vitrail.types import Array, ProgressCallback
 
 
@@ -29,6 +30,7 @@ def predict(
     threads: int = 2,
     decline: bool = False,
     trust: bool = False,
+    progress: bool | None = None,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
 
@@ -36,9 +38,21 @@ def predict(
     the checkpoint's minimum confidence is marked (`confident`, `needed`, `remark`); `decline` leaves its labels out.
     So is one of an image unlike anything the network was trained on (`unlike`, `familiarity`), unless you `trust` it.
     An image that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
+
+    - runtime: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
+    - images: a list of paths, PIL images, arrays or bytes; or one array of them all.
+    - top: how many classes are named.
+    - batch: images in a batch.
+    - skip: a function that hears of images that cannot be read: name, error.
+    - done: a function that hears how many more images are done.
+    - threads: threads that read images.
+    - decline: leave the labels of answers out that are not confident enough.
+    - trust: do not look whether an image is unlike those of the training.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     check_image_list(images)
-    return list(predictions(runtime, images, top, batch, skip, done, threads, decline, trust))
+    with counting(done, progress, len(images)) as told:
+        return list(predictions(runtime, images, top, batch, skip, told, threads, decline, trust))
 
 
 def predictions(
@@ -81,12 +95,23 @@ def embed(
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
     threads: int = 2,
+    progress: bool | None = None,
 ) -> Array:
-    """What the head receives for every image, in order: float32 (n, D)."""
+    """What the head receives for every image, in order: float32 (n, D).
+
+    - runtime: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
+    - images: a list of paths, PIL images, arrays or bytes; or one array of them all.
+    - batch: images in a batch.
+    - skip: a function that hears of images that cannot be read: name, error.
+    - done: a function that hears how many more images are done.
+    - threads: threads that read images.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    """
     runtime = as_runtime(runtime)
     check_image_list(images)
-    results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
-    rows = [each.embedding for each in results]
+    with counting(done, progress, len(images)) as told:
+        results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=told)
+        rows = [each.embedding for each in results]
     if not rows:
         raise InputError("no images to embed")
     return np.concatenate(rows)

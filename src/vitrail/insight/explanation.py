@@ -70,15 +70,12 @@ class Explanation:
         """What it says of itself in a REPL, and in a notebook beside the map."""
         rows, columns = self.map.shape
         value = f"{100 * self.value:.1f} %" if self.probability else f"{self.value:.3g}"
-        scores = self.scores
-        gain = "" if scores is None else f"{scores.gain:+.2f}, where random orders have 0 (deletion and insertion)"
         crossed = 0 if self.outliers is None else int(self.outliers.sum())
         return Card(
             f"Explanation: {self.target} ({value}), by {self.method}",
             (
                 ("map", f"{rows} x {columns} patches, from {self.map.min():.3g} to {self.map.max():.3g}"),
-                ("faithfulness", gain),
-                ("shuffled", "" if self.shuffled is None else f"{self.shuffled:+.2f} like the map of random weights"),
+                *(tuple(each.line.split(": ", 1)) for each in self.verdicts),
                 ("reliable", "no known reason against it" if self.reliable else f"no: {'; '.join(self.warnings)}"),
                 ("outliers", f"{crossed:,} of the patches, crossed out" if crossed else ""),
                 ("tried", ", ".join(f"{name} {each.gain:+.2f}" for name, each in self.tried.items())),

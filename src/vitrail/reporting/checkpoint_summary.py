@@ -83,4 +83,6 @@ def _answers(checkpoint: Checkpoint) -> str:
         words.append(f"minimum confidence {100 * checkpoint.reject:.3g} %")
     if checkpoint.ood is not None:
         words.append("says which images are unlike the training ones")
+    if checkpoint.ood is not None:
+        words.append("tells unlike images")
     return ", ".join(words)
