@@ -81,9 +81,13 @@ def _shell(command: str, folder: Path, environment: Mapping[str, str]) -> tuple[
 
 
 PROMPT = """
-import code, sys
+import code, sys, traceback
+class Console(code.InteractiveConsole):
+    def showtraceback(self):
+        kind, error, _ = sys.exc_info()
+        print("Traceback (most recent call last):", *traceback.format_exception_only(kind, error), sep="\\n", end="")
 mark = sys.argv[1]
-console = code.InteractiveConsole({"__name__": "__main__"})
+console = Console({"__name__": "__main__"})
 for statement in sys.stdin.read().split("\\0"):
     console.push(statement)
     sys.stderr.flush()
@@ -92,7 +96,7 @@ for statement in sys.stdin.read().split("\\0"):
 
 
 def _python(statements: list[str], folder: Path, environment: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """What Python's prompt answers to each line."""
+    """What Python's prompt answers to each line; of an error its last line, for the lines above tell of files."""
     mark = "-- next statement --"
     done = subprocess.run(
         [sys.executable, "-c", PROMPT, mark],

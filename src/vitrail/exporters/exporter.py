@@ -30,13 +30,15 @@ from vitrail.inference.batches import Images
 from vitrail.inference.recognisers import as_checkpoint
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
+from vitrail.reporting.html_page import counted
+from vitrail.reporting.object_card import Card
 
 _MOST_BATCH: Final = 1 << 16
 _MOST_CELLS: Final = 4096  # along a side that is free
 _TOLD: Final = ("out", "format", "bytes", "inputs", "compared_on", "share_of", "seconds")  # of a report, as they are
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportReport:
     """What was written, and how it was verified."""
 
@@ -64,6 +66,25 @@ class ExportReport:
             "pixels": None if self.pixels is None else self.pixels._asdict(),
             "largest_difference": self.largest_difference,
         }
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and in a notebook."""
+        apart = f"at most {self.largest_difference:.1e} of the {self.share_of} value away from the network"
+        return Card(
+            f"ExportReport: {self.out}, for {self.format}",
+            (
+                ("file", f"{self.bytes / 1e6:.4g} MB"),
+                *((f"input {name}", shape) for name, shape in self.inputs.items()),
+                ("outputs", ", ".join(self.outputs)),
+                ("compared", f"{counted(len(self.checks), 'time')}, on {self.compared_on}: {apart}"),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
 
 def export(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -29,6 +29,9 @@ from vitrail.weights.name_tables import to_theirs
 from vitrail.weights.overrides import setting_text
 from vitrail.weights.reading.npz_arrays import write_npz
 
+if TYPE_CHECKING:
+    from vitrail.reporting.object_card import Card
+
 OWN: Final = "vitrail"
 ENDINGS: Final = {  # how the name of what is written ends
     "safetensors": (".safetensors",),
@@ -42,7 +45,7 @@ TRAINING: Final = (  # what a network at rest does not compute with
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParityReport:
     """What was written, and how it was shown to be the same network."""
 
@@ -58,6 +61,29 @@ class ParityReport:
     classes_carried: bool
     not_carried: tuple[str, ...]  # what stays behind: tensors beside the network, or how other sizes are resampled
     settings: tuple[Setting, ...]  # as read back from what was written
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and in a notebook."""
+        from vitrail.reporting.object_card import Card
+
+        carried = {"preprocessing": self.preprocess_carried, "class names": self.classes_carried}
+        left = [f"{name} (keep by hand)" for name, is_carried in carried.items() if not is_carried]
+        apart = f"logits differ by at most {self.largest_difference:.3g} on random pixels"
+        return Card(
+            f"ParityReport: {self.out} for {self.family}, from {self.source}",
+            (
+                ("written", f"{self.tensors:,} tensors; {self.identical:,} read back, bit for bit the same"),
+                ("both run", f"{apart}; {100 * self.argmax_agreement:.0f} % same answers"),
+                ("carried", " and ".join(name for name, is_carried in carried.items() if is_carried)),
+                ("not carried", "; ".join((*left, *self.not_carried))),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
 
 def convert(
