@@ -60,6 +60,30 @@ def test_extras_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["versions"]["rich"] == "missing: pip install vitrail"
 
 
+def test_an_extra_that_does_not_load_is_told_and_the_rest_goes_on(
+    vit: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Installed, but a library of the system is missing, or it breaks on import in any other way."""
+    for package, fault in (("brokenlib", "OSError('libnone.so: cannot open')"), ("oddlib", "SystemError('a\\nb')")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"print('hello')\nraise {fault}\n")
+        about = tmp_path / f"{package}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (about / "RECORD").write_text(f"{package}/__init__.py,,\n{about.name}/METADATA,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    needs = ["brokenlib; extra == 'one'", "oddlib; extra == 'two'", "rich; extra == 'two'", "rich; extra == 'three'"]
+    monkeypatch.setattr(doctor, "_requirements", lambda: needs)
+    said = vit("doctor", "--json")
+    assert (said.code, said.err) == (0, "")
+    assert said.json["extras"] == {
+        "one": "broken: brokenlib is installed but does not load (OSError: libnone.so: cannot open): "
+        "pip install --force-reinstall brokenlib",
+        "two": "broken: oddlib is installed but does not load (SystemError: a): pip install --force-reinstall oddlib",
+        "three": "complete",
+    }
+
+
 def test_from_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -83,7 +107,7 @@ def test_something_stands_behind_every_extra() -> None:
     root = Path(__file__).resolve().parents[2]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     sources = "".join(path.read_text() for path in (root / "src").rglob("*.py"))
-    own = {name: needs for name, needs in extras.items() if name not in ("all", "dev")}
+    own = {name: needs for name, needs in extras.items() if name not in ("all", *doctor.TOOLS)}
     assert extras["all"] == [f"vitrail[{','.join(own)}]"]
     modules = {"resvg-py": "resvg_py"}
     for name, needs in own.items():

@@ -19,7 +19,7 @@ from vitrail.evaluation import Score
 def test_the_weakest_classes_come_first_and_metrics_are_words(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [SimpleNamespace(name=f"c{n}", count=n, precision=0.5, recall=0.25, f1=n / 10) for n in (3, 1, 6, 4, 2, 5)]
     scores = {"top1": Score(0.5, 0.4, 0.6), "ece": Score(0.031, 0.02, 0.05), "loss": Score(0.4567, 0.4, 0.5)}
-    evaluate.show_scores(SimpleNamespace(scores=scores, per_class=rows))
+    evaluate.show_scores(SimpleNamespace(scores=scores, per_class=rows, caveat=""))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[:5] == [
         "value 95 % interval",

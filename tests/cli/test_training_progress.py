@@ -32,7 +32,7 @@ def run(resumed: bool = False) -> Any:
     """What is shown of a training, and no more of it."""
     scores = {"top1": Score(0.875, 0.8, 0.95), "loss": Score(0.3456, 0.3, 0.4)}
     return SimpleNamespace(
-        evaluation=SimpleNamespace(split="test", scores=scores, unlike_words="4 %; promised: 5 %"),
+        evaluation=SimpleNamespace(split="test", scores=scores, unlike_words="4 %; promised: 5 %", caveat=""),
         stages=(SimpleNamespace(name="probe", score=Score(0.5, 0.4, 0.6)),),
         steps=12,
         seconds=3.4,
@@ -98,5 +98,5 @@ def test_a_training_at_a_terminal_leaves_whole_lines_and_no_bar(photos: Path, st
     complaints = [line for line in session.lines if "vitrail: " in line]
     assert all(line.startswith("vitrail: ") and line.count("vitrail: ") == 1 for line in complaints)
     assert [match[1] for line in complaints if (match := re.fullmatch(epochs, line))] == ["1", "2", "3"]
-    assert "vitrail: 1 of 62 images cannot be read, and are skipped" in complaints
+    assert "vitrail: 1 of 62 images cannot be read, and is skipped" in complaints
     assert [line for line in complaints if re.fullmatch(r"vitrail: linear probe: \d+\.\d % on test", line)]

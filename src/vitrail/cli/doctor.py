@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
 import re
+from typing import Final
 
 from vitrail import __version__
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson
 from vitrail.cli.terminal import print_json, say
+
+
+TOOLS: Final = ("dev", "docs")  # extras that vitrail itself never imports
 
 
 @app.command("doctor")
@@ -65,11 +70,47 @@ def _extras() -> dict[str, str]:
         package = re.match(r"[\w.-]+", name.strip())
         if extra_of and package and package[0] != "vitrail":
             needed.setdefault(extra_of[1], []).append(package[0])
-    report = {}
-    for extra, packages in needed.items():
-        missing = [package for package in packages if not _version(package)]
-        report[extra] = f"missing {', '.join(missing)}: pip install 'vitrail[{extra}]'" if missing else "complete"
-    return report
+    return {extra: _state_of(extra, packages) for extra, packages in needed.items()}
+
+
+def _state_of(extra: str, packages: list[str]) -> str:
+    """Complete; or what is missing, or is there and does not load, with the command that mends it."""
+    missing = [package for package in packages if not _version(package)]
+    if missing:
+        return f"missing {', '.join(missing)}: pip install 'vitrail[{extra}]'"
+    used = packages if extra not in TOOLS else []
+    faults = {package: fault for package in used if (fault := _import_fault(package))}
+    if not faults:
+        return "complete"
+    words = "; ".join(f"{package} is installed but does not load ({fault})" for package, fault in faults.items())
+    return f"broken: {words}: pip install --force-reinstall {' '.join(faults)}"
+
+
+def _import_fault(package: str) -> str:
+    """Why an installed package cannot be used; empty where it can."""
+    name = _module_of(package)
+    if not name:
+        return ""
+    from vitrail.exporters.quiet import quietly
+
+    try:
+        with quietly():
+            importlib.import_module(name)
+    except Exception as error:  # a library that lacks another, or was built for another machine, raises anything
+        lines = str(error).strip().splitlines() or [""]
+        return f"{type(error).__name__}: {lines[0]}"
+    return ""
+
+
+def _module_of(package: str) -> str:
+    """What a package is imported as: the module of its name, or the first that it brings."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    names = dict.fromkeys(path.parts[0] for path in files if path.name == "__init__.py" and len(path.parts) == 2)
+    likely = package.replace("-", "_").lower()
+    return likely if likely in names else next((name for name in names if not name.startswith("_")), "")
 
 
 def _requirements() -> list[str]:
