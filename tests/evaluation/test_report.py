@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -38,11 +39,11 @@ def test_a_whole_report_has_every_part_in_order() -> None:
         "Confusions",
         "Worst errors",
         "Can its confidence be trusted?",
-        "When it may decline",
-        "What the model sees",
+        "When it is not confident enough",
+        "What the network sees",
         "The data",
         "Time",
-        "To do it again",
+        "Reproduce this run",
     ]
     assert whole().all("h1")[0].text == "flowers-3"
     assert "300 test images of flowers" in whole().text
@@ -88,7 +89,7 @@ def test_the_confusion_is_shown_as_counts_and_as_shares() -> None:
                 share = percent(table[truth, said] / table[truth].sum())
                 line = f"{CLASSES[truth]}, {what}: {table[truth, said]} of {table[truth].sum()} ({share})"
                 assert words.count(line) == 2, line  # once in each of the two views
-    assert [each.text for each in whole().all("label")] == ["Counts", "Per cent of each true class"]
+    assert [each.text for each in whole().all("label")] == ["Counts", "Percent of each true class"]
 
 
 def test_confused_pairs_come_with_their_images() -> None:
@@ -106,10 +107,10 @@ def test_confused_pairs_come_with_their_images() -> None:
 def test_the_worst_errors_come_with_truth_answer_and_probability() -> None:
     alts = [each.attributes["alt"] for each in whole().all("img")]
     shown = [
-        f"{each.truth[0]}, said {each.predicted[0]}, {percent(each.probability)}, {each.name.split('/')[1]}"
+        f"{each.truth[0]}, predicted {each.predicted[0]}, {percent(each.probability)}, {each.name.split('/')[1]}"
         for each in made().worst[:24]
     ]
-    assert [each for each in alts if ", said " in each] == shown
+    assert [each for each in alts if ", predicted " in each] == shown
     assert made().worst[0].name in whole().text  # the whole path is in the list below
 
 
@@ -118,7 +119,7 @@ def test_parts_without_data_are_absent() -> None:
     assert titles(page) == ["In short"]
     assert not page.all("svg", "plot")
     some = read(build(Report(title="x", history=history(), command="vitrail train x")))
-    assert titles(some) == ["In short", "How it learned", "To do it again"]
+    assert titles(some) == ["In short", "How it learned", "Reproduce this run"]
     assert "vitrail train x" in some.all("code")[0].text
 
 
@@ -154,11 +155,11 @@ def test_a_comparison_by_images_that_one_has_seen_says_so() -> None:
 def test_several_labels_have_no_confusion() -> None:
     evaluation = several()
     page = read(build(full(evaluation=evaluation, validation=None, stages=())))
-    assert not {"Confusions", "When it may decline"} & set(titles(page))
+    assert not {"Confusions", "When it is not confident enough"} & set(titles(page))
     assert {"Class by class", "Worst errors", "Can its confidence be trusted?"} <= set(titles(page))
     for name in ("mean_ap", "macro_f1", "exact", "ece"):
         assert any(percent(evaluation.scores[name].value) in each.text for each in page.all("div", "tile")), name
-    assert "said from" in [each.text for each in page.all("th")]
+    assert "minimum confidence" in [each.text for each in page.all("th")]
     assert "0.4" in [each.text for each in page.all("td", "n")]
 
 
@@ -298,3 +299,22 @@ def test_a_comparison_of_hostile_names() -> None:
 
 def test_p_values_in_few_digits() -> None:
     assert [likelihood(each) for each in (0.3141, 0.0004, math.nan)] == ["0.314", "under 0.001", "–"]
+
+
+ODD = re.compile(
+    r"named right|off in confidence|in doubt|commonest|middle size|To do it again|least confidence|[Pp]er cent|"
+    r"\bsaid \w|\bpictures?\b|\btop1\b|\bece\b|\bmacro_f1\b|\d%"
+)
+
+
+def test_pages_are_in_words_that_everyone_knows() -> None:
+    comparison = comparison_of(made(), made(lift=0.2, seed=4))
+    for found in (build(full()), build(full(evaluation=None)), comparison_page(comparison, square)):
+        page = read(found)
+        spoken = [each.attributes.get(name, "") for each in page.elements for name in ("alt", "aria-label")]
+        shown = [each.text for each in page.elements if each.tag in ("header", "main")]
+        assert not ODD.findall(" ".join((*shown, *spoken)))
+    tiles = [each.text for each in whole().all("div", "tile")]
+    for name in ("accuracy", "top-5 accuracy", "F1 (mean of classes)", "calibration error", "minimum confidence"):
+        assert any(name in each for each in tiles), name
+    assert "Reproduce this run" in whole().text

@@ -78,7 +78,7 @@ def test_rejection_counts_the_surest_first() -> None:
     ]
     unset = rejection(made(reject=None))
     assert unset is not None
-    assert "No threshold is set" in unset.note
+    assert "No minimum confidence is set" in unset.note
 
 
 def test_always_saying_the_commonest_class_is_the_measure() -> None:
@@ -93,7 +93,7 @@ def test_labels_that_were_not_said_have_no_probability() -> None:
     assert math.isnan(silent.probability)
     page = read(build(Report(title="x", evaluation=evaluation, images=square)))
     alts = [each.attributes["alt"] for each in page.all("img")]
-    assert f"{', '.join(silent.truth)}, said nothing, {silent.name}" in alts
+    assert f"{', '.join(silent.truth)}, predicted nothing, {silent.name}" in alts
 
 
 @pytest.mark.parametrize("temperature, little", [(1.015, True), (1.03, False), (0.985, True), (0.97, False)])

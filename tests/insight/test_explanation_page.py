@@ -31,7 +31,9 @@ def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
     assert [len(found.all("figure", tone)) for tone in ("good", "warn")] == [1, 1]
     assert "rollout is not to be relied on: it hardly depends" in found.text
     tiles = [each.text for each in found.all("div", "tile")]
-    assert [each[:4] for each in tiles] == ["1str", "0fai", "1wea", "0non"]
+    assert [each.split("of")[0] for each in tiles] == [
+        *("1faithfulness: strong", "0faithfulness: fair", "1faithfulness: weak", "0faithfulness: none")
+    ]
     assert "1 image, explained for net" in found.text
     assert "speaks most for the answer" in found.text
     assert CROSSED not in found.text

@@ -69,7 +69,7 @@ def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     expected = attention_distances(loaded.model, torch.from_numpy(loaded.preprocess.batch(images[:14])))
     np.testing.assert_allclose(drawn["distances"][0], expected, rtol=1e-5)
     assert drawn["norms"][1][0] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
-    assert f"{5 / 24:.1%} are larger than 3 times the median" in figures["norms"].caption
+    assert f"{500 / 24:.1f} % are larger than 3 times the median" in figures["norms"].caption
     monkeypatch.undo()
     page = portrait(loaded, tmp_path, images).page.read_text()
     assert "Measured on 16 images." in page

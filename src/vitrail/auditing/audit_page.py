@@ -36,7 +36,7 @@ SUSPECTS: Final = 36
 OTHERS: Final = 12
 EXAMPLES: Final = 6
 CLASSES: Final = 30
-SIDE: Final = 160  # pixels of an image on the page
+SIDE: Final = 320  # pixels of an image on the page
 
 
 def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -> list[Path]:

@@ -58,9 +58,9 @@ def evaluation_charts(evaluation: Evaluation) -> dict[str, Chart]:
     if evaluation.confusion is not None:
         matrix, classes = evaluation.confusion, evaluation.classes
         charts["confusion"] = confusion(matrix, classes, title="Confusion, numbers of images")
-        title = "Confusion, per cent of each true class"
+        title = "Confusion, percent of each true class"
         charts["confusion-normalised"] = confusion(matrix, classes, normalised=True, title=title)
-    charts["reliability"] = reliability(evaluation.bins, "Stated confidence against truth")
+    charts["reliability"] = reliability(evaluation.bins, "Stated confidence and accuracy")
     charts["per-class"] = class_bars(evaluation)
     return charts
 
@@ -72,14 +72,14 @@ def worst_sheet(evaluation: Evaluation, images: Images) -> Image.Image | None:
     for row, image in islice(readable(images, missed), WORST):
         truth, predicted = cut_text(named(missed[row].truth), 20), cut_text(named(missed[row].predicted), 14)
         sure = "" if math.isnan(missed[row].probability) else f", {100 * missed[row].probability:.0f} %"
-        tiles.append((image, f"{truth}\nsaid {predicted}{sure}"))
+        tiles.append((image, f"{truth}\npredicted {predicted}{sure}"))
     return captioned_sheet(tiles, "Worst errors", columns=4) if tiles else None
 
 
 def batch_sheet(seen: Sequence[tuple[Image.Image, str]]) -> Image.Image | None:
     """Nine images as the network sees them, with their labels."""
     tiles = [(image, cut_text(label, 24)) for image, label in seen[:SEEN]]
-    return captioned_sheet(tiles, "What the model sees", columns=3) if tiles else None
+    return captioned_sheet(tiles, "What the network sees", columns=3) if tiles else None
 
 
 def prediction_chart(
@@ -91,7 +91,9 @@ def prediction_chart(
         Bar(label, share, colour="green" if label in truth else "blue")
         for label, share in zip(labels, probabilities, strict=True)
     ]
-    return chart_row([image_chart(image.convert("RGB"), title, 200), bars(shares, "probability", "What it says")])
+    return chart_row(
+        [image_chart(image.convert("RGB"), title, 200), bars(shares, "probability", "Most probable classes")]
+    )
 
 
 def first_prediction(evaluation: Evaluation, images: Images) -> Chart:

@@ -108,7 +108,7 @@ def _again(report: Report) -> Section | None:
     if not report.command and not report.environment:
         return None
     command = html.code(report.command) if report.command else ""
-    return Section("To do it again", Html(command + html.facts(report.environment)))
+    return Section("Reproduce this run", Html(command + html.facts(report.environment)))
 
 
 def comparison_page(
@@ -124,7 +124,7 @@ def comparison_page(
     ]
     parts += [_differences(title, found, names, images) for title, found in kinds if found]
     if command:
-        parts.append(Section("To do it again", html.code(command)))
+        parts.append(Section("Reproduce this comparison", html.code(command)))
     subtitle = f"{counted(len(a), 'image')} of {a.source or b.source}".removesuffix(" of ")
     return html.page(f"{names[0]} against {names[1]}", subtitle, parts)
 

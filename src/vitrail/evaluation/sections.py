@@ -39,26 +39,26 @@ def between(score: Score) -> str:
     return f"between {100 * score.low:.1f} and {100 * score.high:.1f} %"
 
 
-HEADLINES: Final = {  # what a score means, and its interval in words
-    "top1": ("of images named right", "Expect {} on new images like these (95 % interval)."),
-    "mean_ap": ("how well labels are ranked", "Mean average precision; {} on new images like these (95 % interval)."),
-    "exact": ("of images with all labels right", "Every label right and none too many; {}."),
-    "top5": ("right within five answers", "The truth is among the five likeliest; {}."),
-    "macro_f1": ("F1, mean of the classes", "Every class counts the same, however rare; {}."),
-    "ece": ("off in confidence", "How far its stated confidence is from the truth (ECE); {}."),
+HEADLINES: Final = {  # what a score means, with its interval in words
+    "top1": "Expect {} on new images like these (95 % interval).",
+    "mean_ap": "How well labels are ranked; {} on new images like these (95 % interval).",
+    "exact": "Every label right and none too many; {}.",
+    "top5": "The truth is among the five most probable classes; {}.",
+    "macro_f1": "Every class counts the same, however rare; {}.",
+    "ece": "How far its stated confidence is from the truth (ECE); {}.",
 }
 
 
 def headline(evaluation: Evaluation) -> Html:
     """The numbers that matter, in words; without a word on new images where a caveat forbids it."""
     numbers = []
-    for name, (label, words) in HEADLINES.items():
+    for name, words in HEADLINES.items():
         if name in evaluation.scores:
             score = evaluation.scores[name]
             note = words.format(between(score))
             if evaluation.caveat:
                 note = f"{note[0].upper()}{note[1:]}".replace(" on new images like these", "").removeprefix("Expect ")
-            numbers.append(Tile(percent(score.value), label, note))
+            numbers.append(Tile(percent(score.value), metric_name(name), note))
     return html.tiles(numbers)
 
 
@@ -120,13 +120,16 @@ def classes(evaluation: Evaluation) -> Section | None:
             percent(scores.average_precision),
         ]
         rows.append(row + ([number(scores.threshold)] if several else []))
-    headers = ["class", "images", "", "F1", "95 % interval", "found (recall)", "right when said (precision)"]
-    headers += ["average precision"] + (["said from"] if several else [])
+    headers = ["class", "images", "", "F1", "95 % interval", "recall", "precision"]
+    headers += ["average precision"] + (["minimum confidence"] if several else [])
     chart: str = html.beside(class_bars(evaluation).html, "")
     if evaluation.absent:
         chart += html.callout(f"No image of these classes was there to test: {', '.join(evaluation.absent)}.", "warn")
     body = html.table(headers, rows, most=30) + html.folded("The same as a chart", chart)
-    note = "The weakest first. F1 is high only if a class is found and not said in vain; few images, wide intervals."
+    note = (
+        "The weakest first. Recall: how many of the class's images are found. Precision: how many of the answers with "
+        "its name are right. F1 is high only where both are. Few images, wide intervals."
+    )
     return Section("Class by class", body, note)
 
 
@@ -147,7 +150,7 @@ def confusions(evaluation: Evaluation, images: Images | None) -> Section | None:
         return None
     views = [
         ("Counts", confusion(evaluation.confusion, evaluation.classes).html),
-        ("Per cent of each true class", confusion(evaluation.confusion, evaluation.classes, normalised=True).html),
+        ("Percent of each true class", confusion(evaluation.confusion, evaluation.classes, normalised=True).html),
     ]
     matrix = html.tabs("confusion", views)
     pairs = evaluation.most_confused[:PAIRS]
@@ -175,7 +178,7 @@ def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images | N
 
 def calibration(evaluation: Evaluation) -> Section | None:
     """Whether its probabilities mean what they say."""
-    chart = charts.reliability(evaluation.bins, "Stated confidence against truth")
+    chart = charts.reliability(evaluation.bins, "Stated confidence and accuracy")
     if not chart:
         return None
     parts: list[str] = [chart.html]
@@ -183,7 +186,7 @@ def calibration(evaluation: Evaluation) -> Section | None:
         right, sure = right_and_sure(evaluation)
         groups = [("right", sure[right]), ("wrong", sure[~right])]
         axis = Axis("stated confidence", percent=True, low=0.0, high=1.0)
-        parts.append(charts.histogram(groups, axis, "How sure it is").html)
+        parts.append(charts.histogram(groups, axis, "Confidence of right and wrong answers").html)
     sentences = "".join(html.paragraph(each) for each in trust(evaluation))
     note = "A calibrated model that says 80 % is right 80 % of the time: the bars reach the dashed line."
     return Section("Can its confidence be trusted?", sentences + html.beside(*parts), note)
@@ -243,28 +246,32 @@ def rejection(evaluation: Evaluation) -> Section | None:
     places = np.unique(np.linspace(least - 1, len(order) - 1, 120).round().astype(int))
     points = list(zip(shares[places].tolist(), accuracy[places].tolist(), strict=True))
     chart = charts.curves(
-        [Series("right among the answered", points, "green")],
-        Axis("images answered, the surest first", percent=True),
-        Axis("right among the answered", percent=True),
-        "If it answers only when sure",
+        [Series("accuracy of these answers", points, "green")],
+        Axis("images that count, the most confident first", percent=True),
+        Axis("accuracy of these answers", percent=True),
+        "Accuracy where only confident answers count",
     )
     rows: list[list[Cell]] = []
     for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.5):
         last = max(round(share * len(order)), 1) - 1
         rows.append([percent(share, 0), percent(accuracy[last]), percent(sure[order[last]])])
-    listed = html.table(["images answered", "right among them", "least confidence"], rows)
+    listed = html.table(["images that count", "accuracy", "minimum confidence"], rows)
     if evaluation.reject is None:
-        note = "No threshold is set, so it answers every image. This is what one would bring on these images."
-        return Section("When it may decline", html.beside(chart.html, listed), note)
+        note = "No minimum confidence is set, so every answer counts. This is what one would bring on these images."
+        return Section("When it is not confident enough", html.beside(chart.html, listed), note)
     tried = html.tiles(
         [
-            Tile(percent(evaluation.answered), "of images answered", "The rest it leaves to a person."),
-            Tile(percent(evaluation.answered_top1), "right among the answered", "Of those it did not decline."),
-            Tile(percent(evaluation.reject), "is the least confidence", "Below, it declines to answer."),
+            Tile(percent(evaluation.answered), "confident enough", "The other answers are marked as not so."),
+            Tile(percent(evaluation.answered_top1), "accuracy of these answers", "Of those that are confident enough."),
+            Tile(
+                percent(evaluation.reject), "minimum confidence", "Below, an answer is marked; --decline leaves it out."
+            ),
         ]
     )
     return Section(
-        "When it may decline", tried + html.beside(chart.html, listed), "It answers only where it is sure enough."
+        "When it is not confident enough",
+        tried + html.beside(chart.html, listed),
+        "Answers below the minimum confidence are marked, so that a person can look at them.",
     )
 
 
@@ -302,7 +309,7 @@ def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
         truth, predicted = named(wrong.truth), answer(wrong.predicted, wrong.probability)
         rows.append([wrong.name, truth, named(wrong.predicted), percent(wrong.probability)])
         if wrong.row in seen:
-            items.append(Shown(seen[wrong.row], f"{truth}\nsaid {predicted}\n{_file(wrong.name)}", "bad"))
+            items.append(Shown(seen[wrong.row], f"{truth}\npredicted {predicted}\n{_file(wrong.name)}", "bad"))
     listed = html.table(["image", "truth", "predicted", "with probability"], rows)
     all_seen = len(items) == len(missed)
     body = html.gallery(items) + (html.folded("The same as a list", listed) if all_seen else listed)

@@ -58,8 +58,8 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
         value, low, high = score if isinstance(score, Score) else (float(score), math.nan, math.nan)
         bars.append(Bar(name, value, low, high))
         rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
-    chart = charts.bars(bars, "share right")
-    body = html.beside(chart.html, html.table(["method", "right", "95 % interval", "note"], rows))
+    chart = charts.bars(bars, "accuracy")
+    body = html.beside(chart.html, html.table(["method", "accuracy", "95 % interval", "note"], rows))
     return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
 
 
@@ -160,7 +160,7 @@ def seen(images: Sequence[tuple[Image.Image, str]]) -> Section | None:
         return None
     shown = html.gallery([Shown(image, label) for image, label in images[:SEEN]])
     note = "Images of a training batch after resizing and augmentation. If you cannot tell what they are, it cannot."
-    return Section("What the model sees", shown, note)
+    return Section("What the network sees", shown, note)
 
 
 def data(known: DataFacts | None) -> Section | None:

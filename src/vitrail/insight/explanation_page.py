@@ -84,7 +84,7 @@ def _worth(images: Sequence[ExplainedImage]) -> Html:
         return html.callout("The maps were not checked, so nothing is known of what they are worth.", "warn")
     notes = ("far better than random", "better than random", "about as good as random", "no better than random")
     tiles = [
-        Tile(f"{words.count(word):,}", f"{word} faithfulness", f"of {counted(len(words), 'map')}: {note}")
+        Tile(f"{words.count(word):,}", f"faithfulness: {word}", f"of {counted(len(words), 'map')}: {note}")
         for word, note in zip(WORTH, notes, strict=True)
     ]
     return html.tiles(tiles)

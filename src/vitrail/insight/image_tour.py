@@ -124,7 +124,7 @@ def answer_chart(image: Image.Image, heat: Image.Image, prediction: Prediction) 
     """An image, where the last block looks, and the answer as bars."""
     shares = list(map(Bar, prediction.labels, prediction.probabilities))
     images = [image_chart(image, "The image", 300), image_chart(heat, "Where the last block looks", 300)]
-    return chart_row([*images, bars(shares, "probability", "What it says")])
+    return chart_row([*images, bars(shares, "probability", "Most probable classes")])
 
 
 def _walk(walk: list[Step]) -> Section:

@@ -22,6 +22,7 @@ from vitrail.insight.sanity import OUTLYING
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Line, Point, Series, curves, histogram
 from vitrail.reporting.figure_page import Figure, write_figure_page
+from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.image_sheets import TileSheet
 from vitrail.reporting.matrix_charts import heat_map
 from vitrail.reporting.svg import Chart, Key
@@ -51,7 +52,7 @@ def portrait(
     config = checkpoint.model.config
     own = not images
     sources: Sequence[Source] = list(images[:IMAGES]) or [window(seed, 224).image for seed in range(8)]
-    whose = f"{len(sources)} windows drawn by Vitrail" if own else f"{len(sources)} images"
+    whose = f"{len(sources)} windows drawn by Vitrail" if own else counted(len(sources), "image")
     figures = figures_of_weights(checkpoint)
     if config.stem is not None:
         left_out.append("patch filters: the patches of this network are of what its stem gives, not of pixels")
@@ -125,7 +126,7 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
         ),
         Figure(
             "norms",
-            f"Sizes of the patch tokens after the last block: {beyond:.1%} are larger than {OUTLYING:g} times the "
+            f"Sizes of the patch tokens after the last block: {percent(beyond)} are larger than {OUTLYING:g} times the "
             "median. Where there are any, maps of attention show where the network keeps things, not what it looks at.",
             norm_chart(patches, lines),
         ),

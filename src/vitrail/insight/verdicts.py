@@ -58,7 +58,7 @@ def faithfulness(scores: FaithfulnessScores, span: float = 1.0) -> Verdict:
     gain = scores.gain
     share = gain / span if span > 0 else 0.0
     centre = scores.centre_insertion - scores.centre_deletion - (scores.random_insertion - scores.random_deletion)
-    beside = "" if gain > centre else ", and no better than the middle of the image first"
+    beside = "" if gain > centre else ", but the middle of the image does as well"
     if gain <= 0:
         return Verdict("faithfulness", gain, "none", "no better than random", "bad")
     if share < FAIR:

@@ -114,7 +114,7 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
     x, y = AxisScale(0.0, 1.0, 48.0, _WIDTH - 20), AxisScale(0.0, 1.0, 250.0, 22.0)
     fifths = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     depth = AxisScale(0.0, float(max(count for _, _, count, _, _ in filled)), 0.0, 34.0)
-    both = Axis("stated confidence", percent=True), Axis("share that is right", percent=True)
+    both = Axis("stated confidence", percent=True), Axis("accuracy", percent=True)
     elements = [axes.draw_axes(x, y, fifths, fifths, *both)]
     for low, high, count, confidence, accuracy in filled:
         side, width = x(low) + 1, max(x(high) - x(low) - 2, 1.0)

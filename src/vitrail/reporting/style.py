@@ -43,7 +43,7 @@ nav a:hover,nav a:focus-visible{{color:var(--blue);border-color:var(--blue)}}
 nav.pages ul{{padding-bottom:10px}}
 nav.pages a{{color:var(--blue);border-radius:6px}}
 nav.pages [aria-current]{{display:block;padding:3px 12px;border:1px solid var(--blue);border-radius:6px;font-size:14px;
-font-weight:600;background:var(--card)}}
+font-weight:600;background:var(--card);white-space:nowrap}}
 main section{{padding:26px 0 30px;border-top:1px solid var(--line);scroll-margin-top:8px}}
 h2{{font-size:25px;margin:0 0 4px;font-weight:600}}
 h3{{font-size:18px;margin:26px 0 8px;font-weight:600}}
@@ -118,6 +118,7 @@ tbody tr:hover,tbody tr:hover th{{background:var(--faint)}}
 border-bottom-width:4px;min-width:0}}
 .gallery .good{{border-bottom-color:var(--green)}}
 .gallery .bad{{border-bottom-color:var(--ruby)}}
+.gallery .warn{{border-bottom-color:var(--amber)}}
 .gallery img{{display:block;width:100%;aspect-ratio:1;object-fit:contain;background:var(--faint)}}
 .gallery img.tiny{{image-rendering:pixelated}}
 .gallery figcaption{{padding:7px 10px 8px;font-size:13.5px;line-height:1.4;overflow-wrap:anywhere;color:var(--soft)}}
@@ -173,6 +174,7 @@ nav a{{white-space:nowrap}}
 .gallery,.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(104px,1fr));gap:8px}}
 .gallery figcaption{{font-size:13px;padding:6px 8px}}
 th,td{{padding-right:12px}}
+td:not(.n):not(:has(.meter)){{min-width:9em}}
 }}
 @media print{{
 :root{{{_LIGHT};--paper:#fff}}
