@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,20 @@ import pytest
 from PIL import Image
 
 from evaluation.reports import HOSTILE, full, made, square
+from insight.test_image_tour import small
 from pages.browser import Browser
 from vitrail.auditing.audit_page import build_page
 from vitrail.auditing.auditor import audit
+from vitrail.checkpoint import Checkpoint
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation.comparison import comparison_of
 from vitrail.evaluation.report import build, comparison_page
+from vitrail.insight import explain
+from vitrail.insight.explanation_page import explained_image, explanation_page
+from vitrail.insight.image_tour import tour
+from vitrail.insight.model_figures import portrait
 from vitrail.reporting.html_page import Section, page, table
+from vitrail.reporting.page_links import PageLink, link_pages
 
 LONG = ("Tomato_Heart_of_an_Ox_with_a_long_name_and_no_space_at_all_" * 2, "a class of many words " * 5, HOSTILE)
 
@@ -40,7 +47,7 @@ def compared() -> str:
 
 def report_of(classes: tuple[str, ...]) -> str:
     """A report of other classes, the last of which no image shows."""
-    evaluation = dataclasses.replace(made(classes=classes))
+    evaluation = made(classes=classes)
     return build(full(evaluation=evaluation, validation=None, images=photo, data=None))
 
 
@@ -66,19 +73,35 @@ PAGES = {
     "long": lambda: report_of(LONG),
 }
 
+ALL = (*PAGES, "demo", "inspect", "explain")
+
+
+def explained(checkpoint: Checkpoint) -> str:
+    """Two images, one map of which is crossed out and doubted."""
+    maps = [explain(checkpoint, photo(0), method) for method in ("relevance", "rollout")]
+    crossed = replace(maps[1], outliers=np.eye(*maps[1].map.shape) > 0, warnings=("it hardly depends on the weights",))
+    images = [explained_image(name, [maps[0], crossed]) for name in (f"{'folder/' * 12}a.jpg", HOSTILE)]
+    return explanation_page("a network", images, "vitrail explain net.safetensors a.jpg")
+
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every page as a file."""
+    """Every page as a file; those of a network link to each other."""
     folder = tmp_path_factory.mktemp("pages")
     files = {name: folder / f"{name}.html" for name in PAGES}
     for name, file in files.items():
         file.write_text(PAGES[name](), encoding="utf-8", errors="replace")
+    checkpoint = small()
+    files["demo"] = tour(checkpoint, photo(0), folder / "demo").page
+    files["inspect"] = portrait(checkpoint, folder / "inside", [photo(seed) for seed in range(3)]).page
+    files["explain"] = folder / "explain.html"
+    files["explain"].write_text(explained(checkpoint), encoding="utf-8", errors="replace")
+    link_pages([PageLink(name, files[name]) for name in ("demo", "inspect", "explain", "report")])
     return files
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_nothing_stands_in_the_way_of_anyone(
     browser: Browser, axe: str, pages: dict[str, Path], name: str, dark: bool
 ) -> None:
@@ -94,7 +117,7 @@ CUT = """return [...document.querySelectorAll('.scroll')]
     .filter((each) => !['auto', 'scroll'].includes(getComputedStyle(each).overflowX)).length"""
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_phone_needs_no_sideways_scrolling_but_inside_a_table(
     browser: Browser, pages: dict[str, Path], name: str
 ) -> None:
@@ -182,6 +205,24 @@ def test_a_large_image_fits_a_phone_and_has_no_faults(browser: Browser, axe: str
     assert browser.run("return document.documentElement.scrollWidth") == 375
     assert browser.find("dialog img").rect["width"] <= 375
     assert browser.faults(axe) == []
+
+
+def test_a_figure_opens_large_and_scrolls(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["inspect"], width=375)
+    browser.run("document.querySelector('.plate .enlarge').click()")
+    chart = browser.find("dialog svg.plot")
+    assert chart.rect["width"] > 375 >= browser.find("dialog").rect["width"]
+    assert "bright where another" in browser.find("dialog p").text
+    browser.press("\ue00c")
+    assert not browser.run("return document.querySelector('dialog').open")
+
+
+def test_links_lead_from_page_to_page_and_back(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["report"])
+    browser.find("nav.pages a[href='demo/index.html']").click()
+    assert browser.run("return document.title").startswith("An image through a vision transformer")
+    browser.find("nav.pages a[href='../inside/index.html']").click()
+    assert browser.run("return document.title").startswith("Inside a network")
 
 
 def test_names_that_hold_markup_run_nothing(browser: Browser, pages: dict[str, Path]) -> None:

@@ -100,8 +100,7 @@ SCRIPT: Final = r"""
     }
     stage.replaceChildren(copy);
     stage.scrollTo(0, 0);
-    const words = source.closest("figure")?.querySelector("figcaption")
-      ?? source.closest("figure.plate")?.querySelector(":scope > figcaption");
+    const words = (source.closest("figure.plate") ?? source.closest("figure"))?.querySelector(":scope > figcaption");
     caption.replaceChildren(...[...(words?.cloneNode(true).childNodes ?? [])]);
     before.hidden = after.hidden = shown.length < 2;
   };
