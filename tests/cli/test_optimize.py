@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,12 @@ def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.Mon
     words = ("optimize", place / "net.safetensors", "--data", place / "loose", "--unlabelled", "--max-drop", 30)
     for extra in ("openvino", "onnxscript"):  # quicker
         monkeypatch.setitem(sys.modules, extra, None)
+    shown: list[str] = []
+    monkeypatch.setattr("vitrail.cli.optimize.busy", lambda what: nullcontext(shown.append))
     told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
     assert "times eager" in told
+    assert shown[0].startswith("trying the checkpoint as it is (step 1 of ")
+    assert any(each.startswith("trying packed int8 (step ") and each.endswith(" left)") for each in shown)
     [best] = [line for line in told.splitlines() if line.endswith("best")]
     assert best.split()[:6] == ["packed", "int8", "4", "1", "60", "4.00"]
     assert (place / "plot.png").is_file()

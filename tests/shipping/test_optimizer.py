@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import vitrail
+import vitrail.shipping
 from shipping.packs import checkpoint, labelled
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.evaluation import Score
@@ -23,8 +24,10 @@ from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.reporting.charts import curves
 from vitrail.shipping import candidates, search_plot
 from vitrail.shipping import optimizer as optimising
-from vitrail.shipping.optimizer import Way, optimize
+from vitrail.shipping.candidates import precisions_here
+from vitrail.shipping.optimizer import Way, optimize, race_settings
 from vitrail.shipping.search_plot import save_plot
+from vitrail.shipping.steps import Step
 
 SECONDS = {"eager": 2.0, "fp32": 1.0, "bf16": 1.5, "int8": 0.5}  # of a way, by who answers or how exactly
 
@@ -48,9 +51,20 @@ def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path
     made = checkpoint()
     data = labelled(made, 90, train=30, val=40, test=20)
     said: list[str] = []
+    steps: list[Step] = []
     found = optimize(
-        made, data, tmp_path / "fast", max_drop=10.0, batches=(1, 4), runtimes=("packed",), log=said.append
+        *(made, data, tmp_path / "fast"),
+        max_drop=10.0,
+        batches=(1, 4),
+        runtimes=("packed",),
+        progress=steps.append,
+        log=said.append,
     )
+    assert [each.number for each in steps] == list(range(1, len(steps) + 1))
+    assert steps[-1].number == steps[-1].total  # none was announced that did not come
+    assert steps[0][2:] == (1 + 1 + 3 * (1 + len(precisions_here())) + len(race_settings((1, 4))), None)
+    assert all(each.seconds_left is not None and each.seconds_left >= 0 for each in steps[1:])
+    assert {"how many tokens may be merged", "what may be int8", "packed int8"} <= {each.what for each in steps}
     assert found.best.within
     assert found.best.judged.drop.value <= 10.0
     assert all(each.rate <= found.best.rate for each in found.tried if each.within)
@@ -212,8 +226,12 @@ def test_the_search_merges_in_every_block_or_every_second() -> None:
 @pytest.mark.usefixtures("few")
 def test_a_budget_that_only_the_network_itself_keeps(tmp_path: Path) -> None:
     made = checkpoint()
-    found = optimize(
-        made, labelled(made, 60, train=20, val=40), tmp_path / "fast", max_drop=0.0, batches=(4,), runtimes=("packed",)
+    vitrail.save(made, tmp_path / "net.safetensors")
+    found = vitrail.shipping.optimize(  # by its path
+        *(tmp_path / "net.safetensors", labelled(made, 60, train=20, val=40), tmp_path / "fast"),
+        max_drop=0.0,
+        batches=(4,),
+        runtimes=("packed",),
     )
     assert found.best.judged.drop.value <= 0.0
     assert found.reported.drop.value <= 0.0

@@ -8,7 +8,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, parse_numbers
-from vitrail.cli.terminal import complain, print_json, say, show, size_of, table_of
+from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.shipping.candidates import bench_kinds
 
@@ -34,9 +34,16 @@ def bench_runtimes(
     loaded = _weights_or_preset(checkpoint)
     wanted = () if runtimes == "all" else tuple(each.strip() for each in runtimes.split(","))
     sizes = parse_numbers("--size", size) if size else ()
-    result = bench(
-        loaded, batches=parse_numbers("--batch", batch), sizes=sizes, runtimes=wanted, rounds=rounds, log=complain
-    )
+    with busy(f"measuring {checkpoint}") as now:
+        result = bench(
+            loaded,
+            batches=parse_numbers("--batch", batch),
+            sizes=sizes,
+            runtimes=wanted,
+            rounds=rounds,
+            progress=lambda step: now(f"measuring {step}"),
+            log=complain,
+        )
     if as_json:
         print_json(result.to_dict())
         return

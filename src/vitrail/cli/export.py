@@ -76,7 +76,9 @@ def export_checkpoint(
         from vitrail.quantisation.quantiser import quantise
 
         source = images_for(loaded, checkpoint, data, unlabelled)
-        quantised = quantise(loaded, source, precision="int8" if int8 else "bf16", max_drop=max_drop, log=complain)
+        precision = "int8" if int8 else "bf16"
+        with busy(f"finding what may be {precision} within the budget"):
+            quantised = quantise(loaded, source, precision=precision, max_drop=max_drop, log=complain)
     elif data or unlabelled or symmetric:
         raise InputError("--data, --unlabelled and --symmetric are for --int8 or --bf16: add one of them")
     if target is None:

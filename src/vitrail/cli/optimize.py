@@ -20,7 +20,7 @@ from vitrail.cli.options import (
     name_after,
     parse_numbers,
 )
-from vitrail.cli.terminal import complain, print_json, say, show, table_of
+from vitrail.cli.terminal import busy, complain, print_json, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 
 if TYPE_CHECKING:
@@ -53,17 +53,19 @@ def optimize_checkpoint(
     loaded = load_checkpoint(checkpoint, override, leave_out)
     out = to or Path(f"{name_after(checkpoint)}-fast")
     source = images_for(loaded, checkpoint, data, unlabelled)
-    result = optimize(
-        loaded,
-        source,
-        out,
-        max_drop=max_drop,
-        goal=goal,
-        batches=parse_numbers("--batch", batch),
-        merging=merging,
-        seed=seed,
-        log=complain,
-    )
+    with busy(f"optimizing {checkpoint}") as now:
+        result = optimize(
+            loaded,
+            source,
+            out,
+            max_drop=max_drop,
+            goal=goal,
+            batches=parse_numbers("--batch", batch),
+            merging=merging,
+            seed=seed,
+            progress=lambda step: now(f"trying {step}"),
+            log=complain,
+        )
     if plot is not None:
         save_plot(result, plot)
     if as_json:

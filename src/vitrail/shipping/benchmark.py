@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,13 +17,14 @@ import numpy as np
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
-from vitrail.checks import check_int, check_type
+from vitrail.checks import check_int
 from vitrail.errors import InputError, VitrailError, nearest
 from vitrail.exporters import TARGETS
 from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import export
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime
+from vitrail.inference.recognisers import as_checkpoint
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.packed import open_packed, pack_checkpoint, save_packed
@@ -31,6 +33,7 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
+from vitrail.shipping.steps import StepCallback, StepCounter
 from vitrail.types import LogCallback
 
 
@@ -70,20 +73,28 @@ class Bench:
 
 
 def bench(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | str | os.PathLike[str],
     *,
     batches: Sequence[int] = (1, 16),
     sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
+    progress: StepCallback = lambda step: None,
     log: LogCallback = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
-    `sizes` are sides of square images, by default the network's own size.
+    checkpoint: a Checkpoint, or the path or name of one.
+    batches: batch sizes to time.
+    sizes: sides of square images; by default the network's own size.
+    runtimes: some of "eager", "packed fp32", "onnx int8" and so on; by default all.
+    rounds: how often all take their turn.
+    progress: told as each step begins: a `Step` says what is done, how many are left, and about how long that takes.
+    log: told what happens, a line at a time.
+
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
     """
-    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    checkpoint = as_checkpoint(checkpoint)
     for batch in batches:
         check_int("batch", batch, error=InputError)
     for kind in runtimes:
@@ -91,7 +102,9 @@ def bench(
             raise InputError(f"no runtime {kind!r}: {nearest(kind, bench_kinds())}")
     wanted = runtimes or [each for each in bench_kinds() if each == "eager" or each.split()[1] in precisions_here()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
+    step = StepCounter(1 + max(1, len(sizes)) * (len(wanted) + 1 + len(batches)), progress)
     log("measuring the machine's limit")
+    step("the machine's limit")
     rates = limits()
     rows: list[BenchRow] = []
     for size in sizes or (0,):
@@ -101,6 +114,7 @@ def bench(
             opened = {"eager": _open_kind(sized, "eager", Path(folder))}
             for kind in wanted:
                 log(f"making {kind}")
+                step(kind)
                 try:
                     if kind not in opened:
                         opened[kind] = _open_kind(sized, kind, Path(folder))
@@ -109,9 +123,11 @@ def bench(
                         raise
                     notes.append(f"{kind} left out: {error}")
             log("starting each in a process of its own")
+            step("each in a process of its own")
             alone = {kind: _alone(path) for kind, (_, path) in opened.items()}
             for batch in batches:
                 log(f"timing batch {batch}")
+                step(f"batch {batch}")
                 rows += _timed(sized, opened, batch, rounds, rates, alone)
     return Bench(tuple(rows), rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
 

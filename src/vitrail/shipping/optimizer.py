@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
-from vitrail.checks import check_choice, check_int, check_number, check_type, short_repr
+from vitrail.checks import check_choice, check_int, check_number, short_repr
 from vitrail.data.samples import Dataset
 from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.evaluation.evaluator import Data
@@ -22,6 +22,7 @@ from vitrail.exporters.exported import Exported, open_exported
 from vitrail.exporters.exporter import add_measurements, export
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
+from vitrail.inference.recognisers import as_checkpoint
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
@@ -31,7 +32,9 @@ from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, search_plan
 from vitrail.quantisation.range_calibration import calibration_pixels
+from vitrail.reporting.html_page import counted
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
+from vitrail.shipping.steps import StepCallback, StepCounter
 from vitrail.types import LogCallback
 
 GOALS: Final = ("throughput", "latency")
@@ -132,7 +135,7 @@ class _Candidate(NamedTuple):
 
 
 def optimize(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | str | os.PathLike[str],
     data: Data,
     out: str | os.PathLike[str],
     *,
@@ -142,14 +145,27 @@ def optimize(
     merging: bool = True,
     runtimes: Sequence[str] | None = None,
     seed: int = 0,
+    progress: StepCallback = lambda step: None,
     log: LogCallback = lambda text: None,
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
-    Speed is from file to answer, decoding and resizing included. `goal` "latency" takes images one by one. The name
-    `out` gets the ending of what won: .safetensors, or that of a target.
+    checkpoint: a Checkpoint, or the path or name of one.
+    data: images to be judged by, as `vitrail.evaluate` takes them: training images calibrate, validation images choose,
+        test images report, as far as there are any.
+    out: the file's name; it gets the ending of what won: .safetensors, or that of a target.
+    max_drop: points of accuracy that may be lost against the checkpoint as it is.
+    goal: "throughput", or "latency", which takes images one by one.
+    batches: batch sizes to try.
+    merging: whether merging tokens is tried.
+    runtimes: some of "packed", "onnx", "openvino"; by default all that are installed.
+    seed: which images calibrate and choose.
+    progress: told as each step begins: a `Step` says what is tried, how many are left, and about how long that takes.
+    log: told what came of it, a line at a time.
+
+    Speed is from file to answer, decoding and resizing included.
     """
-    check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
+    checkpoint = as_checkpoint(checkpoint)
     check_choice("goal", goal, GOALS)
     check_number("max_drop", max_drop, -100.0, 100.0)
     if not batches:
@@ -164,11 +180,16 @@ def optimize(
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head first")
     split = split_for_calibration(data, checkpoint, seed)
+    batches = (1,) if goal == "latency" else tuple(batches)
+    races = len(race_settings(batches))
+    step = StepCounter(1 + merging + _ways(runtimes) * (1 + 2 * merging) + races, progress)
+    step("the checkpoint as it is")
     judge = Judge.by(checkpoint, split.choosing)
     with TemporaryDirectory(prefix="vitrail-") as folder:
-        candidates = _candidates(checkpoint, split, judge, max_drop, merging, runtimes, Path(folder), log)
+        search = _Search(split, judge, max_drop, runtimes, Path(folder), step, races, log)
+        candidates = _candidates(checkpoint, merging, search)
         log(f"timing {len(candidates)} ways from file to answer")
-        tried = _raced(candidates, split, (1,) if goal == "latency" else tuple(batches), max_drop)
+        tried = _raced(candidates, split, batches, max_drop, step)
         allowed = [each for each in tried if each.within]
         if not allowed:
             least = min(tried, key=lambda each: each.judged.drop.value)
@@ -185,32 +206,51 @@ def optimize(
     return result
 
 
-def _candidates(
-    checkpoint: Checkpoint,
-    split: CalibrationSplit,
-    judge: Judge,
-    max_drop: float,
-    merging: bool,
-    runtimes: Sequence[str],
-    folder: Path,
-    log: LogCallback,
-) -> list[_Candidate]:
+class _Search(NamedTuple):
+    """What every candidate is made and judged by."""
+
+    split: CalibrationSplit
+    judge: Judge
+    max_drop: float
+    runtimes: Sequence[str]
+    folder: Path
+    step: StepCounter
+    races: int  # steps after the candidates
+    log: LogCallback
+
+
+def _ways(runtimes: Sequence[str]) -> int:
+    """Steps for one network: what may be int8, then every runtime in every precision."""
+    return 1 + sum(precision in precisions_of(runtime) for runtime, precision in product(runtimes, precisions_here()))
+
+
+def _candidates(checkpoint: Checkpoint, merging: bool, search: _Search) -> list[_Candidate]:
+    split, judge, log, step = search.split, search.judge, search.log, search.step
     batches = calibration_pixels(checkpoint, split.calibration, 32)
     candidates = [_Candidate(Way("eager", "fp32"), checkpoint, checkpoint, judge(checkpoint))]
-    for merged in (Merging(), *(merged_most(checkpoint, judge, max_drop, log) if merging else ())):
+    merged_ways = [Merging()]
+    if merging:
+        step("how many tokens may be merged")
+        merged_ways += merged_most(checkpoint, judge, search.max_drop, log)
+    for done, merged in enumerate(merged_ways):
+        step.left(_ways(search.runtimes) * (len(merged_ways) - done) + search.races)
         base = merged.of(checkpoint)
         if merged.count:
             base = recalibrated(base, checkpoint.ood, base, split.choosing, log=log)
         log(f"making runtimes{f', {merged}' if merged.count else ''}")
-        quantised = _int8(base, batches, split, judge, max_drop, log)
+        step(f"what may be int8{f', {merged}' if merged.count else ''}")
+        quantised = _int8(base, batches, search)
         plans = {"fp32": (base, QuantPlan()), "bf16": (base, QuantPlan("bf16")), "int8": quantised}
-        for runtime, precision in product(runtimes, precisions_here()):
-            if (planned := plans[precision]) is None or precision not in precisions_of(runtime):
+        for runtime, precision in product(search.runtimes, precisions_here()):
+            if precision not in precisions_of(runtime):
+                continue
+            way = Way(runtime, precision, merged)
+            step(str(way))
+            if (planned := plans[precision]) is None:
                 continue
             made_from, plan = planned
-            way = Way(runtime, precision, merged)
             try:
-                opened = _opened(way, made_from, plan, split.choosing, folder)
+                opened = _opened(way, made_from, plan, split.choosing, search.folder)
             except VitrailError as error:  # one that cannot be made is no reason to give up the others
                 log(f"{way} left out: {error}")
                 continue
@@ -218,18 +258,12 @@ def _candidates(
     return candidates
 
 
-def _int8(
-    base: Checkpoint,
-    batches: list[torch.Tensor],
-    split: CalibrationSplit,
-    judge: Judge,
-    max_drop: float,
-    log: LogCallback,
-) -> tuple[Checkpoint, QuantPlan] | None:
+def _int8(base: Checkpoint, batches: list[torch.Tensor], search: _Search) -> tuple[Checkpoint, QuantPlan] | None:
     """The checkpoint with its channels made even, and a plan for it within the budget; None where there is none."""
+    split, log = search.split, search.log
     evened, plan = plan_all_int8(base, batches)
     try:
-        plan = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log).plan
+        plan = search_plan(evened, plan, search.judge, search.max_drop, batches[0][:RANKED_ON], log).plan
         return recalibrated(evened, base.ood, faked(evened, plan), split.choosing, log=log), plan
     except InputError as error:
         log(str(error))
@@ -280,8 +314,14 @@ def _multiply_adds(checkpoint: Checkpoint) -> int:
     return estimate(checkpoint.model.config, checkpoint.preprocess.size).multiply_adds
 
 
+def race_settings(batches: Sequence[int]) -> list[tuple[int, int]]:
+    """Batch sizes and numbers of reading threads: first the one by which most are left behind."""
+    first = (max(batches), torch.get_num_threads())
+    return [first, *(each for each in product(batches, sorted({1, first[1]})) if each != first)]
+
+
 def _raced(
-    candidates: list[_Candidate], split: CalibrationSplit, batches: Sequence[int], max_drop: float
+    candidates: list[_Candidate], split: CalibrationSplit, batches: Sequence[int], max_drop: float, step: StepCounter
 ) -> list[Attempt]:
     """Rates of all at one batch, then of the fastest with every batch and number of reading threads.
 
@@ -289,10 +329,14 @@ def _raced(
     """
     chosen = split.choosing
     images = [chosen.images[row] for row in range(min(TIMED, len(chosen)))]
-    cores = torch.get_num_threads()
+    settings = race_settings(batches)
+    (most, cores), *later = settings
+    step.left(len(settings))
     rates: dict[tuple[Way, int, int], float] = {}
 
     def race(batch: int, threads: int) -> None:
+        step(f"timing batch {batch} with {counted(threads, 'reading thread')}")
+
         def call(runtime: Runtime) -> Callable[[], object]:
             options: dict[str, Any] = {"batch": batch, "threads": threads, "skip": lambda name, error: None}
             return lambda: list(run_batches(runtime, images, **options))
@@ -300,7 +344,6 @@ def _raced(
         took = interleaved({each.way: call(each.runtime) for each in candidates}, rounds=5)
         rates.update({(way, batch, threads): len(images) / seconds for way, seconds in took.items()})
 
-    most = max(batches)
     race(most, cores)
     results = {each.way: each.judged for each in candidates}
     eager, *others = candidates
@@ -308,9 +351,8 @@ def _raced(
     others.sort(key=lambda each: -rates[each.way, most, cores])
     candidates[:] = [eager, *others[:FINALISTS]]
     del others
-    for batch, threads in product(batches, sorted({1, cores})):
-        if (batch, threads) != (most, cores):
-            race(batch, threads)
+    for batch, threads in later:
+        race(batch, threads)
     return [Attempt(*key, rate, results[key[0]], results[key[0]].drop.value <= max_drop) for key, rate in rates.items()]
 
 
