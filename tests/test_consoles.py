@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from console_blocks import Command, Printed, check, commands, complaints, fits, type_page
 
@@ -102,7 +101,11 @@ def test_a_page_that_promises_too_much_is_found(tmp_path: Path) -> None:
     assert second == "page.md:4: $ false\nended with 1\n"
 
 
-def test_the_images_of_the_tutorial_open(fixtures: Path, tmp_path: Path) -> None:
+def test_the_tutorial_begins_with_what_it_says(fixtures: Path, tmp_path: Path) -> None:
     prepare(tmp_path, fixtures)
-    sizes = {Image.open(path).size for path in (tmp_path / "new").iterdir()}
-    assert sizes == {(100, 100)}
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["1.jpg", "2.jpg", "5.jpg", "banana.jpg"]
+    assert {name: len(list((tmp_path / "photos" / name).iterdir())) for name in CLASSES.values()} == {
+        "one": 80,
+        "two": 81,  # one of another class by mistake
+        "five": 81,  # one cut short
+    }
