@@ -12,6 +12,7 @@ from auditing.memory import array_dataset
 from auditing.placeholder_images import QUALITIES, placeholder, saved
 from evaluation.photos import jpeg, photo, scaled
 from vitrail.auditing import Audit, audit
+from vitrail.auditing.findings_table import verdicts
 from vitrail.auditing.flatness import measure_flatness
 from vitrail.auditing.placeholders import BUSY, GROUND, usual
 from vitrail.data.readers import read_data
@@ -80,6 +81,9 @@ def test_one_that_comes_back_under_several_labels_is_sure(tmp_path: Path) -> Non
     audited = audit(tmp_path)
     assert found(audited) == {"a/gone.jpg": True, "b/gone.jpg": True, "c/gone.jpg": True}
     assert {each.why for each in audited.placeholders} == {"the same or nearly the same 3 times under 3 labels"}
+    said = [each.words for each in verdicts(audited)]
+    assert len(audited.conflicts) == 1
+    assert not any("different labels" in each for each in said), "of a placeholder no label is right"
 
 
 def test_a_class_of_more_placeholders_than_photos_is_found_by_repetition(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_files_are_named_and_the_next_command_works_as_printed(vit: Line, tmp_pa
     left_out = (
         "1 hidden folder: __pycache__",
         "1 broken link: green/gone.png",
-        "1 not an image (.txt): green/notes.txt",
+        "1 file that is not an image (.txt): green/notes.txt",
     )
     assert {f"left out: {each}" for each in left_out} <= set(lines)
     assert any(line.startswith(f"All files of each finding stand in {out / 'audit.csv'}") for line in lines)

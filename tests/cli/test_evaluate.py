@@ -60,7 +60,7 @@ def test_what_is_left_out_is_told_a_line_a_kind(vit: Line, file: Path, tmp_path:
     assert said.code == SOME_UNREADABLE
     assert said.err.splitlines()[:3] == [
         "vitrail: left out: 1 broken link: cat/gone.png",
-        "vitrail: left out: 1 not an image (.txt): cat/notes.txt",
+        "vitrail: left out: 1 file that is not an image (.txt): cat/notes.txt",
         "vitrail: 3 images cannot be read (not an image that can be read: it seems to be a web page, not an image: "
         "the download went wrong): [dog]/page.jpg, cat/page.jpg, cow/page.jpg",
     ]

@@ -167,7 +167,10 @@ def test_targets_follow_the_classes_asked_for(tmp_path: Path) -> None:
         (["1.jpg"], "holds no class folders"),
         (["1.jpg", "labels.csv"], "holds no class folders: .*; if the labels stand in labels.csv, name that file"),
         (["images/1.jpg", "labels.csv"], "has one class only, 'images': .*; if the labels stand in labels.csv, name"),
-        (["a/1.txt", "b/2.txt"], r"no images in .*: expected files ending in \.jpg, .*left out: 2 not images"),
+        (
+            ["a/1.txt", "b/2.txt"],
+            r"no images in .*: expected files ending in \.jpg, .*left out: 2 files that are not images",
+        ),
     ],
 )
 def test_folders_without_labels(tmp_path: Path, names: list[str], wrong: str) -> None:

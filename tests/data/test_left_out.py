@@ -30,9 +30,9 @@ def test_a_line_a_reason_in_the_right_number() -> None:
     }
     assert left_out_lines(counts, names) == [
         "left out: 1 broken link: a/x.jpg",
-        "left out: 1 not an image (.txt): notes.txt",
+        "left out: 1 file that is not an image (.txt): notes.txt",
         r"left out: 2 hidden files: .a, 'new\nline'",
-        "left out: 1,200 not images (.xml): 0.xml, 1.xml, 2.xml and 1,197 more",
+        "left out: 1,200 files that are not images (.xml): 0.xml, 1.xml, 2.xml and 1,197 more",
         "left out: 3 other",
     ]
 

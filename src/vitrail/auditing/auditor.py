@@ -37,15 +37,14 @@ def audit(
     done: ProgressCallback | None = None,
     progress: bool | None = None,
 ) -> Audit:
-    """Look at every image, and with a checkpoint, or any other runtime, once more through the network.
+    """Look at every image before a training: duplicates, leaks, placeholders, sizes, possible label errors.
 
-    `done` is told how many more images have been looked at: all of them once, or twice with a checkpoint.
-
-    - data: a folder, table or Dataset.
-    - checkpoint: a Checkpoint, or the path of one: with it look-alikes and possible label errors are found.
+    - data: a folder, table or other source of `train`, or a Dataset.
+    - checkpoint: a Checkpoint, the path of one, an exported file or a runtime: every image goes through it too, which
+      finds possible label errors and look-alikes. None: these are not looked for.
     - threads: threads that read images.
-    - near: how much alike near duplicates are; None: as usual.
-    - done: a function that hears how many more images are done.
+    - near: how alike two images are that count as nearly the same; None: as usual.
+    - done: a function that hears how many more images are done: all of them once, or twice with a checkpoint.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     dataset = data if isinstance(data, Dataset) else read_data(data)

@@ -59,7 +59,8 @@ def _advice(ratio: float, balance: str, small: tuple[str, ...], missing: tuple[t
         "weights": f"The largest class has {ratio:.1f} times as many images as the smallest: train with "
         "balance='weights', and look at F1 (mean of classes) rather than at accuracy.",
         "sampling": f"The largest class has {ratio:.0f} times as many images as the smallest: train with "
-        "balance='sampling', which draws rare classes more often, and look at F1 (mean of classes) rather than at accuracy.",
+        "balance='sampling', which draws rare classes more often, and look at F1 (mean of classes) rather than at "
+        "accuracy.",
     }[balance]
     if small:
         names = join_limited([repr(each) for each in small], ", ")

@@ -65,9 +65,11 @@ def verdicts(audit: Audit) -> list[Verdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts, balance = audit.counts(), audit.balance
     leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
+    nothing = {each.name for each in audit.placeholders if each.sure}  # of which no label is right
+    conflicts = [each for each in audit.conflicts if not nothing.issuperset(one.name for one in each.members)]
     near = [each for each in audit.duplicates if not (each.exact or each.leaks or each.conflicts)]
     lookalikes = counted(counts["lookalike_groups"], "group")
-    crossing, conflicts = counted(counts["crossing_groups"], "group"), counted(counts["conflicts"], "group")
+    crossing = counted(counts["crossing_groups"], "group")
     grave = [
         (
             "Scores would look better than they are. Training images that are held out too, the same or nearly: "
@@ -79,7 +81,10 @@ def verdicts(audit: Audit) -> list[Verdict]:
             f"Given as a group, but in more than one split: {crossing}.",
             tuple(name for each in audit.crossing for name in each.names),
         ),
-        (f"One image under different labels: {conflicts}. One label must be wrong.", _members(audit.conflicts)),
+        (
+            f"One image under different labels: {counted(len(conflicts), 'group')}. One label must be wrong.",
+            _members(conflicts),
+        ),
     ]
     doubts = counted(counts["suspects"], "possible label error")
     others = [

@@ -61,7 +61,10 @@ def reason_of(error: Exception, source: Source) -> str:
 
 def kind_of(reason: str, count: int) -> str:
     """A reason as it stands behind a number: 1 broken link, 2 broken links."""
-    return reason if count != 1 else _ONE.get(reason, reason.replace("not images (", "not an image ("))
+    if reason.startswith("not images"):
+        many = "file that is not an image" if count == 1 else "files that are not images"
+        return reason.replace("not images", many, 1)
+    return _ONE.get(reason, reason) if count == 1 else reason
 
 
 _ONE: Final = {
