@@ -57,7 +57,7 @@ def build_page(audit: Audit, images: Dataset, table: str | os.PathLike[str] = "a
         _leaks(audit, sources),
         _alike(
             "One image, two labels",
-            audit.conflicts,
+            findings_table.label_conflicts(audit),
             sources,
             "The same image under different labels: only a person can say which is right.",
         ),

@@ -65,8 +65,7 @@ def verdicts(audit: Audit) -> list[Verdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts, balance = audit.counts(), audit.balance
     leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
-    nothing = {each.name for each in audit.placeholders if each.sure}  # of which no label is right
-    conflicts = [each for each in audit.conflicts if not nothing.issuperset(one.name for one in each.members)]
+    conflicts = label_conflicts(audit)
     near = [each for each in audit.duplicates if not (each.exact or each.leaks or each.conflicts)]
     lookalikes = counted(counts["lookalike_groups"], "group")
     crossing = counted(counts["crossing_groups"], "group")
@@ -122,6 +121,12 @@ def _copies(audit: Audit) -> tuple[str, ...]:
                 names.append(each.name)
             seen.add(each.image)
     return tuple(names)
+
+
+def label_conflicts(audit: Audit) -> tuple[Group, ...]:
+    """Groups with different labels, one of which may be right: of placeholders, none is."""
+    sure = {each.name for each in audit.placeholders if each.sure}
+    return tuple(each for each in audit.conflicts if not sure.issuperset(one.name for one in each.members))
 
 
 def table(audit: Audit) -> str:
