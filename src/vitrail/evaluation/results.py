@@ -140,7 +140,7 @@ class Evaluation:
     def _score_rows(self) -> list[Row]:
         """The scores that people know, with their intervals."""
         return [
-            (metric_name(key), f"{metric_value(key, score.value)} (95 % interval {metric_interval(key, *score[1:])})")
+            (metric_name(key), metric_value(key, score.value) + _interval_words(key, score))
             for key, score in self.scores.items()
             if key in METRICS and key != "loss" and not key.endswith(("precision", "recall"))
         ]
@@ -182,6 +182,11 @@ class Evaluation:
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
         }
         return {name: plainly(value) for name, value in plain.items()}
+
+
+def _interval_words(key: str, score: Score) -> str:
+    interval = metric_interval(key, score.low, score.high)
+    return "" if interval == "–" else f" (95 % interval {interval})"
 
 
 def _fitted(temperature: float | None) -> str:

@@ -70,12 +70,14 @@ class Explanation:
         """What it says of itself in a REPL, and in a notebook beside the map."""
         rows, columns = self.map.shape
         value = f"{100 * self.value:.1f} %" if self.probability else f"{self.value:.3g}"
+        judged = self.verdicts
         crossed = 0 if self.outliers is None else int(self.outliers.sum())
         return Card(
             f"Explanation: {self.target} ({value}), by {self.method}",
             (
                 ("map", f"{rows} x {columns} patches, from {self.map.min():.3g} to {self.map.max():.3g}"),
-                *(tuple(each.line.split(": ", 1)) for each in self.verdicts),
+                *((each.name, each.line.split(": ", 1)[1]) for each in judged[:1]),
+                ("checks", ", ".join(f"{each.name} {each.word}" for each in judged[1:])),
                 ("reliable", "no known reason against it" if self.reliable else f"no: {'; '.join(self.warnings)}"),
                 ("outliers", f"{crossed:,} of the patches, crossed out" if crossed else ""),
                 ("tried", ", ".join(f"{name} {each.gain:+.2f}" for name, each in self.tried.items())),
