@@ -109,7 +109,7 @@ def test_something_stands_behind_every_extra() -> None:
     sources = "".join(path.read_text() for path in (root / "src").rglob("*.py"))
     own = {name: needs for name, needs in extras.items() if name not in ("all", *doctor.TOOLS)}
     assert extras["all"] == [f"vitrail[{','.join(own)}]"]
-    modules = {"resvg-py": "resvg_py"}
+    modules = {"resvg-py": "resvg_py", "pillow-heif": "pillow_heif"}
     for name, needs in own.items():
         assert needs, f"the extra {name} brings nothing"
         for library in (re.split(r"[\[>=]", need)[0] for need in needs):

@@ -14,7 +14,6 @@ from vitrail.cli.application import app
 from vitrail.cli.options import AsJson
 from vitrail.cli.terminal import print_json, say
 
-
 TOOLS: Final = ("dev", "docs")  # extras that vitrail itself never imports
 
 
