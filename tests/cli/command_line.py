@@ -71,7 +71,7 @@ def run_of(score: float = 0.5, seed: int = 0) -> Any:
         "best": Path("best"),
         "folder": Path(f"run-{seed}"),
     }
-    evaluation = SimpleNamespace(caveat="", scores={"top1": Score(score, 0.0, 1.0)}, split="test")
+    evaluation = SimpleNamespace(caveat="", unlike_words="", scores={"top1": Score(score, 0.0, 1.0)}, split="test")
     return SimpleNamespace(
         evaluation=evaluation, stages=(), plan=SimpleNamespace(seed=seed), to_dict=lambda: {"seed": seed}, **about
     )
