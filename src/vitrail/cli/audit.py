@@ -24,8 +24,10 @@ NAMED: Final = 5  # images of a finding, in the terminal
 @app.command("audit")
 def audit_data(
     data: Data,
-    checkpoint: Annotated[str, typer.Option(help="Weights whose features find possible label errors.")] = "",
-    to: Annotated[Path | None, typer.Option("--out", help="A folder for audit.html, audit.csv and audit.json.")] = None,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="WEIGHTS", help="Weights that look for possible label errors, such as a run.")
+    ] = "",
+    to: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Write a page and a table here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at data before training: unreadable files, duplicates, leaks, placeholders, sizes, possible label errors."""

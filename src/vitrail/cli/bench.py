@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 @app.command("bench")
 def bench_runtimes(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights, or the name of a preset.")],
-    batch: Annotated[str, typer.Option(help="Batch sizes to time.")] = "1,16",
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A run, weights, or the name of a preset.")
+    ],
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Batch sizes to measure.")] = "1,16",
     runtimes: Annotated[
         str,
-        typer.Option(help=f"all, or some of: {', '.join(bench_kinds())}."),
+        typer.Option(metavar="NAMES", help=f"all, or some of: {', '.join(bench_kinds())}."),
     ] = "all",
-    rounds: Annotated[int, typer.Option(min=1, help="How often all take their turn.")] = 7,
-    size: Annotated[str, typer.Option(metavar="PX,...", help="Sides of square images; usual: the network's own.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 7,
+    size: Annotated[
+        str, typer.Option(metavar="PX,...", help="Image sizes to measure.", show_default="the network's own")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Speed, memory and start-up of every runtime on this machine, beside the machine's own limit."""

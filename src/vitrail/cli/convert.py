@@ -18,7 +18,9 @@ FAMILIES = ", ".join(["vitrail", *sorted(FAMILY_NAMES)])
 
 @app.command("convert")
 def convert_weights(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Weights of any known family: a file or a folder.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A run, or weights of any known family: a file or a folder.")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file or folder to write; it may not exist yet.")],
     to: Annotated[str, typer.Option("--to", metavar="FAMILY", help=f"One of: {FAMILIES}.")],
     override: Override = None,

@@ -24,13 +24,13 @@ SHOWN = 6  # test images that the trained network is shown
 
 @app.command("demo")
 def run_demo(
-    to: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Which window is drawn.")] = 12,
-    image: Annotated[Path | None, typer.Option(help="An image of yours instead.")] = None,
-    epochs: Annotated[float, typer.Option(min=0.0, help="Of the training; 0 leaves it out.")] = 20.0,
+    to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything goes.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Which stained-glass window is drawn.")] = 12,
+    image: Annotated[Path | None, typer.Option(help="Show an image of yours instead of a drawn one.")] = None,
+    epochs: Annotated[float, typer.Option(min=0.0, help="How long the training is; 0 leaves it out.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """The whole tour: one image through a network; then train on the built-in set, evaluate, predict, report."""
+    """A tour: an image through a network, step by step; then a training on built-in images, with its report."""
     from vitrail.data.glass import CLASSES, window
     from vitrail.inference import open_checkpoint
     from vitrail.insight.image_tour import tour

@@ -31,7 +31,9 @@ from vitrail.errors import InputError
 def embed_images(
     checkpoint: RuntimePath,
     images: ImagePaths,
-    to: Annotated[Path | None, typer.Option("--out", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")
+    ] = None,
     force: Force = False,
     batch: Batch = 16,
     threads: Threads = 2,
@@ -41,7 +43,7 @@ def embed_images(
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn images into vectors: what the head of the network receives."""
+    """Turn images into vectors, to search or to group them: what the last layer of the network receives."""
     import numpy as np
 
     from vitrail.inference import embed, find_images

@@ -29,22 +29,24 @@ def explain_images(
     method: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             help="attention, rollout, gradient-rollout, relevance, grad-cam, integrated-gradients, occlusion, flow, "
-            "best, or all; may be given several times. Usual: relevance."
+            "best, or all; may be given several times.",
+            show_default="relevance",
         ),
     ] = None,
-    target: Annotated[str, typer.Option(metavar="CLASS", help="A class by name or number; usual: the answer.")] = "",
-    versus: Annotated[str, typer.Option(metavar="CLASS", help="Why the target rather than this class.")] = "",
+    target: Annotated[
+        str, typer.Option(metavar="CLASS", help="Explain this class, by name or number.", show_default="the answer")
+    ] = "",
+    versus: Annotated[str, typer.Option(metavar="CLASS", help="Why the target and not this class.")] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Of the method: fusion=max, discard=0.5, block=3, head=1, query=[5,7]."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="A setting of the method: fusion=max, discard=0.5, block=3, head=1."),
     ] = None,
-    to: Annotated[Path, typer.Option("--out", help="A folder for the images.")] = Path("explained"),
+    to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the images here.")] = Path("explained"),
     heads: Annotated[bool, typer.Option("--heads", help="Also draw every head of every block.")] = False,
     film: Annotated[bool, typer.Option("--film", help="Also draw an animated GIF through the blocks.")] = False,
-    check: Annotated[bool, typer.Option(help="Measure how faithful each map is.")] = True,
+    check: Annotated[bool, typer.Option(help="Measure how far each map can be trusted.")] = True,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,

@@ -33,21 +33,23 @@ def export_checkpoint(
         Path,
         typer.Argument(metavar="OUT", help=f"{file_names()}; or NAME.safetensors, packed."),
     ],
-    to: Annotated[str, typer.Option("--to", help=f"One of: {', '.join(TARGETS)}; by default as OUT is called.")] = "",
+    to: Annotated[str, typer.Option("--to", help=f"One of: {', '.join(TARGETS)}; default: by the ending of OUT.")] = "",
     dynamic_size: Annotated[
-        bool, typer.Option("--dynamic-size", help="Take images of any size that divides into patches.")
+        bool, typer.Option("--dynamic-size", help="Let the file take images of any size that divides into patches.")
     ] = False,
     as_bytes: Annotated[
-        bool, typer.Option("--bytes", help="Take 8-bit values, and normalise them inside the graph.")
+        bool, typer.Option("--bytes", help="Let the file take 8-bit values and normalise them itself.")
     ] = False,
     resize_inside: Annotated[
-        bool, typer.Option("--resize-inside", help="Take whole images of any size, and resize them too.")
+        bool, typer.Option("--resize-inside", help="Let the file take images of any size and resize them itself.")
     ] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="In int8, as far as the budget allows; needs --data.")] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="In bf16, if the budget holds; .xml or .safetensors.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, as far as --max-drop allows.")] = False,
+    bf16: Annotated[
+        bool, typer.Option("--bf16", help="Compute in bf16 (.xml, .safetensors), if --max-drop holds.")
+    ] = False,
     data: BudgetData = "",
     max_drop: MaxDrop = 0.5,
-    symmetric: Annotated[bool, typer.Option("--symmetric", help="int8 about zero, as TensorRT wants it.")] = False,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Make int8 symmetric, as TensorRT wants it.")] = False,
     unlabelled: Unlabelled = False,
     override: Override = None,
     leave_out: LeaveOut = None,

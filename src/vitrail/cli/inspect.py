@@ -27,17 +27,25 @@ NOT_BESIDE = ("config", "format", "provenance", "decoder", "ood")  # of a checkp
 
 @app.command("inspect")
 def inspect_model(
-    what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="Weights of any known family, or a preset.")],
-    size: Annotated[str, typer.Option(help="Another image size: 384, or 160x288 (height x width).")] = "",
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor: ours, theirs, shape, how.")] = False,
-    figures: Annotated[Path | None, typer.Option(help="A folder for figures of the model and a page.")] = None,
-    images: Annotated[list[Path] | None, typer.Option(help="Images that the figures look at.")] = None,
-    data: Annotated[str, typer.Option(help="Labelled images, for the importance of heads.")] = "",
+    what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A run, weights, or the name of a preset.")],
+    size: Annotated[str, typer.Option(metavar="PX", help="Another image size: 384, or 160x288 (height x width).")] = "",
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="List every tensor: its name here and in the file, its shape.")
+    ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Draw figures of the network here, with a page.")
+    ] = None,
+    images: Annotated[
+        list[Path] | None, typer.Option(metavar="IMAGE", help="Images for the figures; may be given several times.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="Labelled images, to measure how much each head matters.")
+    ] = "",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a network is: shape walk, parameters, FLOPs, memory of attention; and how its weights were read."""
+    """Show what a network is made of, step by step, what it costs, and how its weights were read."""
     from vitrail.insight.cost import estimate, shape_walk
     from vitrail.network.presets import PRESETS
 

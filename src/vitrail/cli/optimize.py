@@ -32,13 +32,20 @@ def optimize_checkpoint(
     checkpoint: CheckpointPath,
     data: BudgetData = "",
     max_drop: MaxDrop = 0.5,
-    to: Annotated[Path | None, typer.Option("--out", help="The file's name; its ending is that of what wins.")] = None,
-    goal: Annotated[str, typer.Option(help="throughput, or latency: images one by one.")] = "throughput",
-    batch: Annotated[str, typer.Option(help="Batch sizes to try.")] = "1,8,16",
-    merging: Annotated[bool, typer.Option(help="Try merging tokens.")] = True,
-    plot: Annotated[Path | None, typer.Option(help="FILE.png: accuracy against speed of all that was tried.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="NAME", help="The file, without its ending.", show_default="NAME-fast"),
+    ] = None,
+    goal: Annotated[
+        str, typer.Option(metavar="WHAT", help="throughput, or latency: images one by one.")
+    ] = "throughput",
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Batch sizes to try.")] = "1,8,16",
+    merging: Annotated[bool, typer.Option(help="Try merging tokens that look alike, too.")] = True,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw accuracy against speed of all that was tried.")
+    ] = None,
     unlabelled: Unlabelled = False,
-    seed: Annotated[int, typer.Option(help="Which images calibrate and choose.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which images are used to choose.")] = 0,
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,

@@ -43,17 +43,19 @@ def predict_images(
         typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this, but for the likeliest."),
     ] = 0.0,
     decline: Annotated[
-        bool, typer.Option("--decline", help="Leave out answers that are not confident enough, and say so.")
+        bool, typer.Option("--decline", help="Give no answer where the confidence is below the minimum.")
     ] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Do not say which images are unlike anything it was trained on.")
+        bool, typer.Option("--trust", help="Do not mark images unlike anything it was trained on.")
     ] = False,
     batch: Batch = 16,
     threads: Threads = 2,
     every: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of videos and animations, every Nth frame.")
     ] = None,
-    to: Annotated[Path | None, typer.Option("--out", help="Write to FILE.csv or FILE.json instead.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE.csv or FILE.json instead.")
+    ] = None,
     force: Force = False,
     scaled_decoding: ScaledDecoding = False,
     runtime: RuntimeName = "",

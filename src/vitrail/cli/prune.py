@@ -17,15 +17,27 @@ from vitrail.errors import InputError
 @app.command("prune")
 def prune_checkpoint(
     checkpoint: CheckpointPath,
-    data: Annotated[str, typer.Option(help="Images to rank heads on and to be judged by; of a run: its own.")] = "",
-    keep: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="The share of the heads to keep.")] = None,
-    max_drop: Annotated[float | None, typer.Option(min=0.0, help="Cut as many as lose at most so many points.")] = None,
+    data: Annotated[
+        str,
+        typer.Option(metavar="DATA", help="Images to rank heads on and to judge by.", show_default="those of the run"),
+    ] = "",
+    keep: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Keep this share of the heads: 0.75.")] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(min=0.0, help="Instead: cut as many as cost at most so many points of accuracy.")
+    ] = None,
     channels: Annotated[bool, typer.Option("--channels", help="Cut MLP channels too, by the same share.")] = False,
-    way: Annotated[str, typer.Option(help="How heads are ranked: gradient, or ablation, which is slow.")] = "gradient",
-    tune: Annotated[float, typer.Option(min=0.0, metavar="EPOCHS", help="Train the smaller network a little.")] = 0.0,
-    to: Annotated[Path | None, typer.Option("--out", help="FILE.safetensors; usual: NAME-pruned.safetensors.")] = None,
-    split: Annotated[str, typer.Option(help="Which images judge it: test, val, train or all.")] = "",
-    seed: Annotated[int, typer.Option(help="Which images rank, and how tuning goes.")] = 0,
+    way: Annotated[
+        str, typer.Option(metavar="HOW", help="How heads are ranked: gradient, or ablation (slow).")
+    ] = "gradient",
+    tune: Annotated[
+        float, typer.Option(min=0.0, metavar="EPOCHS", help="Then train the smaller network for so many epochs.")
+    ] = 0.0,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write.", show_default="NAME-pruned.safetensors"),
+    ] = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Which images judge it: test, val, train or all.")] = "",
+    seed: Annotated[int, typer.Option(help="Sets every random choice.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Cut the heads that matter least on your images, and say what that costs and gains."""
