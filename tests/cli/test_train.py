@@ -74,7 +74,7 @@ def test_from_images_to_a_verdict(vit: Line, photos: Path, start: Path, tmp_path
     assert re.search(r"^accuracy +\d+\.\d %", said.out, re.MULTILINE)
     assert re.search(r"^best epoch: \d of 3, validation accuracy \d+\.\d %$", said.out, re.MULTILINE)
     assert f"report            {out / 'second' / 'report.html'}" in said.out
-    assert "1 of 62 images cannot be read, and are skipped" in said.err
+    assert "1 of 62 images cannot be read, and is skipped" in said.err
     assert len(re.findall(r"epoch \d: loss .*, validation .* s computing, .* s waiting for images", said.err)) == 3
 
     found = vit("evaluate", out / "photos-1", "--json").json
