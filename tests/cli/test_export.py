@@ -84,6 +84,27 @@ def test_mistakes_are_one_line(vit: Line, folder: Path) -> None:
     assert "no checksum at its end" in vit.mistake("embed", folder / "bad.onnx", folder / "a.png", "--json")
 
 
+@pytest.mark.parametrize(
+    "out, there", [("a.onnx", "a.onnx"), ("a.xml", "a.bin"), ("a.pt2", "a.pt2"), ("fast.safetensors",) * 2]
+)
+def test_what_is_there_already_is_not_written_over_unless_it_is_said(
+    out: str, there: str, vit: Line, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / there
+    if there == "fast.safetensors":
+        save_packed(Packed(made := small.checkpoint(seed=1)), made, older)
+    else:
+        older.write_bytes(b"older")
+    before = older.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "load_checkpoint", None)  # nothing is worked on first
+        said = vit.mistake("export", folder / "a.safetensors", tmp_path / out)
+    assert said.strip() == f"{older} is there already: give another name, or --force to write over it"
+    assert older.read_bytes() == before
+    assert vit("export", folder / "a.safetensors", tmp_path / out, "--force").code == 0
+    assert older.read_bytes() != before
+
+
 def test_settings_of_an_exported_file_are_refused(vit: Line, folder: Path) -> None:
     save_packed(Packed(made := small.checkpoint()), made, folder / "fast.safetensors")
     for name, how in (("none.onnx", "exported"), ("fast.safetensors", "packed")):

@@ -26,6 +26,8 @@ import vitrail
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance
 from vitrail.cli import demo, doctor, load_verbs
 from vitrail.cli import embed as embed_verb
+from vitrail.cli import export as export_verb
+from vitrail.cli import optimize as optimize_verb
 from vitrail.cli import predict as predict_verb
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
@@ -199,6 +201,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--max-drop": plain("--max-drop 2.5", "max_drop", 0.5, 2.5, *OWN),
         "--symmetric": plain("--symmetric", "symmetric", False, True, *OWN),
         "--unlabelled": plain("--unlabelled", "judged", "photos", "its own answers on 1.png", *OWN),
+        "--force": plain("--force", "force", None, True),
         **strangers_file(),
     },
     "inspect": {
@@ -229,6 +232,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--plot": plain("--plot there.png", "plots", None, ["checked there.png", "drawn there.png"]),
         "--unlabelled": plain("--unlabelled", "judged", "photos", "its own answers on 1.png", "--data", "photos"),
         "--seed": plain("--seed 7", "seed", 0, 7),
+        "--force": plain("--force", "force", None, True),
         **strangers_file(),
     },
     "predict": {
@@ -420,7 +424,7 @@ class Stage:
 
         self.stand_in(vitrail.inference, "predictions", predictions)
         self.stand_in(vitrail.inference, "embed", embed)
-        for verb in (predict_verb, embed_verb):
+        for verb in (predict_verb, embed_verb, export_verb, optimize_verb):
             self.stand_in(
                 verb, "refuse_overwrite", lambda force, *_: self.seen.update({"force": True} if force else {})
             )
@@ -602,24 +606,24 @@ class Stage:
         def quantise(loaded: Any, data: Any, *, precision: str, max_drop: float, log: Any) -> Any:
             self.seen |= {"precision": precision, "max_drop": max_drop}
             plan = QuantPlan("bf16") if precision == "bf16" else QuantPlan("fp32", {"head": Range(0.0, 1.0)})
-            return SimpleNamespace(checkpoint=loaded, plan=plan)
+            return SimpleNamespace(checkpoint=loaded, plan=plan, choosing=SimpleNamespace(images=self.data))
 
-        def export(loaded: Any, out: Path, *, measure: Any, plan: Any, **options: Any) -> ExportReport:
+        def export(loaded: Any, out: Path, *, measure: Any, plan: Any, images: Any, **options: Any) -> ExportReport:
             self.seen |= {"made": str(out), "measured": measure is not None, **options}
             self.seen |= {
                 "int8": (plan.int8 or None) if plan else None,
                 "bf16": plan is not None and plan.precision == "bf16",
             }
-            return ExportReport(str(out), "onnx", 1, {}, (), (Check(1, 16, 16, 0.0),), None, 1.0)
+            return ExportReport(str(out), "onnx", 1, {}, (), (Check(1, 16, 16, 0.0),), "", "", None, 1.0)
 
-        def optimize(loaded: Any, data: Any, out: Path, *, log: Any, **options: Any) -> Any:
+        def optimize(loaded: Any, data: Any, out: Path, *, log: Any, progress: Any, **options: Any) -> Any:
             self.seen |= {"out": out, **options}
             judged = SimpleNamespace(drop=HALF, agreement=1.0, images=1)
             best = SimpleNamespace(way="eager", batch=1, threads=1, rate=1.0, judged=judged, within=True)
             about = {"best": best, "eager": best, "tried": (best,), "reported": judged, "speed": 1.0, "words": "all"}
             return SimpleNamespace(out=out, to_dict=dict, **about)
 
-        def bench(loaded: Any, *, log: Any, **options: Any) -> Bench:
+        def bench(loaded: Any, *, log: Any, progress: Any, **options: Any) -> Bench:
             self.seen |= options
             return Bench((), {}, 1, ())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.command_line import typed
+from cli.command_line import Line, typed
 from shipping.conftest import operators_read_once
 
 __all__ = ["operators_read_once"]  # a fixture
@@ -30,3 +30,12 @@ def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.Mon
     assert best.split()[:6] == ["packed", "int8", "4", "1", "60", "4.00"]
     assert (place / "plot.png").is_file()
     assert (place / "best.safetensors").is_file()
+
+
+@pytest.mark.parametrize("there", ["best.safetensors", "best.onnx", "best.bin", "plot.png"])
+def test_what_is_there_already_is_not_written_over(there: str, vit: Line, place: Path, tmp_path: Path) -> None:
+    """Nobody knows beforehand which ending wins, so none of them may be taken."""
+    (tmp_path / there).write_bytes(b"older")
+    words = ("optimize", place / "net.safetensors", "--data", place / "data", "--out", tmp_path / "best.xml")
+    said = vit.mistake(*words, "--plot", tmp_path / "plot.png")
+    assert f"{tmp_path / there} is there already: give another name, or --force to write over it" in said

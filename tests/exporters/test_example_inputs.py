@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitrail.errors import InputError
-from vitrail.exporters.example_inputs import MOST, example_inputs
+from vitrail.exporters.example_inputs import MOST, inputs_for
 from vitrail.images import Preprocess
 
 PREPROCESS = Preprocess(size=8, crop=1.0, mean=0.5, std=0.5, order="BGR")
@@ -14,7 +14,7 @@ IMAGES = [np.full((12, 10, 3), (value, 0, 255 - value), np.uint8) for value in r
 
 
 def test_images_come_from_all_parts_and_are_prepared_as_the_network_wants_them() -> None:
-    inputs = example_inputs(PREPROCESS, "float", IMAGES)
+    inputs = inputs_for(PREPROCESS, "float", IMAGES)
     assert inputs.words == "your images"
     assert inputs.images is not None
     reds = [int(each[0, 0, 0]) for each in inputs.images]  # type: ignore[call-overload, index]
@@ -27,22 +27,22 @@ def test_images_come_from_all_parts_and_are_prepared_as_the_network_wants_them()
 
 
 def test_bytes_are_what_the_graph_takes() -> None:
-    found = example_inputs(PREPROCESS, "bytes", IMAGES[:2]).batch(3, (8, 8), 0).numpy()
+    found = inputs_for(PREPROCESS, "bytes", IMAGES[:2]).batch(3, (8, 8), 0).numpy()
     assert found.dtype == np.uint8
     assert found.shape == (3, 8, 8, 3)
     assert found[:, 0, 0].tolist() == [[0, 0, 255], [1, 0, 254], [0, 0, 255]]  # RGB, and over again
 
 
 def test_images_that_cannot_be_read_are_left_out_and_none_at_all_is_told() -> None:
-    inputs = example_inputs(PREPROCESS, "float", [b"no image", *IMAGES[:3]])
+    inputs = inputs_for(PREPROCESS, "float", [b"no image", *IMAGES[:3]])
     assert inputs.images is not None
     assert len(inputs.images) == 3
     with pytest.raises(InputError, match="none of them can be read"):
-        example_inputs(PREPROCESS, "float", [b"no image"])
+        inputs_for(PREPROCESS, "float", [b"no image"])
 
 
 def test_random_values_differ_from_pass_to_pass_and_are_the_same_again() -> None:
-    inputs = example_inputs(PREPROCESS, "float", None)
+    inputs = inputs_for(PREPROCESS, "float", None)
     assert inputs.words == "random pixels"
     first, again, other = inputs.batch(2, (8, 8), 0), inputs.batch(2, (8, 8), 0), inputs.batch(2, (8, 8), 1)
     assert (first == again).all()

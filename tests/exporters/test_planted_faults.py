@@ -19,7 +19,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.data.samples import Dataset
 from vitrail.errors import CheckpointError
 from vitrail.exporters import openvino
-from vitrail.exporters.example_inputs import example_inputs
+from vitrail.exporters.example_inputs import inputs_for
 from vitrail.exporters.export_graph import Graph, build_graph
 from vitrail.exporters.exporter import prepare
 from vitrail.exporters.verification import CheckCase, Run, Tolerance, compare, tolerance
@@ -107,7 +107,7 @@ def judge(source: Source, precision: str, on_images: bool, run: Run) -> Any:
     network = graph_of(source, fake_quantise(exact.model, plan)) if int8 else exact
     contents = prepare(checkpoint, "onnx").contents
     within: Tolerance = tolerance(type(contents)(**{**vars(contents), "precision": PRECISIONS[precision]}))
-    inputs = example_inputs(checkpoint.preprocess, "float", source.images.images if on_images else None)
+    inputs = inputs_for(checkpoint.preprocess, "float", source.images.images if on_images else None)
     return compare(run, network, inputs, CASES, within, exact if int8 else None)
 
 
@@ -170,7 +170,7 @@ def test_answers_that_change_where_the_network_is_sure_are_refused(source: Sourc
 
     checkpoint = source.checkpoint
     network = build_graph(checkpoint, dynamic_size=False, entrance=None).network
-    inputs = example_inputs(checkpoint.preprocess, "float", source.images.images)
+    inputs = inputs_for(checkpoint.preprocess, "float", source.images.images)
     blind = Tolerance(9.0, 9.0)  # of anything but answers
     with pytest.raises(CheckpointError, match=r"other answers than the network .*: 100 % of its certainty"):
         compare(other_answer, network, inputs, CASES, blind)

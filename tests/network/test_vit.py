@@ -418,3 +418,15 @@ def test_what_is_no_config_is_told(wrong: Any) -> None:
             build_from(wrong)
     with pytest.raises(vitrail.VitrailError, match="no preset"):
         vitrail.create(wrong if wrong != "vit-b16" else "vit-b17")
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("mask", [None, torch.tensor([1.0, 0.0, 0.5, 1.0])])
+def test_torch_traces_it_for_one_size_and_any_batch(mask: torch.Tensor | None) -> None:
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, mlp_width=64, classes=3)).eval()
+    beside = () if mask is None else (mask,)
+    traced = torch.jit.trace(model, (torch.randn(2, 3, 32, 32), *beside))  # type: ignore[no-untyped-call]
+    pixels = torch.randn(5, 3, 32, 32)
+    torch.testing.assert_close(traced(pixels, *beside), model(pixels, *beside))

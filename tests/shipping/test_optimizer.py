@@ -27,7 +27,7 @@ from vitrail.shipping import optimizer as optimising
 from vitrail.shipping.candidates import precisions_here
 from vitrail.shipping.optimizer import Way, optimize, race_settings
 from vitrail.shipping.search_plot import save_plot
-from vitrail.shipping.steps import Step
+from vitrail.shipping.steps import SearchStep
 
 SECONDS = {"eager": 2.0, "fp32": 1.0, "bf16": 1.5, "int8": 0.5}  # of a way, by who answers or how exactly
 
@@ -51,7 +51,7 @@ def test_the_fastest_within_the_budget_is_written_with_its_measurements(tmp_path
     made = checkpoint()
     data = labelled(made, 90, train=30, val=40, test=20)
     said: list[str] = []
-    steps: list[Step] = []
+    steps: list[SearchStep] = []
     found = optimize(
         *(made, data, tmp_path / "fast"),
         max_drop=10.0,

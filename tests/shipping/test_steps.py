@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.shipping.steps import Step, StepCounter, about
+from vitrail.shipping.steps import SearchCounter, SearchStep, about
 
 
 def test_each_step_says_what_it_is_how_many_there_are_and_how_long_they_take() -> None:
     now = [100.0]
-    told: list[Step] = []
-    step = StepCounter(4, told.append, lambda: now[0])
+    told: list[SearchStep] = []
+    step = SearchCounter(4, told.append, lambda: now[0])
     for what in ("a", "b", "c"):
         step(what)
         now[0] += 60
-    assert told == [Step("a", 1, 4, None), Step("b", 2, 4, 180.0), Step("c", 3, 4, 120.0)]
+    assert told == [SearchStep("a", 1, 4, None), SearchStep("b", 2, 4, 180.0), SearchStep("c", 3, 4, 120.0)]
     assert [str(each) for each in told] == [
         "a (step 1 of 4)",
         "b (step 2 of 4, about 3 minutes left)",
@@ -24,13 +24,13 @@ def test_each_step_says_what_it_is_how_many_there_are_and_how_long_they_take() -
 
 def test_the_number_of_steps_may_change_on_the_way_and_is_never_less_than_those_begun() -> None:
     now = [0.0]
-    told: list[Step] = []
-    step = StepCounter(2, told.append, lambda: now[0])
+    told: list[SearchStep] = []
+    step = SearchCounter(2, told.append, lambda: now[0])
     step("a")
     now[0] = 10.0
     step.left(5)
     step("b")
-    assert told[-1] == Step("b", 2, 6, 50.0)
+    assert told[-1] == SearchStep("b", 2, 6, 50.0)
     step.left(0)
     step("c")
     assert told[-1][:3] == ("c", 3, 3)

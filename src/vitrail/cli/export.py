@@ -12,8 +12,8 @@ import typer
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.budget_images import images_for
-from vitrail.cli.options import AsJson, BudgetData, CheckpointPath, LeaveOut, MaxDrop, Override, Unlabelled
-from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
+from vitrail.cli.options import AsJson, BudgetData, CheckpointPath, Force, LeaveOut, MaxDrop, Override, Unlabelled
+from vitrail.cli.terminal import busy, complain, print_json, refuse_overwrite, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
 from vitrail.exporters import TARGETS, check_precision, file_names, target_of
@@ -53,6 +53,7 @@ def export_checkpoint(
     unlabelled: Unlabelled = False,
     override: Override = None,
     leave_out: LeaveOut = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a file for another runtime, run it there, and say how equal its answers are.
@@ -72,6 +73,7 @@ def export_checkpoint(
         from vitrail.packed import check_overwrite
 
         check_overwrite(out)
+    refuse_overwrite(force, *([out] if target is None else target.files(out)))
     loaded = load_checkpoint(checkpoint, override, leave_out)
     quantised = None
     if int8 or bf16:

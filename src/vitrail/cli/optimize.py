@@ -13,6 +13,7 @@ from vitrail.cli.options import (
     AsJson,
     BudgetData,
     CheckpointPath,
+    Force,
     LeaveOut,
     MaxDrop,
     Override,
@@ -20,7 +21,7 @@ from vitrail.cli.options import (
     name_after,
     parse_numbers,
 )
-from vitrail.cli.terminal import busy, complain, print_json, say, show, table_of
+from vitrail.cli.terminal import busy, complain, print_json, refuse_overwrite, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 
 if TYPE_CHECKING:
@@ -48,17 +49,19 @@ def optimize_checkpoint(
     seed: Annotated[int, typer.Option(help="Which images are used to choose.")] = 0,
     override: Override = None,
     leave_out: LeaveOut = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest way to answer on this machine within an accuracy budget, and write it as one file."""
-    from vitrail.shipping.optimizer import optimize
+    from vitrail.shipping.optimizer import optimize, possible_files
 
     if plot is not None:
         from vitrail.shipping.search_plot import check_plot, save_plot
 
         check_plot(plot)
-    loaded = load_checkpoint(checkpoint, override, leave_out)
     out = to or Path(f"{name_after(checkpoint)}-fast")
+    refuse_overwrite(force, *possible_files(out), *([] if plot is None else [plot]))
+    loaded = load_checkpoint(checkpoint, override, leave_out)
     source = images_for(loaded, checkpoint, data, unlabelled)
     with busy(f"optimizing {checkpoint}") as now:
         result = optimize(

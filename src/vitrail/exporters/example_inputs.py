@@ -40,7 +40,7 @@ class ExampleInputs(NamedTuple):
         return torch.from_numpy(sized.batch(chosen))  # (B, C, H, W)
 
 
-def example_inputs(preprocess: Preprocess, pixels: str, images: Images | None) -> ExampleInputs:
+def inputs_for(preprocess: Preprocess, pixels: str, images: Images | None) -> ExampleInputs:
     """Of many images some from all parts of them, since folders are sorted by class; those nobody can read left out."""
     if images is None:
         return ExampleInputs(preprocess, pixels)

@@ -17,7 +17,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.exporters import TARGETS, check_precision, file_names, target_of
-from vitrail.exporters.example_inputs import ExampleInputs, example, example_inputs
+from vitrail.exporters.example_inputs import ExampleInputs, example, inputs_for
 from vitrail.exporters.export_graph import Graph, build_graph
 from vitrail.exporters.export_info import PIXELS, Check, ExportInfo
 from vitrail.exporters.exported import Exported, read_exported, start_exported
@@ -148,7 +148,7 @@ def export(
     if plan.int8 or bf16:
         precision = "+".join(name for name, wanted in (("int8", plan.int8), ("bf16", bf16)) if wanted)
         ready = ready._replace(contents=replace(ready.contents, precision=precision))
-    inputs = example_inputs(checkpoint.preprocess, pixels, images)
+    inputs = inputs_for(checkpoint.preprocess, pixels, images)
     checks = _write(path, target, ready, inputs, measure)
     return ExportReport(
         out=str(path),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail.shipping.benchmark import Bench, bench
     from vitrail.shipping.optimizer import Optimised, optimize
-    from vitrail.shipping.steps import Step
+    from vitrail.shipping.steps import SearchStep
 
-__all__ = ["Bench", "Optimised", "Step", "bench", "optimize"]
+__all__ = ["Bench", "Optimised", "SearchStep", "bench", "optimize"]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,7 +33,7 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
-from vitrail.shipping.steps import StepCallback, StepCounter
+from vitrail.shipping.steps import SearchCallback, SearchCounter
 from vitrail.types import LogCallback
 
 
@@ -79,7 +79,7 @@ def bench(
     sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
-    progress: StepCallback = lambda step: None,
+    progress: SearchCallback = lambda step: None,
     log: LogCallback = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
@@ -89,7 +89,7 @@ def bench(
     sizes: sides of square images; by default the network's own size.
     runtimes: some of "eager", "packed fp32", "onnx int8" and so on; by default all.
     rounds: how often all take their turn.
-    progress: told as each step begins: a `Step` says what is done, how many are left, and about how long that takes.
+    progress: told as each step begins: a `SearchStep` says what is done, how many are left, about how long.
     log: told what happens, a line at a time.
 
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
@@ -102,7 +102,7 @@ def bench(
             raise InputError(f"no runtime {kind!r}: {nearest(kind, bench_kinds())}")
     wanted = runtimes or [each for each in bench_kinds() if each == "eager" or each.split()[1] in precisions_here()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
-    step = StepCounter(1 + max(1, len(sizes)) * (len(wanted) + 1 + len(batches)), progress)
+    step = SearchCounter(1 + max(1, len(sizes)) * (len(wanted) + 1 + len(batches)), progress)
     log("measuring the machine's limit")
     step("the machine's limit")
     rates = limits()

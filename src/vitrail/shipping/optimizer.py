@@ -34,7 +34,7 @@ from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, sear
 from vitrail.quantisation.range_calibration import calibration_pixels
 from vitrail.reporting.html_page import counted
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
-from vitrail.shipping.steps import StepCallback, StepCounter
+from vitrail.shipping.steps import SearchCallback, SearchCounter
 from vitrail.types import LogCallback
 
 GOALS: Final = ("throughput", "latency")
@@ -145,7 +145,7 @@ def optimize(
     merging: bool = True,
     runtimes: Sequence[str] | None = None,
     seed: int = 0,
-    progress: StepCallback = lambda step: None,
+    progress: SearchCallback = lambda step: None,
     log: LogCallback = lambda text: None,
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
@@ -160,7 +160,7 @@ def optimize(
     merging: whether merging tokens is tried.
     runtimes: some of "packed", "onnx", "openvino"; by default all that are installed.
     seed: which images calibrate and choose.
-    progress: told as each step begins: a `Step` says what is tried, how many are left, and about how long that takes.
+    progress: told as each step begins: a `SearchStep` says what is tried, how many are left, about how long.
     log: told what came of it, a line at a time.
 
     Speed is from file to answer, decoding and resizing included.
@@ -182,7 +182,7 @@ def optimize(
     split = split_for_calibration(data, checkpoint, seed)
     batches = (1,) if goal == "latency" else tuple(batches)
     races = len(race_settings(batches))
-    step = StepCounter(1 + merging + _ways(runtimes) * (1 + 2 * merging) + races, progress)
+    step = SearchCounter(1 + merging + _ways(runtimes) * (1 + 2 * merging) + races, progress)
     step("the checkpoint as it is")
     judge = Judge.by(checkpoint, split.choosing)
     with TemporaryDirectory(prefix="vitrail-") as folder:
@@ -214,7 +214,7 @@ class _Search(NamedTuple):
     max_drop: float
     runtimes: Sequence[str]
     folder: Path
-    step: StepCounter
+    step: SearchCounter
     races: int  # steps after the candidates
     log: LogCallback
 
@@ -321,7 +321,7 @@ def race_settings(batches: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _raced(
-    candidates: list[_Candidate], split: CalibrationSplit, batches: Sequence[int], max_drop: float, step: StepCounter
+    candidates: list[_Candidate], split: CalibrationSplit, batches: Sequence[int], max_drop: float, step: SearchCounter
 ) -> list[Attempt]:
     """Rates of all at one batch, then of the fastest with every batch and number of reading threads.
 
@@ -354,6 +354,13 @@ def _raced(
     for batch, threads in later:
         race(batch, threads)
     return [Attempt(*key, rate, results[key[0]], results[key[0]].drop.value <= max_drop) for key, rate in rates.items()]
+
+
+def possible_files(out: Path) -> list[Path]:
+    """Every file that a search may write under this name, whatever wins."""
+    ways = [Way(runtime, "fp32") for runtime in runtime_names()]
+    named = [(_name(out, way), TARGETS.get(way.runtime)) for way in ways]
+    return [file for path, target in named for file in ([path] if target is None else target.files(path))]
 
 
 def _name(out: Path, way: Way) -> Path:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from vitrail.reporting.html_page import counted
 
 
-class Step(NamedTuple):
+class SearchStep(NamedTuple):
     """One step as it begins. How many there are may change as the search learns what is worth trying."""
 
     what: str
@@ -22,7 +22,7 @@ class Step(NamedTuple):
         return f"{self.what} (step {self.number} of {self.total}{left})"
 
 
-StepCallback: TypeAlias = Callable[[Step], None]
+SearchCallback: TypeAlias = Callable[[SearchStep], None]
 
 
 def about(seconds: float) -> str:
@@ -32,11 +32,11 @@ def about(seconds: float) -> str:
     return f"about {counted(round(seconds / 60), 'minute')}"
 
 
-class StepCounter:
+class SearchCounter:
     """Counts the steps, and tells of each."""
 
     def __init__(
-        self, total: int, tell: StepCallback = lambda step: None, clock: Callable[[], float] = time.monotonic
+        self, total: int, tell: SearchCallback = lambda step: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.total, self._tell, self._clock = total, tell, clock
         self._started, self._number = clock(), 0
@@ -47,7 +47,7 @@ class StepCounter:
         self._number += 1
         self.total = max(self.total, self._number)
         pace = None if not done else (self._clock() - self._started) / done
-        self._tell(Step(what, self._number, self.total, None if pace is None else pace * (self.total - done)))
+        self._tell(SearchStep(what, self._number, self.total, None if pace is None else pace * (self.total - done)))
 
     def left(self, count: int) -> None:
         """So many steps are still to come."""
