@@ -122,8 +122,8 @@ def _row(answer: Prediction, threshold: float, decline: bool) -> dict[str, Any]:
     if not likely and not decline:
         likely = pairs[:1]
     plain = {"path": answer.path, "labels": [name for name, _ in likely], "probabilities": [p for _, p in likely]}
-    plain |= {"confident": answer.confident, "needed": answer.needed}
-    return plain | {"unlike": answer.unlike, "familiarity": answer.familiarity}
+    doubts = {"confident": answer.confident, "needed": answer.needed}
+    return plain | doubts | {"unlike": answer.unlike, "familiarity": answer.familiarity}
 
 
 def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:

@@ -124,7 +124,7 @@ class OodDetector:
         squared = (along**2 / self.variances).sum(axis=1)
         if self.rest:
             squared = squared + ((centred - along @ directions) ** 2).sum(axis=1) / self.rest
-        largest = np.finfo(np.float32).max
+        largest = float(np.finfo(np.float32).max)
         return np.asarray(np.nan_to_num(squared, nan=largest, posinf=largest).clip(max=largest), np.float32)
 
     def familiarity(self, embedding: Array) -> Array:
