@@ -18,8 +18,8 @@ import vitrail
 from vitrail.insight import cards
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-PHOTO = Path(skimage.__file__).parent / "data" / "coffee.png"
-METHODS = ("relevance", "occlusion")
+PHOTO = Path(skimage.__file__).parent / "data" / "rocket.jpg"
+METHODS = ("occlusion",)
 WIDTH, HEIGHT = 1000, 1000
 
 
