@@ -53,7 +53,7 @@ def findings(audit: Audit) -> list[AuditFinding]:
     return rows
 
 
-class Verdict(NamedTuple):
+class AuditVerdict(NamedTuple):
     """A sentence about the whole data set; grave where scores would be wrong, or labels are."""
 
     words: str
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
     names: tuple[str, ...] = ()  # the images that it is about
 
 
-def verdicts(audit: Audit) -> list[Verdict]:
+def verdicts(audit: Audit) -> list[AuditVerdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts, balance = audit.counts(), audit.balance
     leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
@@ -101,9 +101,9 @@ def verdicts(audit: Audit) -> list[Verdict]:
             tuple(each.name for each in audit.sizes.odd),
         ),
     ]
-    found = [Verdict(words, kind is grave, names) for kind in (grave, others) for words, names in kind if names]
+    found = [AuditVerdict(words, kind is grave, names) for kind in (grave, others) for words, names in kind if names]
     if balance.balance != "none" or balance.small or balance.missing:
-        found.append(Verdict(balance.advice, False))
+        found.append(AuditVerdict(balance.advice, False))
     return found
 
 
