@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vitrail.auditing.audit_results import HELD_OUT, Audit, Group, Member
+from vitrail.data.left_out import unreadable_lines
 from vitrail.reporting.html_page import counted
 
 
@@ -59,52 +60,64 @@ class AuditVerdict(NamedTuple):
     words: str
     grave: bool
     names: tuple[str, ...] = ()  # the images that it is about
+    details: tuple[str, ...] = ()  # a line a kind, where there are several; they name images too
 
 
 def verdicts(audit: Audit) -> list[AuditVerdict]:
     """What to do something about, the gravest first; none if all is well."""
     counts, balance = audit.counts(), audit.balance
-    leaked, leaks = counts["leaked_images"], counted(counts["leaks"], "group")
+    leaked = counts["leaked_images"]
     conflicts = label_conflicts(audit)
     near = [each for each in audit.duplicates if not (each.exact or each.leaks or each.conflicts)]
-    lookalikes = counted(counts["lookalike_groups"], "group")
-    crossing = counted(counts["crossing_groups"], "group")
-    grave = [
-        (
+    doubts = counted(counts["suspects"], "possible label error")
+    verdicts_of_images = [
+        AuditVerdict(
             "Scores would look better than they are. Training images that are held out too, the same or nearly: "
             f"{leaked:,}. audit.csv leaves them out of the training.",
+            True,
             tuple(one.name for each in audit.duplicates for one in each.members if one.leaked),
         ),
-        (f"The same or nearly the same in val and in test: {leaks}.", () if leaked else _members(audit.leaks)),
-        (
-            f"Given as a group, but in more than one split: {crossing}.",
+        AuditVerdict(
+            f"The same or nearly the same in val and in test: {counted(counts['leaks'], 'group')}.",
+            True,
+            () if leaked else _members(audit.leaks),
+        ),
+        AuditVerdict(
+            f"Given as a group, but in more than one split: {counted(counts['crossing_groups'], 'group')}.",
+            True,
             tuple(name for each in audit.crossing for name in each.names),
         ),
-        (
+        AuditVerdict(
             f"One image under different labels: {counted(len(conflicts), 'group')}. One label must be wrong.",
+            True,
             _members(conflicts),
         ),
-    ]
-    doubts = counted(counts["suspects"], "possible label error")
-    others = [
-        (f"{doubts}. Look at the surest first.", tuple(each.name for each in audit.suspects)),
-        (f"Unreadable: {counted(counts['unreadable'], 'file')}.", tuple(name for name, _ in audit.unreadable)),
-        (
+        AuditVerdict(f"{doubts}. Look at the surest first.", False, tuple(each.name for each in audit.suspects)),
+        AuditVerdict(
+            f"Unreadable: {counted(counts['unreadable'], 'file')}.",
+            False,
+            tuple(name for name, _ in audit.unreadable),
+            tuple(unreadable_lines(audit.unreadable)),
+        ),
+        AuditVerdict(
             f"Placeholder images, such as “image not found” or a single colour: {counts['placeholders']:,}.",
+            False,
             tuple(each.name for each in audit.placeholders),
         ),
-        (f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}.", _copies(audit)),
-        (f"Nearly the same, within one split: {counted(len(near), 'group')}.", _members(near)),
-        (f"Alike to the network: {lookalikes}.", _members(audit.lookalikes)),
-        (
+        AuditVerdict(f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}.", False, _copies(audit)),
+        AuditVerdict(f"Nearly the same, within one split: {counted(len(near), 'group')}.", False, _members(near)),
+        AuditVerdict(
+            f"Alike to the network: {counted(counts['lookalike_groups'], 'group')}.", False, _members(audit.lookalikes)
+        ),
+        AuditVerdict(
             f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}.",
+            False,
             tuple(each.name for each in audit.sizes.odd),
         ),
     ]
-    found = [AuditVerdict(words, kind is grave, names) for kind in (grave, others) for words, names in kind if names]
-    if balance.balance != "none" or balance.small or balance.missing:
-        found.append(AuditVerdict(balance.advice, False))
-    return found
+    about_classes = balance.balance != "none" or balance.small or balance.missing
+    advice = [AuditVerdict(balance.advice, False)] if about_classes else []
+    return [*(each for each in verdicts_of_images if each.names), *advice]
 
 
 def _members(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def audit_data(
 def _say_findings(audit: Audit) -> None:
     """What was found, each kind with the first of its files; then what was left out or not looked for."""
     from vitrail.auditing.findings_table import verdicts
-    from vitrail.data.left_out import left_out_lines, unreadable_lines
+    from vitrail.data.left_out import left_out_lines
     from vitrail.images import describe
     from vitrail.reporting.html_page import counted
 
@@ -61,11 +61,12 @@ def _say_findings(audit: Audit) -> None:
     findings = verdicts(audit)
     for verdict in findings:
         say(verdict.words)
-        if verdict.names:
-            say(f"  {join_limited([describe(each) for each in verdict.names], ', ', NAMED)}")
+        names = [join_limited([describe(each) for each in verdict.names], ", ", NAMED)] if verdict.names else []
+        for line in verdict.details or names:
+            say(f"  {line}")
     if not findings:
         say("Nothing to complain about.")
-    for line in (*unreadable_lines(audit.unreadable), *left_out_lines(audit.left_out, audit.left_out_names)):
+    for line in left_out_lines(audit.left_out, audit.left_out_names):
         say(line)
     for note in audit.notes:
         say(note)
