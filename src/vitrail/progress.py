@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vitrail.types import ProgressCallback
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
-
 PATIENCE: Final = 1.0  # seconds before a bar comes: short work needs none
+PAUSE: Final = 0.25  # seconds between two lines of a notebook
 
 
 class _Screen:
@@ -29,7 +27,7 @@ class LateBar:
     def __init__(self, thing: str, total: int | None) -> None:
         self.thing, self.total, self.completed = thing, total, 0
         self.since = time.monotonic()
-        self.drawn: tuple[RichProgress, TaskID] | None = None
+        self.drawn: TerminalBar | NotebookLine | None = None
 
     def advance(self, more: int) -> None:
         """So many more are done."""
@@ -39,28 +37,57 @@ class LateBar:
         """So many of the total are done."""
         self.completed, self.total = completed, total
         if self.drawn is None and time.monotonic() - self.since >= PATIENCE:
-            self.drawn = self._draw()
+            self.drawn = (TerminalBar if sys.stderr.isatty() else NotebookLine)(self.thing)
         if self.drawn is not None:
-            bar, task = self.drawn
-            bar.update(task, completed=completed, total=total, description=words)
+            self.drawn.show(completed, total, words)
 
     def close(self) -> None:
         """It goes away."""
         if self.drawn is not None:
-            self.drawn[0].stop()
+            self.drawn.close()
 
-    def _draw(self) -> tuple[RichProgress, TaskID]:
+
+class TerminalBar:
+    """A bar with the time left, at a terminal."""
+
+    def __init__(self, thing: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        # A notebook keeps what stands on a line by itself, as a terminal does: no widgets, which may not be there.
-        at_terminal = sys.stderr.isatty()
-        console = Console(stderr=True, force_jupyter=False, force_terminal=True, width=None if at_terminal else 80)
-        count = "{task.completed}" if self.total is None else "{task.completed}/{task.total}"
-        texts = (TextColumn(f"{count} {self.thing}"), BarColumn(), TextColumn("{task.description}"))
-        bar = Progress(*texts, TimeRemainingColumn(), console=console, transient=True)
-        bar.start()
-        return bar, bar.add_task("", total=self.total)
+        texts = (TextColumn(f"{{task.description}} {thing}"), BarColumn(), TextColumn("{task.fields[words]}"))
+        self.bar = Progress(*texts, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self.bar.start()
+        self.task = self.bar.add_task("", total=None, words="")
+
+    def show(self, completed: int, total: int | None, words: str) -> None:
+        self.bar.update(self.task, completed=completed, total=total, description=_count(completed, total), words=words)
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+class NotebookLine:
+    """One line that is written over: what a notebook keeps of it is empty in the end."""
+
+    def __init__(self, thing: str) -> None:
+        self.thing, self.last, self.width = thing, -math.inf, 0
+
+    def show(self, completed: int, total: int | None, words: str) -> None:
+        if time.monotonic() - self.last < PAUSE and completed != total:
+            return
+        self.last = time.monotonic()
+        line = f"{_count(completed, total)} {self.thing} {words}".rstrip()
+        sys.stderr.write(f"\r{line.ljust(self.width)}")
+        sys.stderr.flush()
+        self.width = len(line)
+
+    def close(self) -> None:
+        sys.stderr.write(f"\r{' ' * self.width}\r")
+        sys.stderr.flush()
+
+
+def _count(completed: int, total: int | None) -> str:
+    return f"{completed:,}" if total is None else f"{completed:,}/{total:,}"
 
 
 @contextmanager

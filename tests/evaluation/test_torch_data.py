@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 import vitrail
 from network import renames
+from vitrail import progress
 from vitrail.checkpoint import Checkpoint
 from vitrail.errors import InputError
 from vitrail.evaluation import Evaluation, evaluate
@@ -166,6 +167,22 @@ def test_done_counts_every_image(checkpoint: Checkpoint, folder: Path) -> None:
         told: list[int] = []
         evaluate(checkpoint, Photos(folder, transform), batch=8, resamples=0, done=told.append)
         assert sum(told) == COUNT
+
+
+def test_a_bar_knows_how_many_images_there_are(
+    checkpoint: Checkpoint, folder: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    photos = Photos(folder, checkpoint.transform)
+    for data, last in (
+        (DataLoader(photos, batch_size=4), "21/21 images"),
+        (Subset(photos, range(5)), "5/5 images"),
+        (Streamed(photos), "21 images"),
+    ):
+        evaluate(checkpoint, data, resamples=0, progress=True)
+        assert capsys.readouterr().err.rstrip().endswith(f"\r{last}")
+        evaluate(checkpoint, data, resamples=0)
+        assert capsys.readouterr().err == ""  # nobody watches
 
 
 def test_what_it_was_is_named(checkpoint: Checkpoint, folder: Path) -> None:

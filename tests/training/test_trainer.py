@@ -69,3 +69,15 @@ def test_options_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     data, options = train("photos", **given)  # type: ignore[arg-type, misc]
     assert data == "photos"
     assert options == Options(**given, callbacks=options.callbacks)  # type: ignore[arg-type]
+
+
+def test_who_listens_is_not_replaced_by_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.training import Callbacks, trainer
+
+    monkeypatch.setattr(trainer, "run", lambda data, options: options)
+    heard = Callbacks(log=print)
+    assert train("photos", callbacks=heard, progress=True).callbacks is heard  # type: ignore[attr-defined]
+    bar = train("photos", progress=True).callbacks  # type: ignore[attr-defined]
+    assert bar.log is Callbacks().log
+    assert bar.step is not Callbacks().step
+    assert train("photos").callbacks == Callbacks()  # type: ignore[attr-defined]  # nobody watches

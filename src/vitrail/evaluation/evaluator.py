@@ -19,7 +19,6 @@ from vitrail.evaluation.torch_data import LabelledAnswers, Pace, is_torch_data, 
 from vitrail.inference import Runtime
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
-from vitrail.progress import counting
 from vitrail.types import ProgressCallback
 
 Data = Dataset | str | os.PathLike[str]
@@ -72,8 +71,7 @@ def evaluate(
             skip(image, error)
 
     judge = _judge_pairs if not isinstance(data, Dataset) and is_torch_data(data) else _judge_dataset
-    with counting(done, progress, None) as told:
-        source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, told))
+    source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, done, progress))
     if not judged.names:
         raise InputError(f"{source}: none of {len(skipped)} images can be read: the first says {skipped[0][1]}")
     evaluation = evaluation_of(
@@ -103,7 +101,7 @@ def _judge_dataset(runtime: Runtime, data: Any, split: str, pace: Pace) -> tuple
     part = fitted(part, runtime)
     targets = part.targets(runtime.classes)
     names = [each.name for each in part.samples]
-    rows, logits, embedding = run_images(runtime, map(Named, names, part.images), pace)
+    rows, logits, embedding = run_images(runtime, map(Named, names, part.images), pace, len(part))
     caveat = caveat_for(part.select(rows), runtime.provenance)
     return part.source, name, LabelledAnswers([names[row] for row in rows], logits, embedding, targets[rows], caveat)
 

@@ -19,6 +19,7 @@ from vitrail.images import Preprocess
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
 from vitrail.inference.image_reader import Named, Skip
+from vitrail.progress import counting
 from vitrail.types import Array, ProgressCallback
 
 EXPECTED: Final = "a pair (image, label): a PIL image, an 8-bit array or pixels (C, H, W), and a number or a name"
@@ -42,6 +43,7 @@ class Pace(NamedTuple):
     threads: int
     skip: Skip
     done: ProgressCallback | None
+    progress: bool | None = None  # whether there is a bar where nobody else listens
 
 
 def is_torch_data(data: object) -> bool:
@@ -74,17 +76,18 @@ def judge_pairs(runtime: Runtime, data: Any, pace: Pace) -> LabelledAnswers:
             yield _plain(image)
 
     if _is_pixels(_plain(first[0])):
-        rows, logits, embedding = _run_pixels(runtime, images(), pace)
+        rows, logits, embedding = _run_pixels(runtime, images(), pace, _count(data))
     else:
         named = (Named(f"image {row}", _image(image)) for row, image in enumerate(images()))
-        rows, logits, embedding = run_images(runtime, named, pace)
+        rows, logits, embedding = run_images(runtime, named, pace, _count(data))
     return LabelledAnswers([f"image {row}" for row in rows], logits, embedding, np.array(truth)[rows])
 
 
-def run_images(runtime: Runtime, images: Iterable[Named], pace: Pace) -> tuple[Array, Array, Array]:
+def run_images(runtime: Runtime, images: Iterable[Named], pace: Pace, count: int | None) -> tuple[Array, Array, Array]:
     """The numbers (n,) of the images that can be read, their logits (n, K) and embeddings (n, D)."""
-    skip, done = pace.skip, pace.done
-    results = list(run_batches(runtime, images, batch=pace.batch, threads=pace.threads, skip=skip, done=done))
+    batch, threads, skip = pace[:3]
+    with counting(pace.done, pace.progress, count) as done:
+        results = list(run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done))
     if not results:
         return np.zeros(0, np.int64), np.zeros((0, len(runtime.classes))), np.zeros((0, 0))
     rows, _, logits, embedding = zip(*results, strict=True)
@@ -156,21 +159,22 @@ def _items(data: Any) -> Iterable[Any]:
     return items
 
 
-def _run_pixels(runtime: Runtime, images: Iterator[Any], pace: Pace) -> tuple[Array, Array, Array]:
+def _run_pixels(runtime: Runtime, images: Iterator[Any], pace: Pace, count: int | None) -> tuple[Array, Array, Array]:
     """The same of prepared pixels, which must be as the preprocess makes them."""
     answers = []
     expected = (runtime.preprocess.channels, *runtime.preprocess.size)
     low, high = 0.0, 1.0
-    while part := list(islice(images, pace.batch)):
-        for pixels in part:
-            if not _is_pixels(pixels) or pixels.shape != expected:
-                got = f"{getattr(pixels, 'dtype', type(pixels).__name__)} {getattr(pixels, 'shape', '')}".strip()
-                raise InputError(f"expected pixels {expected} of floats, as checkpoint.transform gives, got {got}")
-        stacked = np.stack(part).astype(np.float32)
-        low, high = min(low, float(stacked.min())), max(high, float(stacked.max()))
-        answers.append(runtime.run(stacked))
-        if pace.done is not None:
-            pace.done(len(part))
+    with counting(pace.done, pace.progress, count) as done:
+        while part := list(islice(images, pace.batch)):
+            for pixels in part:
+                if not _is_pixels(pixels) or pixels.shape != expected:
+                    got = f"{getattr(pixels, 'dtype', type(pixels).__name__)} {getattr(pixels, 'shape', '')}".strip()
+                    raise InputError(f"expected pixels {expected} of floats, as checkpoint.transform gives, got {got}")
+            stacked = np.stack(part).astype(np.float32)
+            low, high = min(low, float(stacked.min())), max(high, float(stacked.max()))
+            answers.append(runtime.run(stacked))
+            if done is not None:
+                done(len(part))
     _check_range(runtime.preprocess, low, high)
     logits, embedding = (np.concatenate(each) for each in zip(*answers, strict=True))
     return np.arange(len(logits)), logits, embedding
@@ -222,3 +226,11 @@ def _innermost(data: Any) -> Any:
             break
         data = inner
     return data
+
+
+def _count(data: Any) -> int | None:
+    """How many images there are, where that is known: a loader's own length is of batches."""
+    try:
+        return len(getattr(data, "sampler", data))
+    except TypeError:
+        return None
