@@ -115,8 +115,9 @@ def train(
     - progress: a bar on stderr; None: at a terminal and in a notebook where no callbacks listen, False: never.
     """
     options = dict(locals())  # the parameters by their names, first of all
+    del options["progress"]  # of the call, not of the run
     silent = callbacks == Callbacks()
-    with late_bar(options.pop("progress") if silent else False, "steps", None) as bar:
+    with late_bar(progress if silent else False, "steps", None) as bar:
         if bar is not None:
             options["callbacks"] = Callbacks(step=lambda step, steps, loss: bar.move(step, steps, f"loss {loss:.3f}"))
         return run(options.pop("data"), Options(**options))
