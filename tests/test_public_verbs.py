@@ -81,6 +81,16 @@ def test_anything_else_is_told_in_words(places: Places, tmp_path: Path, verb: st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("given", [7, None, [b"x"]], ids=["number", "None", "list"])
+def test_long_verbs_tell_it_before_they_begin(places: Places, tmp_path: Path, given: Any) -> None:
+    with pytest.raises(InputError, match="expected Checkpoint, or the path of one"):
+        vitrail.optimize(given, places.photos, tmp_path / "fast")
+    with pytest.raises(InputError, match="expected Checkpoint, or the path of one"):
+        vitrail.bench(given)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        vitrail.bench(tmp_path / "nowhere.safetensors")
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_path_where_nothing_is_is_told(places: Places, tmp_path: Path, verb: str) -> None:
     with pytest.raises(CheckpointError, match="nowhere.safetensors"):
@@ -119,7 +129,7 @@ def test_a_traced_model_is_as_good_as_its_checkpoint(places: Places) -> None:
     assert torch.equal(vitrail.trace(places.checkpoint.model, pixels).logits, vitrail.trace(places.run, pixels).logits)
 
 
-DOCUMENTED = (*VERBS, "load", "train", "prune_heads")
+DOCUMENTED = (*VERBS, "load", "train", "prune_heads", "optimize", "bench")
 
 
 @pytest.mark.parametrize("verb", DOCUMENTED)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.network.presets import create
     from vitrail.network.text import TextConfig, TextDecoder
     from vitrail.network.vit import ViT
+    from vitrail.shipping import bench, optimize
     from vitrail.training import Recipe, Run, train
     from vitrail.weights import ParityReport, convert, load, save
 
@@ -42,6 +43,7 @@ _HOMES = {
     "ViTConfig": "vitrail.network.config",
     "VitrailError": "vitrail.errors",
     "audit": "vitrail.auditing",
+    "bench": "vitrail.shipping",
     "compare": "vitrail.evaluation",
     "convert": "vitrail.weights",
     "create": "vitrail.network.presets",
@@ -50,6 +52,7 @@ _HOMES = {
     "explain": "vitrail.insight",
     "export": "vitrail.exporters.exporter",
     "load": "vitrail.weights",
+    "optimize": "vitrail.shipping",
     "predict": "vitrail.inference",
     "prune": "vitrail.insight",
     "prune_heads": "vitrail.insight",
@@ -77,6 +80,7 @@ __all__ = [
     "ViTConfig",
     "VitrailError",
     "audit",
+    "bench",
     "compare",
     "convert",
     "create",
@@ -85,6 +89,7 @@ __all__ = [
     "explain",
     "export",
     "load",
+    "optimize",
     "predict",
     "prune",
     "prune_heads",

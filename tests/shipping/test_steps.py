@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.shipping.steps import SearchCounter, SearchStep, about
+from vitrail import progress
+from vitrail.errors import InputError
+from vitrail.shipping.steps import SearchCallback, SearchCounter, SearchStep, about, with_bar
 
 
 def test_each_step_says_what_it_is_how_many_there_are_and_how_long_they_take() -> None:
@@ -42,3 +44,33 @@ def test_the_number_of_steps_may_change_on_the_way_and_is_never_less_than_those_
 )
 def test_times_are_rounded(seconds: float, words: str) -> None:
     assert about(seconds) == words
+
+
+def stepping(*, progress: SearchCallback | bool | None = None) -> None:
+    step = SearchCounter(2, progress)
+    step("onnx int8")
+    step("packed")
+
+
+def test_a_bar_shows_the_steps_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    with_bar(stepping)(progress=True)
+    assert "0/2 steps onnx int8" in capsys.readouterr().err
+    for quiet in (False, None):  # nobody watches
+        with_bar(stepping)(progress=quiet)
+        assert capsys.readouterr().err == ""
+
+
+def test_who_is_told_of_steps_sees_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[SearchStep] = []
+    with_bar(stepping)(progress=told.append)
+    assert [each.what for each in told] == ["onnx int8", "packed"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_wish_that_is_none_is_told() -> None:
+    with pytest.raises(InputError, match="progress: expected True, False, None or a function, got 'yes'"):
+        with_bar(stepping)(progress="yes")  # type: ignore[arg-type]

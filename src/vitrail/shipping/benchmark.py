@@ -33,7 +33,7 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
-from vitrail.shipping.steps import SearchCallback, SearchCounter
+from vitrail.shipping.steps import SearchCallback, SearchCounter, with_bar
 from vitrail.types import LogCallback
 
 
@@ -72,6 +72,7 @@ class Bench:
         }
 
 
+@with_bar
 def bench(
     checkpoint: Checkpoint | str | os.PathLike[str],
     *,
@@ -79,18 +80,19 @@ def bench(
     sizes: Sequence[int] = (),
     runtimes: Sequence[str] = (),
     rounds: int = 7,
-    progress: SearchCallback = lambda step: None,
+    progress: SearchCallback | bool | None = None,
     log: LogCallback = lambda text: None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
-    checkpoint: a Checkpoint, or the path or name of one.
-    batches: batch sizes to time.
-    sizes: sides of square images; by default the network's own size.
-    runtimes: some of "eager", "packed fp32", "onnx int8" and so on; by default all.
-    rounds: how often all take their turn.
-    progress: told as each step begins: a `SearchStep` says what is done, how many are left, about how long.
-    log: told what happens, a line at a time.
+    - checkpoint: a Checkpoint, or the path or name of one.
+    - batches: batch sizes to time.
+    - sizes: sides of square images; by default the network's own size.
+    - runtimes: some of "eager", "packed fp32", "onnx int8" and so on; by default all.
+    - rounds: how often all take their turn.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never; or a function that is told as each
+      step begins: a `SearchStep` says what is done, how many are left, and about how long that takes.
+    - log: told what happens, a line at a time.
 
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
     """

@@ -34,7 +34,7 @@ from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, sear
 from vitrail.quantisation.range_calibration import calibration_pixels
 from vitrail.reporting.html_page import counted
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
-from vitrail.shipping.steps import SearchCallback, SearchCounter
+from vitrail.shipping.steps import SearchCallback, SearchCounter, with_bar
 from vitrail.types import LogCallback
 
 GOALS: Final = ("throughput", "latency")
@@ -134,6 +134,7 @@ class _Candidate(NamedTuple):
     judged: BudgetResult
 
 
+@with_bar
 def optimize(
     checkpoint: Checkpoint | str | os.PathLike[str],
     data: Data,
@@ -145,23 +146,24 @@ def optimize(
     merging: bool = True,
     runtimes: Sequence[str] | None = None,
     seed: int = 0,
-    progress: SearchCallback = lambda step: None,
+    progress: SearchCallback | bool | None = None,
     log: LogCallback = lambda text: None,
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
-    checkpoint: a Checkpoint, or the path or name of one.
-    data: images to be judged by, as `vitrail.evaluate` takes them: training images calibrate, validation images choose,
-        test images report, as far as there are any.
-    out: the file's name; it gets the ending of what won: .safetensors, or that of a target.
-    max_drop: points of accuracy that may be lost against the checkpoint as it is.
-    goal: "throughput", or "latency", which takes images one by one.
-    batches: batch sizes to try.
-    merging: whether merging tokens is tried.
-    runtimes: some of "packed", "onnx", "openvino"; by default all that are installed.
-    seed: which images calibrate and choose.
-    progress: told as each step begins: a `SearchStep` says what is tried, how many are left, about how long.
-    log: told what came of it, a line at a time.
+    - checkpoint: a Checkpoint, or the path or name of one.
+    - data: images to be judged by, a folder, table or Dataset: training images calibrate, validation images choose,
+      test images report, as far as there are any.
+    - out: the file's name; it gets the ending of what won: .safetensors, or that of a target.
+    - max_drop: points of accuracy that may be lost against the checkpoint as it is.
+    - goal: "throughput", or "latency", which takes images one by one.
+    - batches: batch sizes to try.
+    - merging: whether merging tokens is tried.
+    - runtimes: some of "packed", "onnx", "openvino"; by default all that are installed.
+    - seed: which images calibrate and choose.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never; or a function that is told as each
+      step begins: a `SearchStep` says what is tried, how many are left, and about how long that takes.
+    - log: told what came of it, a line at a time.
 
     Speed is from file to answer, decoding and resizing included.
     """

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+from vitrail.checks import short_repr
+from vitrail.errors import InputError
+from vitrail.progress import late_bar
 from vitrail.reporting.html_page import counted
 
 
@@ -23,6 +27,25 @@ class SearchStep(NamedTuple):
 
 
 SearchCallback: TypeAlias = Callable[[SearchStep], None]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def with_bar(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The same function; where no function is told of its steps, a bar shows them if `progress` is True, or if it is
+    None and somebody watches."""
+
+    @wraps(function)
+    def shown(*given: Given.args, **options: Given.kwargs) -> Result:
+        wish: Any = options.get("progress")
+        if not (wish is None or isinstance(wish, bool) or callable(wish)):
+            raise InputError(f"progress: expected True, False, None or a function, got {short_repr(wish)}")
+        with late_bar(False if callable(wish) else wish, "steps", None) as bar:
+            if bar is not None:
+                options["progress"] = lambda step: bar.move(step.number - 1, step.total, step.what)
+            return function(*given, **options)
+
+    return shown
 
 
 def about(seconds: float) -> str:
@@ -36,9 +59,10 @@ class SearchCounter:
     """Counts the steps, and tells of each."""
 
     def __init__(
-        self, total: int, tell: SearchCallback = lambda step: None, clock: Callable[[], float] = time.monotonic
+        self, total: int, tell: SearchCallback | bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.total, self._tell, self._clock = total, tell, clock
+        self.total, self._clock = total, clock
+        self._tell: SearchCallback = tell if callable(tell) else lambda step: None
         self._started, self._number = clock(), 0
 
     def __call__(self, what: str) -> None:
