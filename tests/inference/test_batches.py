@@ -190,6 +190,9 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
     image = np.zeros((20, 20, 3), np.uint8)
     for wrong in ("a.jpg", b"x", image, Image.fromarray(image), None, 5, {"a": 1}):
         with pytest.raises(InputError, match="expected images one after another, got .*: put it in a list"):
+            run_batches(Colours(), wrong)  # type: ignore[arg-type]
+    for wrong in (None, 5, {"a": 1}):
+        with pytest.raises(InputError, match="expected images as a path, a folder, .*, got"):
             predictions(Colours(), wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="threads: expected a whole number from 1 to 256, got 0"):
         predictions(Colours(), [image], threads=0)

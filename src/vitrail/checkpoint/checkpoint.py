@@ -30,7 +30,7 @@ from vitrail.types import Array, ProgressCallback, Source
 
 if TYPE_CHECKING:
     from vitrail.inference import Prediction
-    from vitrail.inference.batches import Images
+    from vitrail.inference.image_inputs import ManyImages
     from vitrail.inference.image_reader import Skip
     from vitrail.insight import Explanation
     from vitrail.insight.attribution import Method
@@ -174,7 +174,7 @@ class Checkpoint:
 
     def predict(
         self,
-        images: Images,
+        images: ManyImages,
         top: int = 5,
         batch: int = 16,
         skip: Skip | None = None,
@@ -191,7 +191,7 @@ class Checkpoint:
 
     def embed(
         self,
-        images: Images,
+        images: ManyImages,
         batch: int = 16,
         skip: Skip | None = None,
         done: ProgressCallback | None = None,

@@ -54,9 +54,9 @@ def embed_images(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     if to is not None:
         refuse_overwrite(force, to, *([to.with_suffix(".txt")] if to.suffix == ".npy" else []))
-    found = find_images(typed_paths(images))
-    tell_passed_over(found)
-    paths = [str(path) for path in found]
+    sources = find_images(typed_paths(images))
+    tell_passed_over(sources)
+    paths = [str(path) for path in sources]
     skipped = Skipped()
     loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding)
     with progress(len(paths)) as done:
@@ -81,10 +81,10 @@ def embed_images(
                 "paths": kept,
                 "embeddings": vectors.tolist(),
                 "skipped": skipped.rows,
-                "passed_over": passed_over_rows(found),
+                "passed_over": passed_over_rows(sources),
             }
         )
     else:
         count, width = vectors.shape
         say(f"{count:,} {'vector' if count == 1 else 'vectors'} of {width} values written to {to}")
-    skipped.finish(len(paths), found.is_complete)
+    skipped.finish(len(paths), sources.is_complete)

@@ -146,5 +146,6 @@ def _unlike_line(unlike: int, count: int, promised: float) -> str:
 def _line(row: dict[str, Any], remark: str) -> str:
     pairs = zip(row["labels"], row["probabilities"], strict=True)
     answers = ", ".join(f"{name} {100 * p:.1f} %" for name, p in pairs)
-    told = "; ".join(filter(None, (answers, remark)))
-    return f"{row['path']}: {told or 'declined (nothing above the threshold)'}"
+    if not answers and not remark.startswith("declined"):
+        answers = "declined (nothing above the threshold)"
+    return f"{row['path']}: {'; '.join(filter(None, (answers, remark)))}"

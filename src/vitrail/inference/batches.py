@@ -14,6 +14,7 @@ import numpy as np
 from vitrail.checks import check_int
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Source, check_image_stream
+from vitrail.inference.image_inputs import PreparedPixels
 from vitrail.inference.image_reader import ImageReader, Named, ReadImage, Skip, UnreadImage
 from vitrail.inference.prefetch import Prefetcher
 from vitrail.inference.runtime import Runtime, check_runtime
@@ -34,7 +35,7 @@ class BatchResult(NamedTuple):
 
 def run_batches(
     runtime: Runtime,
-    images: Stream,
+    images: Stream | PreparedPixels,
     *,
     batch: int = 64,
     threads: int = 2,
@@ -46,12 +47,26 @@ def run_batches(
     The images may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
     """
     check_runtime(runtime)
-    check_image_stream(images)
+    if not isinstance(images, PreparedPixels):
+        check_image_stream(images)
     check_int("batch", batch, error=InputError)
     check_int("threads", threads, 1, 256, error=InputError)
+    if isinstance(images, PreparedPixels):
+        return _pixel_results(runtime, images.values, batch, done)
     if runtime.takes == "images":
         batch = 1  # full images have sizes of their own
     return _results(runtime, images, batch, threads, skip, done)
+
+
+def _pixel_results(
+    runtime: Runtime, pixels: Array, batch: int, done: ProgressCallback | None
+) -> Generator[BatchResult, None, None]:
+    """Pixels (N, C, H, W) that nobody has to read."""
+    for start in range(0, len(pixels), batch):
+        rows = np.arange(start, min(start + batch, len(pixels)))
+        yield BatchResult(rows, [f"image {row}" for row in rows], *runtime.run(pixels[rows]))
+        if done is not None:
+            done(len(rows))
 
 
 def _results(

@@ -10,9 +10,9 @@ import numpy as np
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
-from vitrail.images import check_image_list
 from vitrail.inference.answers import Prediction, answer, marked
-from vitrail.inference.batches import BatchResult, Images, Stream, run_batches
+from vitrail.inference.batches import BatchResult, Stream, run_batches
+from vitrail.inference.image_inputs import ManyImages, PreparedPixels, as_images, count_of
 from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
@@ -22,7 +22,7 @@ from vitrail.types import Array, ProgressCallback
 
 def predict(
     runtime: Runtime | str | os.PathLike[str],
-    images: Images,
+    images: ManyImages,
     top: int = 5,
     batch: int = 16,
     skip: Skip | None = None,
@@ -34,13 +34,17 @@ def predict(
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
 
+    Images come as a path, a folder (all images in it), a pattern such as photos/*.jpg; a PIL image, bytes, an open
+    file; an array (H, W), (H, W, C) or (N, H, W, C); an 8-bit tensor (C, H, W) or (N, C, H, W); or a list or generator
+    of these. A float tensor (B, C, H, W) is taken as pixels that `preprocess` has made already.
+
     Where the checkpoint has a threshold for each class, those that reach theirs. Every image has an answer: one below
     the checkpoint's minimum confidence is marked (`confident`, `needed`, `remark`); `decline` leaves its labels out.
     So is one of an image unlike anything the network was trained on (`unlike`, `familiarity`), unless you `trust` it.
     An image that cannot be read raises ImageError; give `skip` to be told of it and go on without it.
 
     - runtime: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
-    - images: a list of paths, PIL images, arrays or bytes; or one array of them all.
+    - images: one image or many, in any of these forms; of one comes a list of one.
     - top: how many classes are named.
     - batch: images in a batch.
     - skip: a function that hears of images that cannot be read: name, error.
@@ -50,14 +54,15 @@ def predict(
     - trust: do not look whether an image is unlike those of the training.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
-    check_image_list(images)
-    with counting(done, progress, len(images)) as told:
-        return list(predictions(runtime, images, top, batch, skip, told, threads, decline, trust))
+    runtime = as_runtime(runtime)
+    stream = as_images(images, runtime.preprocess)
+    with counting(done, progress, count_of(images, stream)) as told:
+        return list(_answers(runtime, stream, top, batch, skip, told, threads, decline, trust))
 
 
 def predictions(
     runtime: Runtime | str | os.PathLike[str],
-    images: Stream,
+    images: ManyImages,
     top: int = 5,
     batch: int = 16,
     skip: Skip | None = None,
@@ -71,10 +76,25 @@ def predictions(
     At most two batches of images are drawn ahead; a batch of 1 answers soonest.
     """
     runtime = as_runtime(runtime)
+    stream = as_images(images, runtime.preprocess)
+    return _answers(runtime, stream, top, batch, skip, done, threads, decline, trust)
+
+
+def _answers(
+    runtime: Runtime,
+    stream: Stream | PreparedPixels,
+    top: int,
+    batch: int,
+    skip: Skip | None,
+    done: ProgressCallback | None,
+    threads: int,
+    decline: bool,
+    trust: bool,
+) -> Generator[Prediction, None, None]:
     if not runtime.classes:
         raise InputError("this network has no head, so it cannot predict: use embed, or train a head")
     check_int("top", top, error=InputError)
-    results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=done)
+    results = run_batches(runtime, stream, batch=batch, threads=threads, skip=skip, done=done)
     return _predictions(runtime, results, top, decline, trust)
 
 
@@ -90,7 +110,7 @@ def _predictions(
 
 def embed(
     runtime: Runtime | str | os.PathLike[str],
-    images: Images,
+    images: ManyImages,
     batch: int = 16,
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
@@ -100,7 +120,7 @@ def embed(
     """What the head receives for every image, in order: float32 (n, D).
 
     - runtime: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
-    - images: a list of paths, PIL images, arrays or bytes; or one array of them all.
+    - images: one image or many, as `predict` takes them.
     - batch: images in a batch.
     - skip: a function that hears of images that cannot be read: name, error.
     - done: a function that hears how many more images are done.
@@ -108,9 +128,9 @@ def embed(
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
     runtime = as_runtime(runtime)
-    check_image_list(images)
-    with counting(done, progress, len(images)) as told:
-        results = run_batches(runtime, images, batch=batch, threads=threads, skip=skip, done=told)
+    stream = as_images(images, runtime.preprocess)
+    with counting(done, progress, count_of(images, stream)) as told:
+        results = run_batches(runtime, stream, batch=batch, threads=threads, skip=skip, done=told)
         rows = [each.embedding for each in results]
     if not rows:
         raise InputError("no images to embed")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice, check_int, check_number, check_type
 from vitrail.errors import InputError
 from vitrail.images import Source
-from vitrail.inference import Runtime
+from vitrail.inference import Named, Runtime
+from vitrail.inference.image_inputs import OneImage, as_image
 from vitrail.inference.recognisers import as_runtime
 from vitrail.insight.activations import Answer, asked, traced_hidden
 from vitrail.insight.attribution import Attribution, Method
@@ -32,7 +34,7 @@ PIECES = 14  # that a side is cut into where the network's own grid is not known
 
 def explain(
     checkpoint: Runtime | str | os.PathLike[str],
-    image: Source,
+    image: OneImage,
     method: str | Method = "relevance",
     target: Target = None,
     *,
@@ -46,13 +48,15 @@ def explain(
     occlusion alone.
 
     - checkpoint: a Checkpoint, the path of one, or a run's folder; an exported file, for occlusion alone.
-    - image: a path, PIL image, array or bytes.
+    - image: a path, PIL image, array, 8-bit tensor (C, H, W), bytes or open file.
     - method: its name, such as "relevance", "rollout", "grad-cam" or "best", or a Method with settings of its own.
     - target: a class by name or number; None: the one that the network names.
     - check: measure whether the map is faithful; False: it is not, and done sooner.
     - seed: what the random orders of the check follow from.
     """
     checkpoint = as_runtime(checkpoint)
+    given = as_image(image, checkpoint.preprocess)
+    image = given if not isinstance(given, Named) else cast(Source, given.image)
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]
     if isinstance(checkpoint, Checkpoint):
         model = checkpoint.model

@@ -1,0 +1,151 @@
+"""Whatever images come as, from a path to a tensor -> images one after another; or pixels that are prepared already.
+
+Tensors are known by their class's name: torch is not imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from PIL import Image
+
+from vitrail.errors import ImageError, InputError
+from vitrail.images import Preprocess, Source, describe
+from vitrail.inference.image_reader import Named
+from vitrail.inference.image_search import UNREADABLE_FOLDER
+from vitrail.inference.sources import stream_images
+from vitrail.types import Array
+
+
+class TensorLike(Protocol):
+    """A tensor of torch."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def numpy(self) -> Any: ...
+
+
+@runtime_checkable
+class ReadableFile(Protocol):
+    """An open file, or io.BytesIO."""
+
+    def read(self) -> bytes: ...
+
+
+OneImage: TypeAlias = "Source | ReadableFile | TensorLike"
+ManyImages: TypeAlias = "OneImage | Iterable[OneImage | Named]"
+
+
+@dataclass(frozen=True)
+class PreparedPixels:
+    """What the network takes, nothing left to do: normalised, float32 (B, C, H, W)."""
+
+    values: Array
+
+
+def as_images(images: ManyImages, preprocess: Preprocess) -> Iterable[Source | Named] | PreparedPixels:
+    """Every image of whatever came, in order. What a list or a generator holds is looked at when it is drawn."""
+    if isinstance(images, str | os.PathLike):
+        return list(_in_path(images))
+    if _is_tensor(images):
+        return _of_tensor(images, preprocess)
+    if isinstance(images, np.ndarray):
+        return _of_array(images, preprocess.channels)
+    if isinstance(images, Image.Image | bytes | bytearray | memoryview | ReadableFile):
+        return [as_image(images, preprocess)]
+    if isinstance(images, Iterable) and not isinstance(images, Mapping):
+        return (each if isinstance(each, Named) else as_image(each, preprocess) for each in images)
+    raise InputError(
+        "expected images as a path, a folder, a PIL image, an array, a tensor, bytes, an open file or a list of these, "
+        f"got {describe(images)}"
+    )
+
+
+def count_of(images: ManyImages, stream: Iterable[Source | Named] | PreparedPixels) -> int | None:
+    """How many images `as_images` made of those; None where only their end tells."""
+    if isinstance(stream, PreparedPixels):
+        return len(stream.values)
+    return next((len(each) for each in (stream, images) if isinstance(each, Sized)), None)
+
+
+def as_image(image: OneImage, preprocess: Preprocess) -> Source | Named:
+    """One image as `decode` takes it."""
+    if _is_tensor(image):
+        images = _of_tensor(image, preprocess)
+        if isinstance(images, PreparedPixels):
+            raise InputError("pixels that are prepared already come by themselves, as one tensor (B, C, H, W)")
+        if len(images) != 1:
+            raise InputError(f"expected one image, got a tensor of {len(images)}")
+        return images[0]
+    if isinstance(image, Image.Image | np.ndarray) or not isinstance(image, ReadableFile):
+        return image  # type: ignore[return-value]  # what is none of these is told by whoever decodes it
+    data: object = image.read()
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InputError(f"{describe(image)}: expected bytes, got {type(data).__name__}: open it in binary mode")
+    name = getattr(image, "name", None)
+    return Named(name, data) if isinstance(name, str) else data
+
+
+def _in_path(path: str | os.PathLike[str]) -> Iterator[Source | Named]:
+    """The image there, or all of a folder; a folder in it that cannot be looked into counts as an unreadable image."""
+    stream = stream_images([path])
+    for others in stream.files.passed_over:
+        if others.reason == UNREADABLE_FOLDER:
+            for folder in others.paths:
+                yield Named(folder, ImageError(f"{folder}: a folder that cannot be read: check its permissions"))
+    yield from stream
+
+
+def _of_array(array: Array, channels: int) -> Sequence[Array]:
+    """(H, W) or (H, W, C) is one image, (N, H, W) or (N, H, W, C) are several."""
+    ends = (1, 3, 4, channels)
+    if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in ends):
+        return [array]
+    if array.ndim == 3 and array.shape[0] == channels > 1:
+        raise InputError(
+            f"an array of shape {array.shape} may be one image with its channels first, or {array.shape[0]} grey ones: "
+            "use array.transpose(1, 2, 0) for one, array[..., None] for several"
+        )
+    if array.ndim in (3, 4):
+        return list(array)
+    raise InputError(f"expected an array (H, W), (H, W, C) or (N, H, W, C), got one of shape {array.shape}")
+
+
+def _is_tensor(value: object) -> bool:
+    return any(kind.__name__ == "Tensor" and kind.__module__ == "torch" for kind in type(value).__mro__)
+
+
+def _of_tensor(tensor: Any, preprocess: Preprocess) -> list[Array] | PreparedPixels:
+    """8-bit values (C, H, W) or (N, C, H, W) are images; float values are pixels, of the size the network takes."""
+    if tensor.is_floating_point():
+        return _pixels(np.asarray(tensor.detach().float().cpu().numpy()), preprocess)
+    values: Array = tensor.detach().cpu().numpy()
+    if values.dtype != np.uint8:
+        raise InputError(
+            f"expected a tensor of 8-bit images (torch.uint8), or of float pixels that are prepared, got {tensor.dtype}"
+        )
+    several = values if values.ndim == 4 else values[None]
+    if several.ndim != 4 or several.shape[1] not in (1, 3, 4, preprocess.channels):
+        last = (
+            " and not last: tensor.movedim(-1, -3)" if values.ndim in (3, 4) and values.shape[-1] in (1, 3, 4) else ""
+        )
+        raise InputError(
+            f"expected a tensor (C, H, W) or (N, C, H, W), got one of shape {values.shape}: channels come first{last}"
+        )
+    return list(several.transpose(0, 2, 3, 1))
+
+
+def _pixels(values: Array, preprocess: Preprocess) -> PreparedPixels:
+    expected = (preprocess.channels, *preprocess.size)
+    several = values[None] if values.ndim == 3 else values
+    if several.ndim != 4 or several.shape[1:] != expected:
+        raise InputError(
+            f"float tensors are pixels as checkpoint.preprocess makes them, {('B', *expected)}, got one of shape "
+            f"{values.shape}: give 8-bit images (torch.uint8) to have them prepared".replace("'B'", "B")
+        )
+    return PreparedPixels(several)
