@@ -122,6 +122,10 @@ def test_float_tensors_are_pixels_that_are_prepared(small: Checkpoint, values: n
     for wrong in (pixels[:, :, :8], pixels[:, :1], pixels[None], torch.zeros(16, 16, 3)):
         with pytest.raises(InputError, match=r"float tensors are pixels .*\(B, 3, 16, 16\), got one of shape"):
             vitrail.predict(small, wrong)
+    for wrong in ((pixels + 1) / 2, 255 * pixels):  # not normalised; of another scale
+        with pytest.raises(InputError, match=r"are not normalised as this network's are, from -1 to 1"):
+            vitrail.predict(small, wrong)
+    assert len(vitrail.predict(small, torch.ones(1, 3, 16, 16))) == 1  # a white image
     with pytest.raises(InputError, match=r"come by themselves, as one tensor \(B, C, H, W\)"):
         vitrail.predict(small, [pixels[0]])
 

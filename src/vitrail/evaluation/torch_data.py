@@ -15,9 +15,9 @@ import numpy as np
 from vitrail.checks import check_int, short_repr
 from vitrail.data.classes import differing
 from vitrail.errors import InputError, nearest
-from vitrail.images import Preprocess
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
+from vitrail.inference.image_inputs import check_normalised
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.progress import counting
 from vitrail.types import Array, ProgressCallback
@@ -175,27 +175,9 @@ def _run_pixels(runtime: Runtime, images: Iterator[Any], pace: Pace, count: int 
             answers.append(runtime.run(stacked))
             if done is not None:
                 done(len(part))
-    _check_range(runtime.preprocess, low, high)
+    check_normalised(runtime.preprocess, low, high)
     logits, embedding = (np.concatenate(each) for each in zip(*answers, strict=True))
     return np.arange(len(logits)), logits, embedding
-
-
-def _check_range(preprocess: Preprocess, low: float, high: float) -> None:
-    """Refuse pixels that were not normalised as the network was trained: in silence it would only do worse."""
-    if not preprocess.is_8bit:
-        return
-    mean, std = np.asarray(preprocess.mean), np.asarray(preprocess.std)
-    darkest, brightest = float((-mean / std).min()), float(((1 - mean) / std).max())
-    room = brightest - darkest
-    unnormalised = (low, high) == (0.0, 1.0) and darkest < -0.5
-    if unnormalised or low < darkest - room or high > brightest + room:
-        where = (
-            "all lie between 0 and 1" if unnormalised else f"some lie at {low if low < darkest - room else high:.3g}"
-        )
-        raise InputError(
-            f"these pixels are not normalised as this network's are, from {darkest:.3g} to {brightest:.3g}: {where}; "
-            "give your dataset checkpoint.transform, or images as they are"
-        )
 
 
 def _plain(value: Any) -> Any:

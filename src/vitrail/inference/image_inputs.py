@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -19,6 +19,8 @@ from vitrail.inference.image_reader import Named
 from vitrail.inference.image_search import UNREADABLE_FOLDER
 from vitrail.inference.sources import stream_images
 from vitrail.types import Array
+
+NEARLY_BLACK: Final = 0.1  # of values from 0 to 1
 
 
 class TensorLike(Protocol):
@@ -148,4 +150,25 @@ def _pixels(values: Array, preprocess: Preprocess) -> PreparedPixels:
             f"float tensors are pixels as checkpoint.preprocess makes them, {('B', *expected)}, got one of shape "
             f"{values.shape}: give 8-bit images (torch.uint8) to have them prepared".replace("'B'", "B")
         )
+    if several.size:
+        check_normalised(preprocess, float(several.min()), float(several.max()))
     return PreparedPixels(several)
+
+
+def check_normalised(preprocess: Preprocess, low: float, high: float) -> None:
+    """Refuse pixels that were not normalised as the network was trained: in silence it would only do worse."""
+    if not preprocess.is_8bit:
+        return
+    mean, std = np.asarray(preprocess.mean), np.asarray(preprocess.std)
+    darkest, brightest = float((-mean / std).min()), float(((1 - mean) / std).max())
+    room = brightest - darkest
+    # Once normalised, an image that is bright all over has no pixel near 0, and one of a single grey nothing else.
+    unnormalised = 0 <= low < min(high, NEARLY_BLACK) and high <= 1 and darkest < -0.5
+    if unnormalised or low < darkest - room or high > brightest + room:
+        where = (
+            "all lie between 0 and 1" if unnormalised else f"some lie at {low if low < darkest - room else high:.3g}"
+        )
+        raise InputError(
+            f"these pixels are not normalised as this network's are, from {darkest:.3g} to {brightest:.3g}: {where}; "
+            "take checkpoint.transform for a dataset, or give images as they are, in 8 bits"
+        )
