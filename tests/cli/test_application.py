@@ -13,7 +13,7 @@ import typer
 import vitrail
 from cli.command_line import Line
 from cli.pseudo_terminal import in_terminal
-from vitrail.cli import load_verbs
+from vitrail.cli import load_verbs, terminal
 from vitrail.cli.application import SHELLS, VERBS
 from vitrail.cli.help_texts import EXAMPLES, EXIT_CODES, RARE, VERBS_HELP
 
@@ -108,3 +108,11 @@ def test_completion_offers_verbs_and_options() -> None:
 
 def test_completion_for_an_unknown_shell(vit: Line) -> None:
     assert "expected one of bash, zsh, fish, powershell, got 'ksh'" in vit.mistake("--show-completion", "ksh")
+
+
+def test_exit_codes_are_those_that_help_names(vit: Line) -> None:
+    assert (terminal.WRONG_USAGE, terminal.SOME_UNREADABLE) == (2, 3)
+    assert EXIT_CODES["2"].startswith("wrong usage")
+    assert EXIT_CODES["3"] == "done, but some images could not be read; each is named"
+    text = vit("--help").out
+    assert all(f"\n  {code:<10}  {words}"[:79] in text for code, words in EXIT_CODES.items() if len(words) < 60)
