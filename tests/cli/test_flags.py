@@ -581,7 +581,7 @@ class Stage:
         self.stand_in(cards, "words_of", lambda found: found.method)
         self.stand_in(cards, "numbers_of", lambda found: [])
         self.stand_in(explanation_page, "explained_image", lambda name, found: name)
-        self.stand_in(explanation_page, "explanation_page", lambda name, shown, command: command)
+        self.stand_in(explanation_page, "gallery_page", lambda name, shown, command: command)
         self.stand_in(explanation_page, "write_explanation_page", lambda to, content: to / "index.html")
         self.stand_in(vitrail.insight, "prune", prune)
         self.stand_in(pruning_run, "batches_of", lambda loaded, data: [data])

@@ -61,7 +61,7 @@ def test_scores_are_called_by_what_they_are() -> None:
         section = learning(history(), task)
         assert section is not None
         page = read(section.body_html)
-        assert f"{name.capitalize()} on validation: higher is better" in page.text
+        assert f"{name.capitalize()}: higher is better" in page.text
         assert f"The best epoch was 4 of 6, with {name} 87.5 % on validation images; it is kept." in page.text
 
 

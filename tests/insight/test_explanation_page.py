@@ -10,7 +10,7 @@ from PIL import Image
 from evaluation.markup import read
 from insight.test_verdicts import scores
 from vitrail.insight.explanation import Explanation
-from vitrail.insight.explanation_page import MOST, explained_image, explanation_page
+from vitrail.insight.explanation_page import MOST, explained_image, gallery_page
 from vitrail.reporting.heat_legend import CROSSED
 
 IMAGE = Image.linear_gradient("L").resize((300, 200)).convert("RGB")
@@ -21,7 +21,7 @@ FIRST = Explanation(
 
 def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
     second = replace(FIRST, method="rollout", scores=scores(0.06), shuffled=0.95, warnings=("it hardly depends",))
-    found = read(explanation_page("net", [explained_image("a <b>.jpg", [FIRST, second])], "vitrail explain net"))
+    found = read(gallery_page("net", [explained_image("a <b>.jpg", [FIRST, second])], "vitrail explain net"))
     assert [each.text for each in found.all("h3")] == ["a <b>.jpg"]
     assert [each.text for each in found.all("figcaption")] == [
         "the image",
@@ -44,13 +44,13 @@ def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
 
 def test_crosses_have_a_legend_and_many_images_an_end() -> None:
     marked = replace(FIRST, outliers=np.eye(2, 3) > 0)
-    found = read(explanation_page("net", [explained_image("x", [marked])] * (MOST + 1)))
+    found = read(gallery_page("net", [explained_image("x", [marked])] * (MOST + 1)))
     assert CROSSED in found.text
     assert len(found.all("h3")) == MOST
     assert "The first 100 of 101 images" in found.text
 
 
 def test_maps_that_were_not_checked_say_so() -> None:
-    found = read(explanation_page("net", [explained_image("x", [replace(FIRST, scores=None)])]))
+    found = read(gallery_page("net", [explained_image("x", [replace(FIRST, scores=None)])]))
     assert "relevancenot checked" in [each.text for each in found.all("figcaption")]
     assert "nothing is known of what they are worth" in found.text

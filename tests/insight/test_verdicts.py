@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.faithfulness import Curves, FaithfulnessScores
-from vitrail.insight.verdicts import faithfulness, verdicts
+from vitrail.insight.verdicts import faithfulness, judge_numbers
 
 
 def scores(gain: float, centre: float = -0.2) -> FaithfulnessScores:
@@ -46,20 +46,20 @@ def test_the_line_says_what_it_means() -> None:
 def test_values_that_are_no_probabilities_are_measured_by_their_own_span() -> None:
     """A logit that falls from 8 to 2: a gain of 0.5 is little of 6."""
     curves = Curves((0.0, 1.0), (8.0, 2.0), (2.0, 8.0))
-    assert verdicts(scores(0.5), None, None)[0].word == "strong"
-    assert verdicts(scores(0.5), curves, None)[0].word == "weak"
+    assert judge_numbers(scores(0.5), None, None)[0].word == "strong"
+    assert judge_numbers(scores(0.5), curves, None)[0].word == "weak"
     explanation = Explanation(np.eye(2), "rollout", "ant", 8.0, False, scores(0.5), curves)
     assert explanation.verdicts[0].word == "weak"
     assert replace(explanation, probability=True).verdicts[0].word == "strong"
 
 
 def test_deletion_and_insertion_beside_chance() -> None:
-    found = verdicts(FaithfulnessScores(0.3, 0.49, 0.5, 0.5, 0.5, 0.5), None, None)
+    found = judge_numbers(FaithfulnessScores(0.3, 0.49, 0.5, 0.5, 0.5, 0.5), None, None)
     assert [each.line for each in found[1:]] == [
         "deletion: good, 0.30; the answer falls sooner than at random (0.50)",
         "insertion: no better, 0.49; the answer comes back as at random (0.50)",
     ]
-    found = verdicts(FaithfulnessScores(0.6, 0.6, 0.5, 0.5, 0.5, 0.5), None, None)
+    found = judge_numbers(FaithfulnessScores(0.6, 0.6, 0.5, 0.5, 0.5, 0.5), None, None)
     assert [each.word for each in found] == ["none", "poor", "good"]
 
 
@@ -67,7 +67,7 @@ def test_deletion_and_insertion_beside_chance() -> None:
     "likeness, word", [(0.1, "good"), (-0.3, "good"), (0.6, "fair"), (0.95, "poor"), (-0.95, "poor")]
 )
 def test_the_likeness_to_a_map_of_shuffled_weights(likeness: float, word: str) -> None:
-    [found] = verdicts(None, None, likeness)
+    [found] = judge_numbers(None, None, likeness)
     assert (found.word, found.value) == (word, likeness)
 
 

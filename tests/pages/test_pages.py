@@ -19,7 +19,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation.comparison import comparison_of
 from vitrail.evaluation.report import build, comparison_page
 from vitrail.insight import explain
-from vitrail.insight.explanation_page import explained_image, explanation_page
+from vitrail.insight.explanation_page import explained_image, gallery_page
 from vitrail.insight.image_tour import tour
 from vitrail.insight.model_figures import portrait
 from vitrail.reporting.html_page import Section, page, table
@@ -81,7 +81,7 @@ def explained(checkpoint: Checkpoint) -> str:
     maps = [explain(checkpoint, photo(0), method) for method in ("relevance", "rollout")]
     crossed = replace(maps[1], outliers=np.eye(*maps[1].map.shape) > 0, warnings=("it hardly depends on the weights",))
     images = [explained_image(name, [maps[0], crossed]) for name in (f"{'folder/' * 12}a.jpg", HOSTILE)]
-    return explanation_page("a network", images, "vitrail explain net.safetensors a.jpg")
+    return gallery_page("a network", images, "vitrail explain net.safetensors a.jpg")
 
 
 @pytest.fixture(scope="session")

@@ -108,14 +108,14 @@ def _explain(trained: Checkpoint, to: Path, images: list[str]) -> Path:
     """Where the trained network's answers come from, by three methods: a page, and a card of the first image."""
     from vitrail.insight import explain
     from vitrail.insight.cards import card
-    from vitrail.insight.explanation_page import explained_image, explanation_page, write_explanation_page
+    from vitrail.insight.explanation_page import explained_image, gallery_page, write_explanation_page
 
     explanations = [
         [explain(trained, image, method) for method in ("relevance", "occlusion", "rollout")] for image in images
     ]
     card(explanations[0]).save(to / "explained.png")
     shown = [explained_image(Path(path).name, maps) for path, maps in zip(images, explanations, strict=True)]
-    return write_explanation_page(to / "explained", explanation_page("the clothes of the demo", shown, command_line()))
+    return write_explanation_page(to / "explained", gallery_page("the clothes of the demo", shown, command_line()))
 
 
 def _link(trained: Checkpoint, to: Path, explained: Path) -> None:

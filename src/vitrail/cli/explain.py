@@ -55,7 +55,7 @@ def explain_images(
     from vitrail.inference import find_images
     from vitrail.insight import Versus, explain
     from vitrail.insight.cards import numbers_of, value_of, words_of
-    from vitrail.insight.explanation_page import ExplainedImage, explained_image, explanation_page
+    from vitrail.insight.explanation_page import ExplainedImage, explained_image, gallery_page
     from vitrail.insight.explanation_page import write_explanation_page as write_page
 
     methods = _methods(method or ["relevance"], parse_settings(option))
@@ -103,7 +103,7 @@ def explain_images(
     index = ""
     if shown:
         name = Path(checkpoint).name or checkpoint
-        index = str(link_to_report(write_page(to, explanation_page(name, shown, command_line())), checkpoint, "Maps"))
+        index = str(link_to_report(write_page(to, gallery_page(name, shown, command_line())), checkpoint, "Maps"))
     if as_json:
         print_json({"explained": rows, "skipped": skipped.rows, "passed_over": passed_over_rows(paths), "page": index})
     elif index:

@@ -3,8 +3,8 @@
 Binned calibration error cannot be negative, so chance alone makes it positive: even a network that states its
 confidence rightly shows a gap in every bin. A plain bootstrap adds the same chance once more, and puts the estimate
 at the lower end of its own interval. Here outcomes are drawn from stated confidences instead (Bröcker and Smith 2007):
-the lower end is the smallest true error from which chance makes the measured one, or a larger one, in 2.5 % of draws;
-0 where perfect calibration does. The upper end lies above the estimate by what chance adds in 97.5 % of draws.
+the lower end is the smallest true error from which chance makes the measured one, or a larger one, in 2.5 % of cases;
+0 where perfect calibration does. The upper end lies above the estimate by what chance adds in 97.5 % of cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS: Final = 12  # halvings between perfect calibration and the measured gaps
 class _Bins(NamedTuple):
     """What is known of each bin that holds answers."""
 
-    count: Array  # of decisions
+    counts: Array  # of decisions
     confidence: Array  # their mean
     accuracy: Array
     spread: Array  # how much more the gap varies than that of independent decisions: those of one image go together
@@ -52,12 +52,15 @@ def calibration_error(probabilities: Array, targets: Array, resamples: int = RES
     return Score(value, low * value, min(high, 1.0))
 
 
-def _errors(bins: _Bins, share: float, draws: int, dice: np.random.Generator) -> Array:
-    """Calibration errors (draws,) of images whose outcomes are drawn anew, bin by bin."""
-    total = int(bins.count.sum())
-    counts = dice.multinomial(total, bins.count / total, draws)
+def _errors(bins: _Bins, share: float, resamples: int, dice: np.random.Generator) -> Array:
+    """Calibration errors (resamples,) of images whose outcomes are drawn anew, bin by bin."""
+    total = int(bins.counts.sum())
+    counts = dice.multinomial(total, bins.counts / total, resamples)
     gap = share * (bins.confidence - bins.accuracy)
     truth = np.clip(bins.confidence - gap, 0.0, 1.0)
+    truth = (bins.counts * truth + 0.5) / (
+        bins.counts + 1
+    )  # no error among a few answers is no proof that there is none
     chance = counts * truth - dice.binomial(counts, truth)
     errors: Array = np.abs(counts * gap + np.sqrt(bins.spread) * chance).sum(axis=1) / total
     return errors

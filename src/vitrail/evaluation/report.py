@@ -108,7 +108,8 @@ def _again(report: Report) -> Section | None:
     if not report.command and not report.environment:
         return None
     command = html.code(report.command) if report.command else ""
-    return Section("Reproduce this run", Html(command + html.facts(report.environment)))
+    what = "run" if report.history or report.environment else "evaluation"
+    return Section(f"Reproduce this {what}", Html(command + html.facts(report.environment)))
 
 
 def comparison_page(

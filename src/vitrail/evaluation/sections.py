@@ -57,7 +57,8 @@ def headline(evaluation: Evaluation) -> Html:
             score = evaluation.scores[name]
             note = words.format(between(score))
             if evaluation.caveat:
-                note = f"{note[0].upper()}{note[1:]}".replace(" on new images like these", "").removeprefix("Expect ")
+                note = note.replace(" on new images like these", "").removeprefix("Expect ")
+                note = f"{note[0].upper()}{note[1:]}"
             numbers.append(Tile(percent(score.value), metric_name(name), note))
     return html.tiles(numbers)
 

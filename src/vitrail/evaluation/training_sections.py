@@ -97,7 +97,7 @@ def learning_charts(history: Sequence[Row], task: str = "single-label", per_epoc
     )
     name = score_name(task)
     measured = Series(f"validation: {name}", line(epochs, "val_score"), "ruby", dots=True)
-    title = f"{name[0].upper()}{name[1:]} on validation: higher is better"
+    title = f"{name[0].upper()}{name[1:]}: higher is better"
     scores = charts.curves([measured], across, Axis(name, percent=True), title)
     rate = charts.curves([Series("learning rate", line(steps, "lr"), "amber")], across, Axis(""), "Learning rate")
     return LearningCharts(loss, scores, rate)

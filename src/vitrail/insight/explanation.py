@@ -13,7 +13,7 @@ from PIL import Image
 from vitrail.errors import InputError
 from vitrail.files import reason
 from vitrail.insight.faithfulness import Curves, FaithfulnessScores
-from vitrail.insight.verdicts import Verdict, verdicts
+from vitrail.insight.verdicts import MapVerdict, judge_numbers
 from vitrail.reporting.image_sheets import coloured, heat_over, normalised
 from vitrail.reporting.object_card import Card
 from vitrail.types import Array
@@ -43,9 +43,9 @@ class Explanation:
         return not self.warnings
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[MapVerdict]:
         """What each number is worth, faithfulness first; none where nothing was measured."""
-        return verdicts(self.scores, None if self.probability else self.curves, self.shuffled)
+        return judge_numbers(self.scores, None if self.probability else self.curves, self.shuffled)
 
     def overlay(self) -> Image.Image:
         """The heat map over the image, in the image's own size; what the network did not see is dimmed.

@@ -60,7 +60,7 @@ def explained_image(name: str, explanations: Sequence[Explanation]) -> Explained
     return ExplainedImage(Html("".join(parts)), words, crosses)
 
 
-def explanation_page(name: str, images: Sequence[ExplainedImage], command: str = "") -> str:
+def gallery_page(name: str, images: Sequence[ExplainedImage], command: str = "") -> str:
     """The page of all images, the first hundred of them shown."""
     shown = images[:MOST]
     legend = legend_html(LOW, HIGH.format("the answer"), any(each.crosses for each in shown))

@@ -20,7 +20,7 @@ SAME: Final = 0.02  # as random orders
 ALIKE: Final = 0.5  # rank correlation with the map of shuffled weights
 
 
-class Verdict(NamedTuple):
+class MapVerdict(NamedTuple):
     """What a number is worth."""
 
     name: str
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
         return {"name": self.name, "value": self.value, "word": self.word, "meaning": self.meaning}
 
 
-def verdicts(scores: FaithfulnessScores | None, curves: Curves | None, shuffled: float | None) -> list[Verdict]:
+def judge_numbers(scores: FaithfulnessScores | None, curves: Curves | None, shuffled: float | None) -> list[MapVerdict]:
     """A verdict on each number that was measured, faithfulness first."""
     judged = []
     if scores is not None:
@@ -53,35 +53,39 @@ def verdicts(scores: FaithfulnessScores | None, curves: Curves | None, shuffled:
     return judged if shuffled is None else [*judged, _dependence(shuffled)]
 
 
-def faithfulness(scores: FaithfulnessScores, span: float = 1.0) -> Verdict:
+def faithfulness(scores: FaithfulnessScores, span: float = 1.0) -> MapVerdict:
     """Whether the answer goes by what the map marks."""
     gain = scores.gain
     share = gain / span if span > 0 else 0.0
     centre = scores.centre_insertion - scores.centre_deletion - (scores.random_insertion - scores.random_deletion)
     beside = "" if gain > centre else ", but the middle of the image does as well"
     if gain <= 0:
-        return Verdict("faithfulness", gain, "none", "no better than random", "bad")
+        return MapVerdict("faithfulness", gain, "none", "no better than random", "bad")
     if share < FAIR:
-        return Verdict("faithfulness", gain, "weak", f"about as good as random{beside}", "warn")
+        return MapVerdict("faithfulness", gain, "weak", f"about as good as random{beside}", "warn")
     if share < STRONG:
-        return Verdict("faithfulness", gain, "fair", f"better than random{beside}", "good" if not beside else "warn")
-    return Verdict("faithfulness", gain, "strong", f"far better than random{beside}", "good" if not beside else "warn")
+        return MapVerdict("faithfulness", gain, "fair", f"better than random{beside}", "good" if not beside else "warn")
+    return MapVerdict(
+        "faithfulness", gain, "strong", f"far better than random{beside}", "good" if not beside else "warn"
+    )
 
 
-def _beside_chance(name: str, value: float, chance: float, lower_is_better: bool, span: float) -> Verdict:
+def _beside_chance(name: str, value: float, chance: float, lower_is_better: bool, span: float) -> MapVerdict:
     ahead = chance - value if lower_is_better else value - chance
     goes = "the answer falls" if lower_is_better else "the answer comes back"
     if abs(ahead) <= SAME * span:
-        return Verdict(name, value, "no better", f"{goes} as at random ({chance:.2f})", "warn")
+        return MapVerdict(name, value, "no better", f"{goes} as at random ({chance:.2f})", "warn")
     if ahead > 0:
-        return Verdict(name, value, "good", f"{goes} sooner than at random ({chance:.2f})", "good")
-    return Verdict(name, value, "poor", f"{goes} later than at random ({chance:.2f})", "bad")
+        return MapVerdict(name, value, "good", f"{goes} sooner than at random ({chance:.2f})", "good")
+    return MapVerdict(name, value, "poor", f"{goes} later than at random ({chance:.2f})", "bad")
 
 
-def _dependence(likeness: float) -> Verdict:
+def _dependence(likeness: float) -> MapVerdict:
     name = "likeness to a map without learning"
     if abs(likeness) >= UNCHANGED:
-        return Verdict(name, likeness, "poor", "shuffled weights give the same map: it shows nothing learned", "bad")
+        return MapVerdict(name, likeness, "poor", "shuffled weights give the same map: it shows nothing learned", "bad")
     if abs(likeness) >= ALIKE:
-        return Verdict(name, likeness, "fair", "shuffled weights give a map that is partly the same", "warn")
-    return Verdict(name, likeness, "good", "shuffled weights give another map: it depends on what was learned", "good")
+        return MapVerdict(name, likeness, "fair", "shuffled weights give a map that is partly the same", "warn")
+    return MapVerdict(
+        name, likeness, "good", "shuffled weights give another map: it depends on what was learned", "good"
+    )

@@ -29,7 +29,8 @@ def link_pages(pages: Sequence[PageLink], only: Path | None = None) -> None:
         for _, page in pages if only is None else [PageLink("", only)]:
             content = page.read_text("utf-8")
             with atomic_write(page) as part:
-                part.write_text(_OURS.sub(lambda _, at=page: LINKS + _links(pages, at), content, count=1), "utf-8")
+                before, _, after = _OURS.sub(LINKS, content, count=1).partition(LINKS)
+                part.write_text(before + LINKS + _links(pages, page) + after, "utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot link the pages of {pages[0].page.parent}: {why}") from error

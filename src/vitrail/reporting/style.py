@@ -82,8 +82,8 @@ tbody th.long{{overflow-wrap:anywhere;min-width:11em}}
 button{{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}}
 button:focus-visible,summary:focus-visible,a:focus-visible{{outline:2px solid var(--blue);outline-offset:2px;
 border-radius:3px}}
-.sort{{font-weight:600;text-align:inherit}}
-.sort::after{{content:"";display:inline-block;width:.9em;text-align:right;color:var(--blue)}}
+.sort{{font-weight:600;text-align:inherit;position:relative}}
+.sort::after{{content:"";position:absolute;right:-1em;bottom:0;width:.9em;text-align:left;color:var(--blue)}}
 .sort:hover{{color:var(--blue)}}
 th[aria-sort=ascending] .sort::after{{content:"\\2191"}}
 th[aria-sort=descending] .sort::after{{content:"\\2193"}}
@@ -109,7 +109,7 @@ dialog.large .keys button:hover{{color:var(--blue);border-color:var(--blue)}}
 dialog.large .keys [hidden]{{display:none}}
 .n{{text-align:right;white-space:nowrap}}
 th.n{{white-space:normal}}
-th:last-child,td:last-child{{padding-right:2px}}
+th:last-child,td:last-child{{padding-right:15px}}
 tbody th,thead th:first-child{{position:sticky;left:0;background:var(--paper)}}
 tbody tr:hover,tbody tr:hover th{{background:var(--faint)}}
 .gallery{{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:12px;margin:14px 0}}
