@@ -18,7 +18,7 @@ WIDTH = 120  # of a line; longer ones stop at the end of a clause
 
 # The line of rooms: each imports only what stands left of it.
 ROOMS = (
-    *("errors", "types", "files", "images", "network", "checkpoint", "weights", "data", "inference", "reporting"),
+    *("errors", "types", "files", "images", "reporting", "network", "checkpoint", "weights", "data", "inference"),
     *("evaluation", "auditing", "training", "insight", "quantisation", "exporters", "packed", "shipping"),
     *("scale", "serving", "cli"),
 )

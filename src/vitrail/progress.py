@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vitrail.types import ProgressCallback
+if TYPE_CHECKING:
+    from vitrail.types import ProgressCallback
 
 PATIENCE: Final = 1.0  # seconds before a bar comes: short work needs none
 PAUSE: Final = 0.25  # seconds between two lines of a notebook

@@ -218,12 +218,12 @@ class Checkpoint:
         return explain(self, image, method, target, check=check, seed=seed)
 
     def __repr__(self) -> str:
-        from vitrail.reporting.checkpoint_summary import checkpoint_card
+        from vitrail.checkpoint.checkpoint_summary import checkpoint_card
 
         return checkpoint_card(self).as_text()
 
     def _repr_html_(self) -> str:
-        from vitrail.reporting.checkpoint_summary import checkpoint_card
+        from vitrail.checkpoint.checkpoint_summary import checkpoint_card
 
         return checkpoint_card(self).as_html()
 

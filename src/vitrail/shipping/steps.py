@@ -36,7 +36,7 @@ def with_bar(function: Callable[Given, Result]) -> Callable[Given, Result]:
     None and somebody watches."""
 
     @wraps(function)
-    def shown(*given: Given.args, **options: Given.kwargs) -> Result:
+    def with_steps(*given: Given.args, **options: Given.kwargs) -> Result:
         wish: Any = options.get("progress")
         if not (wish is None or isinstance(wish, bool) or callable(wish)):
             raise InputError(f"progress: expected True, False, None or a function, got {short_repr(wish)}")
@@ -45,7 +45,7 @@ def with_bar(function: Callable[Given, Result]) -> Callable[Given, Result]:
                 options["progress"] = lambda step: bar.move(step.number - 1, step.total, step.what)
             return function(*given, **options)
 
-    return shown
+    return with_steps
 
 
 def about(seconds: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -22,15 +22,13 @@ from vitrail.files import path_text, reason
 from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.surgery import eval_mode
+from vitrail.reporting.object_card import Card
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
 from vitrail.weights.name_tables import to_theirs
 from vitrail.weights.overrides import setting_text
 from vitrail.weights.reading.npz_arrays import write_npz
-
-if TYPE_CHECKING:
-    from vitrail.reporting.object_card import Card
 
 OWN: Final = "vitrail"
 ENDINGS: Final = {  # how the name of what is written ends
@@ -64,8 +62,6 @@ class ParityReport:
 
     def card(self) -> Card:
         """What it says of itself in a REPL and in a notebook."""
-        from vitrail.reporting.object_card import Card
-
         carried = {"preprocessing": self.preprocess_carried, "class names": self.classes_carried}
         left = [f"{name} (keep by hand)" for name, is_carried in carried.items() if not is_carried]
         apart = f"logits differ by at most {self.largest_difference:.3g} on random pixels"
