@@ -16,10 +16,11 @@ import vitrail
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 15
-NOT_ROOMS = ("errors", "checks", "settings", "types", "files", "__init__", "__main__")
+NOT_ROOMS = ("errors", "checks", "settings", "types", "files", "progress", "__init__", "__main__")
 # Plain properties and checks: a value is looked at, and no work goes over.
 LOOKS = {
     *("Checkpoint.takes", "Checkpoint.resample", "Checkpoint.notes", "Checkpoint.provenance"),
+    *("FoundImages.is_complete", "Prediction.remark"),
     *("ImageStream.count", "ImageStream.is_short", "check_image_stream", "ViTConfig.grid_for"),
 }
 WATCH = """
