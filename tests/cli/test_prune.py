@@ -36,12 +36,12 @@ def test_prune_says_what_the_cut_changed(vit: Line, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(vitrail.checkpoint, "save", lambda *given: None)
     out = ("prune", "vitrail:fashion", "--keep", "0.5", "--out", tmp_path / "a.safetensors")
     lines = vit(*out, "--tune", "1", "--channels").out.splitlines()
-    assert lines[1].split() == ["accuracy,", "%", "90", "80", "88", "-2.00", "points"]
+    assert lines[1].split() == ["accuracy", "90.0", "%", "80.0", "%", "88.0", "%", "-2.00", "points"]
     assert lines[2].split() == ["parameters,", "M", "4", "3", "3", "-25.0", "%"]
     assert lines[3].split() == ["GFLOPs", "4", "3", "3", "-25.0", "%"]
     assert lines[4].startswith("speed             1.50 times")
     assert lines[5:7] == ["heads cut         block 0: 1 2", "channels cut      8 of every MLP"]
-    assert vit(*out).out.splitlines()[1].split() == ["accuracy,", "%", "90", "80", "-10.00", "points"]
+    assert vit(*out).out.splitlines()[1].split() == ["accuracy", "90.0", "%", "80.0", "%", "-10.00", "points"]
 
 
 def test_mistakes_of_prune(vit: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ def prune_checkpoint(
     from vitrail.checkpoint import save
     from vitrail.evaluation import data_for
     from vitrail.insight import prune
+    from vitrail.reporting.metric_names import metric_name, metric_value
 
     out = to or Path(f"{name_after(checkpoint)}-pruned.safetensors")
     if out.suffix != ".safetensors":
@@ -68,19 +69,17 @@ def prune_checkpoint(
         return
     table = table_of("", "before", "cut", *(["tuned"] if tune else []), "change")
     states = [result.before, result.cut, *([result.after] if tune else [])]
-    values = {
-        "accuracy, %" if loaded.task == "single-label" else "mean average precision, %": [
-            100 * each.accuracy.value for each in states
-        ],
-        "parameters, M": [each.parameters / 1e6 for each in states],
-        "GFLOPs": [2 * each.multiply_adds / 1e9 for each in states],
-    }
-    for name, row in values.items():
-        last = row[-1] - row[0]
-        change = f"{last:+.2f} points" if name.endswith("%") else f"{100 * last / row[0]:+.1f} %"
-        table.add_row(name, *(f"{value:.4g}" for value in row), change)
+    key = "top1" if loaded.task == "single-label" else "mean_ap"
+    accuracy = [state.accuracy.value for state in states]
+    change = f"{100 * (accuracy[-1] - accuracy[0]):+.2f} points"
+    table.add_row(metric_name(key), *(metric_value(key, value) for value in accuracy), change)
+    for name, sizes in (
+        ("parameters, M", [state.parameters / 1e6 for state in states]),
+        ("GFLOPs", [2 * state.multiply_adds / 1e9 for state in states]),
+    ):
+        table.add_row(name, *(f"{value:.4g}" for value in sizes), f"{100 * (sizes[-1] / sizes[0] - 1):+.1f} %")
     show(table)
-    say(f"speed             {result.speed:.2f} times, measured in turn")
+    say(f"speed             {result.speed:.2f} times that of before, measured in turn")
     cut = ", ".join(f"block {block}: {' '.join(map(str, heads))}" for block, heads in result.heads.items())
     say(f"heads cut         {cut or 'none'}")
     if channels:

@@ -11,6 +11,7 @@ from vitrail import __version__
 from vitrail.checkpoint import content_hash
 from vitrail.checks import join_limited
 from vitrail.errors import InputError
+from vitrail.reporting.html_page import counted
 from vitrail.training.autotune import measure_speed, overfits, steps_for
 from vitrail.training.job import Job
 from vitrail.training.model_choice import ENDS, ModelChoice
@@ -100,7 +101,8 @@ def with_measured_steps(job: Job, options: Options) -> Job:
     if options.minutes is None or options.steps is not None:
         return job
     steps = steps_for(options.minutes, measure_speed(job), job.plan.per_epoch)
-    job.callbacks.log(f"{steps} steps fit {options.minutes:g} minutes")
+    fit = "fits" if steps == 1 else "fit"
+    job.callbacks.log(f"{counted(steps, 'step')} {fit} {options.minutes:g} minute{'' if options.minutes == 1 else 's'}")
     recipe = with_steps(job.plan.recipe, steps, job.plan.per_epoch)
     return replace(job, plan=replace(job.plan, steps=steps, recipe=recipe))
 
