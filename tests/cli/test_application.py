@@ -116,3 +116,16 @@ def test_exit_codes_are_those_that_help_names(vit: Line) -> None:
     assert EXIT_CODES["3"] == "done, but some images could not be read; each is named"
     text = vit("--help").out
     assert all(f"\n  {code:<10}  {words}"[:79] in text for code, words in EXIT_CODES.items() if len(words) < 60)
+
+
+def test_the_names_of_options_are_pinned() -> None:
+    """Of the line itself, and beside the first names, which tests/cli/test_flags.py has."""
+    assert {name for param in GROUP.params for name in param.opts} == {"--version", "--show-completion"}
+    beside = {
+        (verb, name)
+        for verb, command in GROUP.commands.items()
+        for param in command.params
+        for name in (*param.opts[1:], *param.secondary_opts)
+    }
+    assert beside == {("explain", "--no-check"), ("optimize", "--no-merging")}
+    assert GROUP.context_settings["help_option_names"] == ["-h", "--help"]
