@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from vitrail.errors import CheckpointError, InputError
 
@@ -20,6 +21,14 @@ def path_text(path: str | os.PathLike[str]) -> str:
     if not text or "\0" in text:
         raise InputError(f"expected the path of a file or folder of weights, got {text!r:.80}")
     return text
+
+
+HUB: Final = ("hf:", "timm:")  # how the names of published checkpoints begin
+
+
+def is_name(path: str) -> bool:
+    """Whether this names a checkpoint that lies in no file of the user's."""
+    return path.startswith(("vitrail:", *HUB))
 
 
 def best_of_run(path: str) -> str:
@@ -39,7 +48,8 @@ class ReadOnlyFile:
             status = os.fstat(self.number)
         except FileNotFoundError:
             raise CheckpointError(
-                f"no checkpoint {self.name}: expected a file or folder of weights, or vitrail:fashion"
+                f"no checkpoint {self.name}: expected a file or folder of weights, or a name: vitrail:fashion, "
+                "hf:owner/name or timm:name (`vitrail models --pretrained` lists some)"
             ) from None
         except OSError as error:
             raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error

@@ -185,7 +185,7 @@ def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
     ):
         typed(
             *("export", place / "net.safetensors", place / "small.onnx", "--int8", "--data", place / "data"),
-            *("--max-drop", 20),
+            *("--max-drop", 20, "--force"),
         )
     assert (place / "small.onnx").read_text() == "older"
     assert not [each for each in place.iterdir() if ".tmp" in each.name]

@@ -27,6 +27,7 @@ from vitrail.checkpoint import Checkpoint, Mapped, Provenance
 from vitrail.cli import demo, doctor, load_verbs
 from vitrail.cli import embed as embed_verb
 from vitrail.cli import export as export_verb
+from vitrail.cli import models as models_verb
 from vitrail.cli import optimize as optimize_verb
 from vitrail.cli import predict as predict_verb
 from vitrail.data.samples import Dataset, Sample
@@ -221,7 +222,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         ),
         **strangers_file(),
     },
-    "models": {},
+    "models": {"--pretrained": plain("--pretrained", "pretrained", None, True)},
     "optimize": {
         "--data": plain("--data photos", "judged", "", "photos"),
         "--max-drop": plain("--max-drop 2.5", "max_drop", 0.5, 2.5),
@@ -424,6 +425,7 @@ class Stage:
 
         self.stand_in(vitrail.inference, "predictions", predictions)
         self.stand_in(vitrail.inference, "embed", embed)
+        self.stand_in(models_verb, "_list_pretrained", lambda as_json: self.seen.update({"pretrained": True}))
         for verb in (predict_verb, embed_verb, export_verb, optimize_verb):
             self.stand_in(
                 verb, "refuse_overwrite", lambda force, *_: self.seen.update({"force": True} if force else {})

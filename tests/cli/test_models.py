@@ -27,3 +27,17 @@ def test_models_as_a_table(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.code == 0
     assert said.out.splitlines()[1].split() == ["vit-ti16", "5.72", "M", "192/12/3/768", "16", "224", "197", "1000"]
     assert "2 presets" in said.out
+
+
+def test_models_lists_checkpoints_to_start_from(vit: Line) -> None:
+    rows = {row["name"]: row for row in vit("models", "--pretrained", "--json").json["pretrained"]}
+    tiny = rows["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"]
+    assert (tiny["parameters"], tiny["image_size"], tiny["licence"]) == (5_717_416, [224, 224], "Apache-2.0")
+    assert "non-commercial" in rows["timm:vit_base_patch16_224.mae"]["licence"]
+    said = vit("models", "--pretrained")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[1].split()[:4] == ["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k", "5.7", "M", "224"]
+    assert all(any(line.startswith(name + " ") for line in lines) for name in rows)  # none is cut
+    assert "`vitrail train DATA --from NAME`" in said.out
+    assert "VITRAIL_WEIGHTS" in lines[-1]

@@ -1,17 +1,31 @@
-"""The verb models: the presets and their sizes."""
+"""The verb models: the presets and their sizes; checkpoints to start from."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson
-from vitrail.cli.terminal import print_json, say, show, table_of
+from vitrail.cli.terminal import left_table, print_json, say, show, table_of
 
 
 @app.command("models")
-def list_models(as_json: AsJson = False) -> None:
-    """List the presets with their sizes."""
+def list_models(
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="List checkpoints to start from instead, with their licences.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets with their sizes, or checkpoints to start from."""
+    if pretrained:
+        _list_pretrained(as_json)
+    else:
+        _list_presets(as_json)
+
+
+def _list_presets(as_json: bool) -> None:
     from vitrail.insight.cost import count_parameters
     from vitrail.network.presets import PRESETS
     from vitrail.network.surgery import build_empty
@@ -41,4 +55,39 @@ def list_models(as_json: AsJson = False) -> None:
         sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
         table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
     show(table)
-    say(f"{len(rows)} presets; `vitrail inspect NAME` shows one")
+    say(f"{len(rows)} presets; `vitrail inspect NAME` shows one; `vitrail models --pretrained` lists checkpoints")
+
+
+def _list_pretrained(as_json: bool) -> None:
+    from vitrail.insight.cost import count_parameters
+    from vitrail.network.surgery import build_empty
+    from vitrail.weights.hub import VARIABLE
+    from vitrail.weights.pretrained import PRETRAINED
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": each.name,
+            "parameters": count_parameters(build_empty(each.config)),
+            "image_size": list(each.config.image_size),
+            "learned": each.learned,
+            "licence": each.licence,
+            "good_for": each.good_for,
+            "preset": each.preset,
+        }
+        for each in PRETRAINED
+    ]
+    if as_json:
+        print_json({"pretrained": rows})
+        return
+    table = left_table("name", "parameters", "image", "learned from", "licence", "good for")
+    for row in rows:
+        size = f"{row['parameters'] / 1e6:.1f} M"
+        table.add_row(row["name"], size, str(row["image_size"][0]), row["learned"], row["licence"], row["good_for"])
+    table.columns[0].min_width = max(len(row["name"]) for row in rows)  # to be copied, so never cut
+    for column in table.columns[3:]:
+        column.no_wrap, column.overflow = False, "fold"
+    show(table)
+    say("start from one with `vitrail train DATA --from NAME`; read its licence before you ship")
+    say(
+        f"fetched once, then from the cache; without a network, from the folder that {VARIABLE} names (docs/weights.md)"
+    )

@@ -9,13 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.errors import InputError
+from vitrail.files import is_name
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 CheckpointPath = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="A run, or weights: a file, a folder, hf:owner/name.")
+    str, typer.Argument(metavar="CHECKPOINT", help="A run, or weights: a file, a folder, hf:owner/name, timm:name.")
 ]
 RuntimePath = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="A run, weights (file, folder, hf:owner/name), or an exported file.")
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT", help="A run, weights (file, folder, hf:owner/name, timm:name), or an exported file."
+    ),
 ]
 RuntimeName = Annotated[
     str,
@@ -92,5 +96,7 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
 
 def name_after(checkpoint: str) -> str:
     """A name for what is made of a checkpoint: of a run the run's, of a file the file's."""
-    path = Path(checkpoint.removeprefix("vitrail:"))
+    if is_name(checkpoint):
+        return checkpoint.partition(":")[2].partition("@")[0].rpartition("/")[2]
+    path = Path(checkpoint)
     return path.name if path.is_dir() or not path.suffix else path.stem

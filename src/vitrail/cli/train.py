@@ -28,7 +28,12 @@ def train_model(
         str, typer.Option(metavar="NAME", help="Train this preset from nothing.", show_default="a small network")
     ] = "",
     start: Annotated[
-        str, typer.Option("--from", metavar="CHECKPOINT", help="Fine-tune these weights: a file, folder or hf:name.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            help="Fine-tune these weights: a file, a folder, hf:owner/name or timm:name.",
+        ),
     ] = "",
     recipe: Annotated[
         str,

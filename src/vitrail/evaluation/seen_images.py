@@ -15,6 +15,7 @@ from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation.recorded_paths import find_recorded, recorded_places
+from vitrail.files import is_name
 
 PathOrName = str | os.PathLike[str]
 
@@ -92,7 +93,7 @@ def _digest(image: Any) -> str:
 
 def run_of(checkpoint: PathOrName) -> Path | None:
     """The run's folder that a checkpoint lies in, if it does."""
-    if os.fspath(checkpoint).startswith(("vitrail:", "hf:")):
+    if is_name(os.fspath(checkpoint)):
         return None
     path = Path(checkpoint)
     folder = path if path.is_dir() else path.parent

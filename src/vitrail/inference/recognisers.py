@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vitrail.checks import short_repr
 from vitrail.errors import InputError, nearest
-from vitrail.files import best_of_run, path_text
+from vitrail.files import HUB, best_of_run, path_text
 from vitrail.inference.runtime import Runtime, check_runtime
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ RECOGNISERS: Final = (
     Recogniser("packed", lambda header: header.says("vitrail.packed"), "vitrail.packed:open_packed", ("header",)),
     Recogniser(
         "another family's",
-        lambda header: header.safetensors is not None or os.path.isdir(header.path) or header.path.startswith("hf:"),
+        lambda header: header.safetensors is not None or os.path.isdir(header.path) or header.path.startswith(HUB),
         "vitrail.weights:load",
         ("header", "override", "leave_out"),
         True,

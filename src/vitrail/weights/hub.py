@@ -1,37 +1,117 @@
-"""hf:owner/name -> a local folder, through huggingface_hub; only where someone writes it so."""
+"""hf:owner/name and timm:name -> a local folder or file: from $VITRAIL_WEIGHTS, the local cache, or the network.
+
+Only where someone writes such a name is anything looked for outside, through huggingface_hub; what is in the folder or
+the cache already is not fetched.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError, MissingExtraError, VitrailError
+from vitrail.weights.reading.model_folders import find_weights
 
-NAME: Final = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+VARIABLE: Final = "VITRAIL_WEIGHTS"  # names a folder of checkpoints, for machines without a network
+NAME: Final = re.compile(r"(?:hf:(?P<repo>[\w.-]+/[\w.-]+)|timm:(?P<timm>\w[\w.-]*))(?:@(?P<revision>[\w.-][\w./-]*))?")
+FILES: Final = "config.json, model.safetensors and, where there is one, preprocessor_config.json"
+
+
+class Name(NamedTuple):
+    """A checkpoint by name."""
+
+    source: str  # as it was written
+    owner: str
+    name: str
+    revision: str | None
+
+    @property
+    def repo(self) -> str:
+        return f"{self.owner}/{self.name}"
 
 
 def fetch(source: str) -> Path:
-    """The folder of "hf:owner/name" or "hf:owner/name@revision", from the local cache or the network."""
+    """The folder or file of "hf:owner/name" or "timm:name", either with "@revision"; timm publishes as hf:timm/name."""
+    asked = parse(source)
+    looked_for = places(asked)
+    for place in looked_for:
+        if place.exists():
+            return place
+    return _from_hub(asked, looked_for)
+
+
+def parse(source: str) -> Name:
+    """What a name says, or an error."""
     match = NAME.fullmatch(source)
-    if match is None:
-        raise InputError(f"expected hf:owner/name, or hf:owner/name@revision, got {source!r}")
+    if match is None or ".." in source:
+        raise InputError(f"expected hf:owner/name or timm:name, either with @revision, got {source!r}")
+    owner, _, name = (match["repo"] or f"timm/{match['timm']}").partition("/")
+    return Name(source, owner, name, match["revision"])
+
+
+def places(asked: Name) -> list[Path]:
+    """Where it may lie in the folder that $VITRAIL_WEIGHTS names, the first of them first; none without the folder.
+
+    With a revision only what is called so counts: nothing else says which one it is.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if not given:
+        return []
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{VARIABLE} names {given!r}, which is no folder: name the folder of your checkpoints")
+    mark = f"@{asked.revision}" if asked.revision else ""
+    stems = [f"{asked.owner}/{asked.name}{mark}", f"{asked.owner}--{asked.name}{mark}", f"{asked.name}{mark}"]
+    return [folder / f"{stem}{ending}" for stem in stems for ending in ("", ".safetensors")]
+
+
+def _from_hub(asked: Name, looked_for: list[Path]) -> Path:
+    """From the local cache of huggingface_hub, else from the network."""
     try:
         import huggingface_hub
     except ImportError:
-        raise MissingExtraError(f"{source} needs huggingface_hub: pip install 'vitrail[hub]'") from None
-    repo, revision = match["repo"], match["revision"]
+        raise MissingExtraError(
+            f"{asked.source} {_not_here(looked_for)}; to fetch it: pip install 'vitrail[hub]'; {_by_hand(asked)}"
+        ) from None
+    cached = _cached(huggingface_hub, asked)
+    if cached is not None:
+        return cached
     try:
-        names = huggingface_hub.list_repo_files(repo, revision=revision)
+        names = huggingface_hub.list_repo_files(asked.repo, revision=asked.revision)
         wanted = [] if any(name.endswith(".safetensors") for name in names) else ["*.bin", "*.npz", "*.pth", "*.pt"]
         patterns = ["*.json", "*.safetensors", *wanted]
-        return Path(huggingface_hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
-    except Exception as first:  # many kinds, from several libraries: offline, gated, unknown, timeouts
-        try:
-            return Path(huggingface_hub.snapshot_download(repo, revision=revision, local_files_only=True))
-        except Exception:
-            reason = str(first).strip().splitlines()[0][:200] if str(first).strip() else type(first).__name__
-            raise CheckpointError(
-                f"{source} could not be fetched and is not in the local cache ({reason}): "
-                "check the name and the connection, or copy the files here and load the folder"
-            ) from None
+        return Path(huggingface_hub.snapshot_download(asked.repo, revision=asked.revision, allow_patterns=patterns))
+    except Exception as error:  # many kinds, from several libraries: offline, gated, unknown, timeouts
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{asked.source} could not be fetched ({reason}), {_not_here(looked_for)}, nor in the cache of "
+            f"huggingface_hub: check the name and the connection; {_by_hand(asked)}"
+        ) from None
+
+
+def _cached(hub: Any, asked: Name) -> Path | None:
+    """A folder in the cache that holds weights; others fetch parts of a repository."""
+    try:
+        folder = Path(hub.snapshot_download(asked.repo, revision=asked.revision, local_files_only=True))
+    except Exception:  # not there; of many kinds, as above
+        return None
+    try:
+        find_weights(folder)
+    except VitrailError:
+        return None
+    return folder
+
+
+def _not_here(looked_for: list[Path]) -> str:
+    if not looked_for:
+        return f"is in no folder of yours ({VARIABLE} is not set)"
+    return f"is not in {VARIABLE} (looked for {', '.join(map(str, looked_for))})"
+
+
+def _by_hand(asked: Name) -> str:
+    return (
+        f"without a network, copy {FILES} of {asked.repo} from another machine into a folder FOLDER/{asked.repo}, and "
+        f"set {VARIABLE}=FOLDER"
+    )

@@ -14,7 +14,7 @@ from vitrail import checkpoint
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance, Safetensors
 from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
-from vitrail.files import best_of_run, path_text
+from vitrail.files import HUB, best_of_run, path_text
 from vitrail.network.surgery import build_empty
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
@@ -34,7 +34,8 @@ def load(
     device: str | torch.device = "cpu",
     header: Safetensors | None = None,
 ) -> Checkpoint:
-    """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or "hf:owner/name".
+    """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or a
+    name: "hf:owner/name" or "timm:name".
 
     - path: the file or folder, or its name.
     - override: settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes`, `family`, and `take`
@@ -54,7 +55,7 @@ def _load(
     if local.startswith("vitrail:"):
         _refuse_settings(local, override, leave_out)
         return checkpoint.load(local)
-    local = str(fetch(local)) if local.startswith("hf:") else best_of_run(local)
+    local = str(fetch(local)) if local.startswith(HUB) else best_of_run(local)
     contents = open_contents(local, override.get("take", ""), header)
     if checkpoint.KEY in contents.metadata:
         _refuse_settings(local, override, leave_out)
