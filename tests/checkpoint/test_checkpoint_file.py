@@ -25,6 +25,7 @@ from vitrail.checkpoint import checkpoint_file as module
 from vitrail.errors import CheckpointError, InputError, nearest
 from vitrail.images import Preprocess
 from vitrail.images.model_info import ModelInfo
+from vitrail.images.ood_detector import OodDetector
 from vitrail.inference import RuntimeBase
 from vitrail.network import ConvStem, Positions, Rotary, ViT, ViTConfig
 from vitrail.network.masked import MaskedDecoder
@@ -82,6 +83,7 @@ def full(model: ViT | None = None) -> Checkpoint:
         reject=0.3,
         decoder=MaskedDecoder(DECODER, TINY.width),
         extras={"mask_token": torch.randn(1, 8), "étapes": torch.arange(3), "none": torch.zeros(0, 2).bool()},
+        ood=OodDetector.fit(np.eye(8), np.linspace(0, 1, 19 * 8).reshape(19, 8)),
     )
 
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import vitrail
 from vitrail.checkpoint import Checkpoint, Provenance
+from vitrail.images.ood_detector import OodDetector
 
 
 @pytest.fixture(scope="module")
 def fashion() -> Checkpoint:
     return vitrail.load("vitrail:fashion")
+
+
+def test_a_checkpoint_says_that_it_knows_unlike_images(fashion: Checkpoint) -> None:
+    ood = OodDetector.fit(np.eye(128), np.ones((209, 128)))
+    lines = repr(replace(fashion, ood=ood)).splitlines()
+    assert "  unlike    at most 5 % of images like the training ones, set on 209 images" in lines
+    assert len(lines) <= 10
+    assert not any("unlike" in line for line in repr(fashion).splitlines())
 
 
 def test_a_checkpoint_says_what_it_is_in_ten_lines(fashion: Checkpoint) -> None:

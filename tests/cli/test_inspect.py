@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import vitrail
 from cli.command_line import Line
 from vitrail.cli import load_verbs
+from vitrail.images.ood_detector import OodDetector
 from vitrail.network import ViT, ViTConfig
 from vitrail.network.presets import PRESETS
 
@@ -52,6 +56,20 @@ def test_inspect_a_checkpoint(vit: Line, file: Path) -> None:
     text = vit("inspect", file).out
     assert text.startswith(f"{file}, one image of 32x32\n")
     assert "cat, [dog], cow" in text
+
+
+def test_inspect_says_whether_unlike_images_are_known(vit: Line, file: Path, tmp_path: Path) -> None:
+    loaded = vitrail.load(file)
+    width = vitrail.embed(loaded, [np.zeros((32, 32, 3), np.uint8)]).shape[1]
+    ood = OodDetector.fit(np.eye(width), np.ones((29, width)))
+    vitrail.save(replace(loaded, ood=ood), tmp_path / "wary.safetensors")
+    words = "at most 5 % of images like the training ones, set on 29 images"
+    text = vit("inspect", tmp_path / "wary.safetensors").out
+    assert f"unlike            {words}\n" in text
+    seen = vit("inspect", tmp_path / "wary.safetensors", "--json").json
+    assert seen["unlike"] == words
+    assert "ood" not in seen  # hundreds of lines of base 64
+    assert "unlike  " not in vit("inspect", file).out
 
 
 def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:

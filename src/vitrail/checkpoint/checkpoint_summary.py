@@ -33,6 +33,7 @@ def checkpoint_card(checkpoint: Checkpoint) -> Card:
             ("images", _images(checkpoint.preprocess)),
             ("classes", listing(checkpoint.classes) or "none: this network gives embeddings alone"),
             ("answers", _answers(checkpoint) if checkpoint.classes else ""),
+            ("unlike", "" if checkpoint.ood is None else checkpoint.ood.words),
             ("scored", scores_in_words(origin.metrics)),
             ("from", f"{origin.source} (read as {origin.family})" if origin.family else origin.source),
             ("licence", origin.licence),
@@ -81,8 +82,6 @@ def _answers(checkpoint: Checkpoint) -> str:
         words.append("a threshold for each class")
     if checkpoint.reject is not None:
         words.append(f"minimum confidence {100 * checkpoint.reject:.3g} %")
-    if checkpoint.ood is not None:
-        words.append("says which images are unlike the training ones")
     if checkpoint.ood is not None:
         words.append("tells unlike images")
     return ", ".join(words)

@@ -144,7 +144,7 @@ def _known_beside(checkpoint: Checkpoint | None) -> dict[str, Any]:
         return {}
     about = checkpoint.describe()
     origin = {name: value for name, value in about["provenance"].items() if name not in ("settings", "mapping")}
-    known = {"takes for unlike": checkpoint.ood.words} if checkpoint.ood is not None else {}
+    known = {"unlike": checkpoint.ood.words} if checkpoint.ood is not None else {}
     return {name: value for name, value in about.items() if name not in NOT_BESIDE} | known | origin
 
 
