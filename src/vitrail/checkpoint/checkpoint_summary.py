@@ -33,7 +33,6 @@ def checkpoint_card(checkpoint: Checkpoint) -> Card:
             ("images", _images(checkpoint.preprocess)),
             ("classes", listing(checkpoint.classes) or "none: this network gives embeddings alone"),
             ("answers", _answers(checkpoint) if checkpoint.classes else ""),
-            ("unlike", "" if checkpoint.ood is None else checkpoint.ood.words),
             ("scored", scores_in_words(origin.metrics)),
             ("from", f"{origin.source} (read as {origin.family})" if origin.family else origin.source),
             ("licence", origin.licence),
