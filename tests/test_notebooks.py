@@ -46,8 +46,8 @@ def test_a_look_inside_shows_what_it_says(tmp_path: Path) -> None:
     cells = code_cells(executed(FOLDER / "look-inside.ipynb", tmp_path))
     printed = "\n".join(text_of(cell) for cell in cells)
     assert "rows sum to 1.0" in printed or "rows sum to 0.99999" in printed
-    [verdicts] = [text_of(cell) for cell in cells if "beyond chance" in cell.source]
-    assert verdicts.count("beyond chance") == 4
+    [verdicts] = [text_of(cell) for cell in cells if "verdicts" in cell.source]
+    assert verdicts.count("faithfulness: strong, +0.") == 4
     [pruned] = [text_of(cell) for cell in cells if "prune_heads" in cell.source]
     difference, change = (float(line.split()[-1]) for line in pruned.splitlines()[:2])
     assert difference < 1e-4 < change
