@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.types import Array
 
-SIDE: Final = 128  # pixels a side that are looked at, without blending any two
+SIDE: Final = 96  # pixels a side that are looked at, without blending any two
 COLOURS: Final = 3  # that a placeholder may have: ground, words, a frame
 NEAR: Final = 16  # of 255: so far pixels of one colour lie from it once JPEG has been over them
 SAME: Final = 3  # of 255: those of a ground of one colour
