@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint.provenance import Provenance, expect
 from vitrail.checkpoint.safetensors_io import check_storable
-from vitrail.checkpoint.transform import Transform
 from vitrail.checks import check_type
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
@@ -29,6 +28,7 @@ from vitrail.network.vit import ViT
 from vitrail.types import Array, ProgressCallback, Source
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint.transform import Transform
     from vitrail.inference import Prediction
     from vitrail.inference.image_inputs import ManyImages
     from vitrail.inference.image_reader import Skip
@@ -156,6 +156,8 @@ class Checkpoint:
     @property
     def transform(self) -> Transform:
         """For a DataLoader: an image -> the pixels (C, H, W) that the network takes."""
+        from vitrail.checkpoint.transform import Transform
+
         return Transform(self.preprocess)
 
     def to(self, device: str | torch.device) -> Checkpoint:
