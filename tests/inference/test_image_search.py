@@ -133,7 +133,7 @@ def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
     found = find_images([tmp_path])
     assert [path.name for path in found] == sorted(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "NPY"])
     assert reasons(found) == {
-        "image whose ending says otherwise": (1, ["scan.dat"]),
+        "image with an unknown ending": (1, ["scan.dat"]),
         "file that is no image": (5, []),
     }
     assert find_images([tmp_path / "scan.dat"])[0].name == "scan.dat"  # named, it is read

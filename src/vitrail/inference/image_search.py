@@ -26,7 +26,7 @@ REASONS: Final = {  # why something in a folder is no image to read -> the same 
     "hidden folder": "hidden folders",
     "hidden file": "hidden files",
     "video, to be named by itself": "videos, to be named by themselves",
-    "image whose ending says otherwise": "images whose endings say otherwise",
+    "image with an unknown ending": "images with an unknown ending",
     "pipe, socket or device": "pipes, sockets and devices",
     NO_IMAGE: "files that are no images",
 }
@@ -171,4 +171,4 @@ def _reason(path: str) -> str:
         return "file that cannot be read"
     if not known:
         return NO_IMAGE
-    return "image whose ending says otherwise" if suffix else ""
+    return "image with an unknown ending" if suffix else ""
