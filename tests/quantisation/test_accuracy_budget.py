@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -59,3 +61,11 @@ def test_images_without_labels_are_judged_by_agreement() -> None:
     found = judge(faked(made, QuantPlan("fp32", calibrate(made.model, [pixels]))))
     assert found.accuracy.value == found.agreement
     assert found.drop.value == pytest.approx(100 * (1 - found.agreement))
+
+
+def test_answers_that_are_not_confident_label_images_too() -> None:
+    made = checkpoint()
+    images = list(make_images(40))
+    unsure = self_labelled(replace(made, reject=1.0), images)
+    assert unsure.samples == self_labelled(made, images).samples
+    assert all(len(each.labels) == 1 for each in unsure.samples)
