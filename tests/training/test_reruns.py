@@ -17,7 +17,7 @@ from vitrail.training import rerun, train
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    return draw(tmp_path / "photos")
+    return draw(tmp_path / "drawn")
 
 
 def test_a_run_is_judged_and_repeated_from_any_folder(
