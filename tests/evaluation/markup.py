@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vitrail.reporting.page_script import SCRIPT
 
-BESIDE = re.compile(r"(\.\./)*[\w%./-]+\.html")  # another page, by a path from this one
+BESIDE = re.compile(r"(\.\./)*[\w%-][\w%./-]*\.html")  # another page, by a path from this one
 SOURCE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+=*")
 VOID = {"meta", "img", "input", "br"}
 KNOWN = {
