@@ -425,7 +425,9 @@ class Stage:
 
         self.stand_in(vitrail.inference, "predictions", predictions)
         self.stand_in(vitrail.inference, "embed", embed)
-        self.stand_in(models_verb, "_list_pretrained", lambda as_json: self.seen.update({"pretrained": True}))
+        self.stand_in(
+            models_verb, "_list_pretrained", lambda as_json: print("listed") or self.seen.update({"pretrained": True})
+        )
         for verb in (predict_verb, embed_verb, export_verb, optimize_verb):
             self.stand_in(
                 verb, "refuse_overwrite", lambda force, *_: self.seen.update({"force": True} if force else {})

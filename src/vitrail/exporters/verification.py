@@ -84,7 +84,7 @@ def tolerance(contents: ExportInfo) -> Tolerance:
     return Tolerance(ROUNDED, TOLERANCE, rounds=True) if contents.in_int8 else Tolerance(TOLERANCE, TOLERANCE, largest)
 
 
-class Part(NamedTuple):
+class OutputCheck(NamedTuple):
     """One comparison: what is compared with what, how far apart they are, and how far they may be."""
 
     what: str
@@ -121,7 +121,7 @@ def compare(
     if inputs.images is not None and network.has_head:
         own, given = (np.concatenate(logits) for logits in zip(*answers, strict=True))
         share = changed_answers(own, given, network.is_multi_label)
-        _refuse_beyond(Part("answers", share, CHANGED, ""), f"{counted(len(own), 'image')} ({inputs.words})")
+        _refuse_beyond(OutputCheck("answers", share, CHANGED, ""), f"{counted(len(own), 'image')} ({inputs.words})")
     return checks
 
 
@@ -132,9 +132,9 @@ def _outputs(network: Graph, img: torch.Tensor) -> list[Array]:
 
 def _from_network(
     network: Graph, ours: list[Array], theirs: list[Array], within: Tolerance, unrounded: list[Array] | None
-) -> list[Part]:
+) -> list[OutputCheck]:
     """Embedding and logits of the file beside the network's own."""
-    parts: list[Part] = []
+    parts: list[OutputCheck] = []
     for number, name, least in ((1, "embeddings", 0.0), (0, "logits", head_scale(network.model.head, ours[1]))):
         softmax = name == "logits" and within.norm is typical and network.has_head and not network.is_multi_label
 
@@ -144,28 +144,30 @@ def _from_network(
         allowed = within.network
         if unrounded is not None and within.rounds:  # beyond the limit, a file could say anything
             allowed = max(allowed, min(INDEPENDENT * apart(ours[number], unrounded[number]), LOOSELY))
-        parts.append(Part(name, apart(ours[number], theirs[number]), allowed, within.scale))
+        parts.append(OutputCheck(name, apart(ours[number], theirs[number]), allowed, within.scale))
     return parts
 
 
-def _from_itself(network: Graph, theirs: list[Array], within: Tolerance) -> list[Part]:
+def _from_itself(network: Graph, theirs: list[Array], within: Tolerance) -> list[OutputCheck]:
     """Logits and probabilities of the file beside those that follow from what it gives before them."""
-    parts: list[Part] = []
+    parts: list[OutputCheck] = []
     expected = head_of(network.model.head, theirs[1])
     if expected is not None:
         scale = head_scale(network.model.head, theirs[1])
         apart = distance(expected, theirs[0], largest, scale)
-        parts.append(Part("logits (given its own embeddings)", apart, within.head, "largest"))
+        parts.append(OutputCheck("logits (given its own embeddings)", apart, within.head, "largest"))
     if network.has_head:
         with torch.inference_mode():
             probs = network.probabilities(torch.from_numpy(theirs[0])).numpy()
         parts.append(
-            Part("probs (given its own logits)", distance(probs, theirs[2], largest, 1.0), within.head, "largest")
+            OutputCheck(
+                "probs (given its own logits)", distance(probs, theirs[2], largest, 1.0), within.head, "largest"
+            )
         )
     return parts
 
 
-def _refuse_beyond(part: Part, where: str) -> None:
+def _refuse_beyond(part: OutputCheck, where: str) -> None:
     if part.apart <= part.allowed:
         return
     if part.what == "answers":

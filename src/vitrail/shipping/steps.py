@@ -59,10 +59,10 @@ class SearchCounter:
     """Counts the steps, and tells of each."""
 
     def __init__(
-        self, total: int, callback: SearchCallback | bool | None = None, clock: Callable[[], float] = time.monotonic
+        self, total: int, progress: SearchCallback | bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.total, self._clock = total, clock
-        self._callback: SearchCallback = callback if callable(callback) else lambda step: None
+        self._progress: SearchCallback = progress if callable(progress) else lambda step: None
         self._started, self._number = clock(), 0
 
     def __call__(self, what: str) -> None:
@@ -71,7 +71,7 @@ class SearchCounter:
         self._number += 1
         self.total = max(self.total, self._number)
         pace = None if not done else (self._clock() - self._started) / done
-        self._callback(SearchStep(what, self._number, self.total, None if pace is None else pace * (self.total - done)))
+        self._progress(SearchStep(what, self._number, self.total, None if pace is None else pace * (self.total - done)))
 
     def left(self, count: int) -> None:
         """So many steps are still to come."""
