@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from console_blocks import Command, Printed, check, commands, complaints, fits, 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 CLASSES = {1: "one", 2: "two", 5: "five"}  # the folder of the fixtures -> the class
+WEIGHTS = "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 AFTERWARDS = [
     pytest.param(page, id=page.stem)
     for page in sorted((*DOCS.glob("*.md"), *DOCS.glob("how-to/*.md"), *DOCS.glob("reference/*.md")))
@@ -32,15 +34,18 @@ def prepare(folder: Path, fixtures: Path) -> None:
     cut = (folder / "photos/five/IMG_1123.JPG").read_bytes()[:1000]
     (folder / "photos/five/cut.jpg").write_bytes(cut)
     shutil.copy(fixtures / "fruits360_10/test/Banana/100_100.jpg", folder / "new" / "banana.jpg")
-    (folder / "vit-tiny.safetensors").symlink_to(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
+    (folder / "weights" / "timm").mkdir(parents=True)
+    (folder / "weights" / "timm" / WEIGHTS).symlink_to(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
 
 
 @pytest.fixture(scope="module")
-def folder(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the tutorial is followed, and the other pages go on."""
     folder = tmp_path_factory.mktemp("tutorial")
     prepare(folder, fixtures)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_WEIGHTS", str(folder / "weights"))  # instead of fetching them
+        yield folder
 
 
 @pytest.fixture(scope="module")
