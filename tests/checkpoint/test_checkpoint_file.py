@@ -864,9 +864,10 @@ def test_one_thing_given_for_another_is_told(tmp_path: Path) -> None:
     """The likeliest mistakes of all: a checkpoint for its model, a model for its checkpoint."""
     model = tiny_network()
     checkpoint = Checkpoint(model, Preprocess(size=8))
-    for verb in (vitrail.trace, vitrail.prune_heads):
-        with pytest.raises(InputError, match="model: expected ViT, got a Checkpoint: pass its .model"):
-            verb(checkpoint, {})  # type: ignore[operator]
+    with pytest.raises(InputError, match="model: expected ViT, got a Checkpoint: pass its .model"):
+        vitrail.prune_heads(checkpoint, {})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expected pixels, a float tensor"):  # a checkpoint is as good as its model
+        vitrail.trace(checkpoint, {})  # type: ignore[arg-type]
     for verb in (vitrail.predict, vitrail.embed):
         with pytest.raises(InputError, match="expected a checkpoint or another runtime, got ViT"):
             verb(model, [])  # type: ignore[operator]
