@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import vitrail
 from cli.command_line import Line, process
+from vitrail.cli.budget_images import images_for
 from vitrail.cli.image_paths import typed_paths
 from vitrail.errors import InputError
 
@@ -60,3 +62,12 @@ def test_patterns_in_quotes(vit: Line, file: Path, folder: Path, tmp_path: Path)
     for verb in ("predict", "explain"):
         told = vit.mistake(verb, file, folder / "*.gif")
         assert told == f"no file or folder fits the pattern {folder / '*.gif'}"
+
+
+def test_images_without_labels_that_are_passed_over_are_told(
+    file: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "3 broken.png").unlink()
+    (folder / ".4.png").touch()
+    assert len(images_for(vitrail.load(file), "", str(folder), True)) == 3
+    assert capsys.readouterr().err == f"vitrail: 1 hidden file passed over: {folder / '.4.png'}\n"

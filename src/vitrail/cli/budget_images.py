@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vitrail.cli.image_paths import tell_passed_over
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,4 +22,6 @@ def images_for(loaded: Checkpoint, checkpoint: str, data: str, unlabelled: bool)
         return data_for(checkpoint, data, loaded.classes)
     if not data:
         raise InputError("--unlabelled: name the images with --data FOLDER")
-    return self_labelled(loaded, find_images([data]))
+    images = find_images([data])
+    tell_passed_over(images)
+    return self_labelled(loaded, images)
