@@ -318,3 +318,16 @@ def test_pages_are_in_words_that_everyone_knows() -> None:
     for name in ("accuracy", "top-5 accuracy", "F1 (mean of classes)", "calibration error", "minimum confidence"):
         assert any(name in each for each in tiles), name
     assert "Reproduce this run" in whole().text
+
+
+def test_warnings_and_advice_stand_apart() -> None:
+    page = read(
+        build(full(warnings=["warning: too few steps", "advice: start from weights"], notes=["val: 20 images"]))
+    )
+    assert [each.text for each in page.all("p", "callout")][:3] == [
+        "too few steps",
+        "start from weights",
+        "val: 20 images",
+    ]
+    assert "too few steps" in [each.text for each in page.all("p", "warn")]
+    assert "start from weights" not in [each.text for each in page.all("p", "warn")]

@@ -71,6 +71,12 @@ def build(report: Report) -> str:
     return html.page(report.title, subtitle, [each for each in parts if each is not None])
 
 
+def _told(sentence: str) -> Html:
+    """What was said before the training: a warning, or advice."""
+    advice = sentence.removeprefix("advice: ")
+    return html.callout(advice) if advice != sentence else html.callout(sentence.removeprefix("warning: "), "warn")
+
+
 def _caveat(sentence: str) -> Html:
     return html.callout(sentence, "bad" if sentence == TRAINED else "warn") if sentence else Html()
 
@@ -82,7 +88,7 @@ def images_of(evaluation: Evaluation) -> str:
 
 def _short(report: Report) -> Section:
     """The numbers that matter, what limits them, and what the run was."""
-    body = [html.callout(each.removeprefix("warning: "), "warn") for each in report.warnings]
+    body = [_told(each) for each in report.warnings]
     body += [html.callout(each) for each in report.notes]
     shown = report.evaluation or report.validation
     if shown is not None and not len(shown):
