@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,15 @@ def test_a_run_says_where_its_checkpoint_is_and_what_it_scored(results: dict[str
     assert str(run.best)[:60] in repr(run)
     assert f"{100 * run.evaluation.scores['top1'].value:.1f} %" in repr(run)
     assert "2 steps in" in repr(run)
+
+
+def test_a_caveat_stands_beside_the_number(results: dict[str, Any]) -> None:
+    limited = replace(results["Evaluation"], caveat="Measured on images it was trained on.")
+    run = replace(results["Run"], evaluation=limited, stages=(), warnings=("few images",))
+    for text in (repr(limited), repr(run)):
+        assert re.search(r"^  caveat +Measured on images it was trained on\.$", text, re.MULTILINE)
+        assert len(text.splitlines()) <= 10
+    assert str(run.best)[:60] in repr(run)
 
 
 def test_an_explanation_shows_its_map_over_the_image(results: dict[str, Any]) -> None:

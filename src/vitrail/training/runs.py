@@ -91,7 +91,8 @@ class Run:
             (
                 ("data", f"{self.plan.data}: {len(self.plan.classes):,} classes"),
                 ("judged by", f"{counted(len(evaluation), 'image')} ({evaluation.split})"),
-                *evaluation.card().rows[:2],
+                *evaluation.card().rows[:1],
+                ("caveat", evaluation.caveat),
                 ("before", before),
                 ("training", f"{counted(self.steps, 'step')} in {self.seconds:.0f} s{since}"),
                 ("warnings", "; ".join(self.warnings)),
