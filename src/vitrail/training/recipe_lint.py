@@ -274,7 +274,7 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
             "warning",
             "steps",
             f"{case.steps} steps in all are too few to learn much: set a smaller batch (now {recipe.batch}) or more "
-            f"epochs (now {recipe.epochs:g}), for some hundreds of steps at least",
+            f"epochs (now {recipe.epochs:.3g}), for some hundreds of steps at least",
         )
     augment, least = recipe.augment, 5 if case.pretrained else 20
     mixing = augment.mixup > 0 or augment.cutmix > 0
