@@ -124,7 +124,11 @@ VERBS_HELP: Final[dict[str, VerbHelp]] = {
         ("vitrail convert runs/photos-1 photos-timm --to timm",),
         {"Options": ("--to",)},
     ),
-    "models": VerbHelp("List the presets with their sizes.", ("vitrail models",), {"Options": ("--json",)}),
+    "models": VerbHelp(
+        "List presets with their sizes, or checkpoints to start from.",
+        ("vitrail models", "vitrail models --pretrained"),
+        {"Options": ("--pretrained",)},
+    ),
     "doctor": VerbHelp(
         "Say what this machine has, and what is missing.", ("vitrail doctor",), {"Options": ("--json",)}
     ),

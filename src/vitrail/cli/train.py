@@ -32,7 +32,7 @@ def train_model(
         typer.Option(
             "--from",
             metavar="CHECKPOINT",
-            help="Fine-tune these weights: a file, a folder, hf:owner/name or timm:name.",
+            help="Fine-tune these: file, folder, hf:owner/name or timm:name.",
         ),
     ] = "",
     recipe: Annotated[
