@@ -139,6 +139,18 @@ def test_a_wrong_file_is_refused(fault: str, precision: str, on_images: bool, so
         judge(source, precision, on_images, file_of(source, precision, FAULTS[fault]))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_wrong_head_does_not_hide_behind_the_rounding_before_it(precision: str, source: Source) -> None:
+    """A bias that moves logits by less than bf16 may: found, since the head is asked for the file's own embeddings."""
+
+    def shift_a_little(state: State) -> None:
+        state["head.classify.bias"][0] += 0.03 if precision == "int8" else 0.15
+
+    with pytest.raises(CheckpointError, match=r"the file's logits( \(given its own embeddings\))? differ") as told:
+        judge(source, precision, True, file_of(source, precision, shift_a_little))
+    assert ("given its own embeddings" in str(told.value)) == (precision != "fp32")
+
+
 @pytest.mark.parametrize("on_images", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_a_file_that_sees_other_pixels_is_refused(precision: str, on_images: bool, source: Source) -> None:
