@@ -172,10 +172,8 @@ RECIPES: Final[dict[str, Preset]] = {
     "paper-pretrain-b16-jft": _preset(JFT, "84.15", model="vit-b16", epochs=7, lr=8e-4),
     "paper-pretrain-b32-jft": _preset(JFT, "80.73", model="vit-b32", epochs=7, lr=8e-4),
     "paper-pretrain-l32-jft": _preset(JFT, "84.37", model="vit-l32", epochs=7, lr=6e-4),
-    "paper-pretrain-l16-jft": _preset(JFT, "up to 87.12 (table 5, 7 or 14 epochs)", model="vit-l16", epochs=7, lr=4e-4),
-    "paper-pretrain-l16-jft-long": _preset(
-        JFT, "up to 87.12 (table 5, 7 or 14 epochs)", model="vit-l16", epochs=14, lr=4e-4
-    ),
+    "paper-pretrain-l16-jft": _preset(JFT, "at most 87.12", model="vit-l16", epochs=7, lr=4e-4),
+    "paper-pretrain-l16-jft-long": _preset(JFT, "at most 87.12", model="vit-l16", epochs=14, lr=4e-4),
     "paper-pretrain-h14-jft": _preset(JFT, "88.04", model="vit-h14", epochs=14, lr=3e-4),
     "paper-pretrain-r50-b16-jft": _preset(JFT, "85.58", model="r50-vit-b16", epochs=7, lr=8e-4),
     "paper-pretrain-r50-b32-jft": _preset(JFT, "84.90", model="r50-vit-b32", epochs=7, lr=8e-4),
