@@ -42,7 +42,8 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # The widest tensor of the network: without gradients it is activated where it stands, which saves a pass
         # through fresh memory; a hook on `up` still sees what `up` gave.
-        in_place = not (torch.is_grad_enabled() or self.up._forward_hooks or torch.jit.is_tracing())  # type: ignore
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        in_place = not (torch.is_grad_enabled() or self.up._forward_hooks or tracing)
         x = activate(self.up(x), self.activation, in_place)  # (B, T, M)
         x = self.down(F.dropout(x, self.dropout, self.training) if self.dropout else x)  # (B, T, D)
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
