@@ -53,6 +53,7 @@ def test_every_public_name_has_its_entry(site: Path) -> None:
     pages = [(site / "reference" / name).read_text("utf-8") for name in ("python.html", "classes.html")]
     entries = set(re.findall(r'<h2 id="vitrail\.(\w+)"', "".join(pages)))
     assert entries == set(vitrail.__all__)
+    assert 'id="vitrail.Prediction.probabilities"' in pages[1]  # fields too, with and without words of their own
 
 
 def test_every_verb_and_every_recipe_has_its_entry(site: Path) -> None:
