@@ -117,9 +117,11 @@ def counting(
         yield done if bar is None else bar.advance
 
 
-def leave_to_command_line() -> None:
-    """The command line draws bars of its own: none from here in this process."""
-    _Screen.taken = True
+@contextmanager
+def left_to_command_line() -> Iterator[None]:
+    """The command line draws bars of its own: none from here inside the block."""
+    with late_bar(False, "", None):
+        yield
 
 
 def is_watched() -> bool:

@@ -166,13 +166,15 @@ def test_an_int8_file_may_be_half_as_far_again_as_rounding_moves_the_answers_and
     pixels = torch.randn(4, 3, 32, 32)
     seen = ranges_of(source, pixels)
     layers = {name: ends for name, ends in seen.items() if name.startswith("encoder")}
-    wide = {name: (low * 8, high * 8) for name, (low, high) in layers.items()}
+    wide = {name: (low * 10, high * 10) for name, (low, high) in layers.items()}
     narrow = {name: (low / 4, high / 4) for name, (low, high) in layers.items()}
     exact = ready.network
     one = {name: ends for name, ends in seen.items() if name == "encoder.blocks.0.mlp.up"}
     coarsest, coarse, fine = (_rounding(exact, each, False) for each in (narrow, wide, one))
     case = [CheckCase(2, (32, 32))]
-    inputs = ExampleInputs(source.preprocess, "float")
+    dice = np.random.default_rng(0)
+    images = tuple(dice.integers(0, 256, (32, 32, 3), np.uint8) for _ in range(2))
+    yours, made_up = ExampleInputs(source.preprocess, "float", images), ExampleInputs(source.preprocess, "float")
 
     def beyond(network: Any, share: float) -> Run:
         """A file whose embeddings are off as rounding is, times a share; all else follows from them."""
@@ -185,7 +187,7 @@ def test_an_int8_file_may_be_half_as_far_again_as_rounding_moves_the_answers_and
 
         return run
 
-    def differ(network: Any, share: float) -> float:
+    def differ(network: Any, share: float, inputs: ExampleInputs = yours) -> float:
         return compare(beyond(network, share), network, inputs, case, within, exact)[0].difference
 
     within = tolerance(replace(ready.contents, precision="int8"))
@@ -194,6 +196,9 @@ def test_an_int8_file_may_be_half_as_far_again_as_rounding_moves_the_answers_and
     moved = differ(coarse, 1.0)
     assert 0.05 / 1.5 < moved < 0.2
     assert differ(coarse, 1.48) == pytest.approx(1.48 * moved, rel=1e-3)
+    assert differ(coarse, 0.98, made_up) > 0.05
+    with pytest.raises(CheckpointError, match="random pixels"):  # both clip them alike: they may not be further apart
+        differ(coarse, 1.02, made_up)
     with pytest.raises(CheckpointError, match="not exported: .* is allowed"):
         differ(coarse, 1.52)
     allowed = 0.05 / differ(fine, 1.0)

@@ -43,6 +43,7 @@ def distance(one: Image.Image, other: Image.Image) -> int:
 def test_a_heic_image_has_the_values_of_its_source(tmp_path: Path) -> None:
     image = smooth()
     data = heic(image)
+    registered = set(Image.registered_extensions())  # other libraries in this process may have added some
     path = tmp_path / "a.heic"
     path.write_bytes(data)
     for source in (data, path):
@@ -55,7 +56,7 @@ def test_a_heic_image_has_the_values_of_its_source(tmp_path: Path) -> None:
         assert np.abs(Preprocess(size=32)(source) - Preprocess(size=32)(image)).max() <= 0.05
     assert distance(next(frames(data)), image) <= 6
     assert len(list(frames(data))) == 1
-    assert not [each for each in Image.registered_extensions() if each.startswith(".hei")]
+    assert set(Image.registered_extensions()) == registered
 
 
 @pytest.mark.fault("I6")

@@ -297,8 +297,8 @@ def test_a_grey_network_is_drawn(tmp_path: Path) -> None:
     assert heads_sheet(loaded, image, 4).mode == "RGB"
     with pytest.raises(InputError, match="query: expected a whole number from 0 to 15"):
         heads_sheet(loaded, image, -1)
-    open_answer = replace(loaded, reject=1.0)
-    assert "left open" in tour(open_answer, image, tmp_path).page.read_text()
+    unsure = replace(loaded, reject=1.0)
+    assert ", not confident enough (" in tour(unsure, image, tmp_path).page.read_text()
 
 
 def test_more_mistakes_are_named(image: Image.Image, pixels: Tensor) -> None:

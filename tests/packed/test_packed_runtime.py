@@ -11,7 +11,7 @@ import torch
 import vitrail
 from shipping.packs import VARIANTS, checkpoint, make_images, network
 from vitrail import Checkpoint
-from vitrail.errors import ConfigError, InputError, VitrailError
+from vitrail.errors import ConfigError, InputError
 from vitrail.packed import packed_runtime
 from vitrail.packed.onednn_kernels import KernelProbe
 from vitrail.packed.packed_layers import PackedLinear
@@ -47,22 +47,6 @@ def test_packed_bf16_answers_as_a_bf16_network_does(name: str) -> None:
     assert runtime.weight_bytes < 0.6 * Packed(made).weight_bytes
 
 
-def test_bf16_networks_that_merge_are_compared_loosely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On random pixels rounding decides what merges: as far as that may move the answers, and no further."""
-    both = [(checkpoint(), 0.1), (checkpoint(merge_per_block=2), 0.3)]
-    noise = packed_runtime._noise(Packed(both[0][0]))
-    for made, most in both:
-        exact = torch.cat([made.model(each) for each in noise]).detach()
-        for share in (0.9, 1.1):
-            apart = exact + share * most * exact.abs().max()
-            monkeypatch.setattr(packed_runtime, "proof", lambda runtime, apart=apart: apart)
-            if share < 1:
-                assert Packed(made, QuantPlan("bf16")).difference == pytest.approx(share * most, rel=0.01)
-                continue
-            with pytest.raises(VitrailError, match=f"expected at most {most:g}"):
-                Packed(made, QuantPlan("bf16"))
-
-
 # ---- int8 --------------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +77,7 @@ def test_bf16_without_units_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_network_that_packs_wrongly_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = pack(network(seed=1), QuantPlan())
     monkeypatch.setattr(packed_runtime, "pack", lambda *given: other)
-    with pytest.raises(vitrail.VitrailError, match="differs from the eager one by"):
+    with pytest.raises(vitrail.VitrailError, match="differs from the eager one: its logits on random pixels are"):
         Packed(checkpoint(seed=0))
 
 

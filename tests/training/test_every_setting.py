@@ -372,6 +372,14 @@ def size(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     assert bench.train().weights["tokens.tables.0.table"].shape[0] == 4
 
 
+def resize(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    found = {how: bench.train(resize=how).run.plan.preprocess for how in ("crop", "pad", "squash")}
+    assert {how: each.resize for how, each in found.items()} == {how: how for how in found}
+    assert (found["pad"].crop, found["squash"].crop) == (1.0, 1.0)
+    with pytest.raises(ConfigError, match="resize"):
+        bench.fresh(resize="stretch")
+
+
 def limit(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     found = bench.train(limit=6)
     splits = splits_of(found)
@@ -587,6 +595,7 @@ OPTIONS: Mapping[str, Shows] = {
     "steps": steps,
     "batch": as_in_recipe("batch", 12),
     "size": size,
+    "resize": resize,
     "limit": limit,
     "lr": as_in_recipe("lr", 2e-3),
     "patience": as_in_recipe("patience", 2, lr=1e-12, epochs=9),

@@ -13,7 +13,7 @@ from vitrail.cli.application import COMPLETE, VERBS, load_verbs, prepare_complet
 from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain, full_output
 from vitrail.cli.usage_errors import usage_message
 from vitrail.errors import StoppedError, VitrailError
-from vitrail.progress import leave_to_command_line
+from vitrail.progress import left_to_command_line
 
 __all__ = ["load_verbs", "main"]
 
@@ -23,12 +23,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be text
-    leave_to_command_line()
     arguments = sys.argv[1:] or ["--help"]
     try:
         if COMPLETE in os.environ:  # a shell asks what may stand where the Tab key was pressed
             prepare_completion()
-        code = load_verbs(arguments[0])(arguments, standalone_mode=False, prog_name="vitrail")
+        with left_to_command_line():
+            code = load_verbs(arguments[0])(arguments, standalone_mode=False, prog_name="vitrail")
     except typer.TyperException as error:
         complain(usage_message(error, arguments[0], VERBS))
         code = WRONG_USAGE

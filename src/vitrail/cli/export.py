@@ -171,6 +171,10 @@ def _percent(score: Score) -> str:
     return f"{100 * score.value:.2f} ({100 * score.low:.2f} to {100 * score.high:.2f})"
 
 
+def _share(difference: float) -> str:
+    return f"{100 * difference:.2g} %" if difference >= 1e-3 else f"{difference:.1e}"
+
+
 def _show_report(report: ExportReport) -> None:
     say(f"written           {report.out} ({report.format}, {size_of(report.bytes)}, {report.seconds:.0f} s)")
     for name, kind in report.inputs.items():
@@ -179,7 +183,9 @@ def _show_report(report: ExportReport) -> None:
     table = table_of(f"compared with the network on {report.compared_on}", "size", "largest difference")
     for each in report.checks:
         images = "1 image" if each.batch == 1 else f"{each.batch} images"
-        table.add_row(images, f"{each.height}x{each.width}", f"{each.difference:.1e} of the {report.share_of} value")
+        table.add_row(
+            images, f"{each.height}x{each.width}", f"{_share(each.difference)} of the {report.share_of} value"
+        )
     show(table)
     if report.pixels is not None:
         say(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vitrail.checkpoint.provenance import Provenance
 from vitrail.data.samples import Dataset
 from vitrail.evaluation.seen_images import source_name
 from vitrail.reporting.html_page import counted
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint.provenance import Provenance
 
 CHOSEN: Final = (
     "Measured on validation images, by which the best epoch, the temperature and the confidence threshold were chosen: "

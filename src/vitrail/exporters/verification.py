@@ -40,7 +40,9 @@ ROUNDED: Final = 0.05  # of the typical value, in int8: what is at the edge of t
 HALVED: Final = 0.08  # of the typical value, in bf16: three digits are kept of each value
 LOOSELY: Final = 0.3  # where rounding decides which tokens are merged; and int8 however far it moves the answers
 INDEPENDENT: Final = 1.5  # two that round apart from each other are √2 times as far apart as each is from the truth
+CLIPPED: Final = 1.0  # the same on made-up images: they leave the ranges, and there both give the same bound
 HEAD_HALVED: Final = 0.03  # of what the head gives: one layer in bf16
+UNEVEN: Final = 3.0  # one image may be moved so many times as far by rounding as all of them are
 CHANGED: Final = 0.02  # of the certainty of the answers to the user's own images
 _LARGE: Final = 20e6  # parameters; larger networks are checked with fewer images, so that it stays quick
 
@@ -93,6 +95,14 @@ class OutputCheck(NamedTuple):
     scale: str  # what these are shares of
 
 
+class Answers(NamedTuple):
+    """What the same images gave, each as logits, embedding and probabilities."""
+
+    ours: list[Array]
+    theirs: list[Array]
+    unrounded: list[Array] | None  # where both round: of the network without
+
+
 def compare(
     run: Run,
     network: Graph,
@@ -103,26 +113,36 @@ def compare(
 ) -> list[Check]:
     """Every case through the exported file and the network itself; an answer not `within` it is an error.
 
-    With `exact` the other two compute in int8, and this is the network without: two that round may be as far from each
-    other as rounding moves the answers, and a half more, up to a limit. On images of the user the answers count, too.
+    With `exact` the other two compute in int8, and this is the network without: on the user's images two that round
+    may be as far from each other as rounding moves the answers, and a half more, up to a limit. Rounding moves one
+    image more than another: a file that rounds is judged by all of them together. The user's answers count, too.
     """
-    checks: list[Check] = []
-    answers: list[tuple[Array, Array]] = []
+    batches: list[Answers] = []
     for number, case in enumerate(wanted):
         img = inputs.batch(case.batch, case.size, number)
         theirs = [np.asarray(each) for each in run(img.numpy())]
-        ours = _outputs(network, img)
-        parts = _from_network(network, ours, theirs, within, None if exact is None else _outputs(exact, img))
-        shares = [part.apart for part in parts]
-        for part in (*parts, *_from_itself(network, theirs, within)):
-            _refuse_beyond(part, f"{counted(case.batch, 'image')} of {case.size[0]}x{case.size[1]} ({inputs.words})")
-        checks.append(Check(case.batch, *case.size, max(shares)))
-        answers.append((ours[0], theirs[0]))
+        batches.append(Answers(_outputs(network, img), theirs, None if exact is None else _outputs(exact, img)))
+        _refuse_beyond(_shapes(batches[-1], within), _where(case, inputs))
+    together, uneven = _together(batches), 1.0
+    times = INDEPENDENT if inputs.images is not None else CLIPPED
+    everything = f"{counted(len(together.ours[0]), 'image')} ({inputs.words})"
+    if within.norm is typical:
+        _refuse_beyond(_from_network(network, together, together, within, times), everything)
+        uneven = UNEVEN
+    checks: list[Check] = []
+    for case, answers in zip(wanted, batches, strict=True):
+        parts = _from_network(network, answers, together, within, times)
+        alone = [part._replace(allowed=uneven * part.allowed) for part in parts]
+        _refuse_beyond([*alone, *_from_itself(network, answers.theirs, within)], _where(case, inputs))
+        checks.append(Check(case.batch, *case.size, max(part.apart for part in parts)))
     if inputs.images is not None and network.has_head:
-        own, given = (np.concatenate(logits) for logits in zip(*answers, strict=True))
-        share = changed_answers(own, given, network.is_multi_label)
-        _refuse_beyond(OutputCheck("answers", share, CHANGED, ""), f"{counted(len(own), 'image')} ({inputs.words})")
+        share = changed_answers(together.ours[0], together.theirs[0], network.is_multi_label)
+        _refuse_beyond([OutputCheck("answers", share, CHANGED, "")], everything)
     return checks
+
+
+def _where(case: CheckCase, inputs: ExampleInputs) -> str:
+    return f"{counted(case.batch, 'image')} of {case.size[0]}x{case.size[1]} ({inputs.words})"
 
 
 def _outputs(network: Graph, img: torch.Tensor) -> list[Array]:
@@ -130,21 +150,48 @@ def _outputs(network: Graph, img: torch.Tensor) -> list[Array]:
         return [each.numpy() for each in network(img)]
 
 
+def _shapes(answers: Answers, within: Tolerance) -> list[OutputCheck]:
+    """Outputs of another shape are infinitely far away."""
+    names = ("logits", "embeddings", "probs")
+    return [
+        OutputCheck(name, float("inf"), within.network, within.scale)
+        for name, ours, theirs in zip(names, answers.ours, answers.theirs, strict=False)
+        if ours.shape != theirs.shape
+    ]
+
+
+def _together(batches: Sequence[Answers]) -> Answers:
+    """All batches as one."""
+
+    def joined(outputs: Sequence[list[Array]]) -> list[Array]:
+        return [np.concatenate(each) for each in zip(*outputs, strict=True)]
+
+    unrounded = [each.unrounded for each in batches if each.unrounded is not None]
+    return Answers(
+        joined([each.ours for each in batches]),
+        joined([each.theirs for each in batches]),
+        joined(unrounded) if unrounded else None,
+    )
+
+
 def _from_network(
-    network: Graph, ours: list[Array], theirs: list[Array], within: Tolerance, unrounded: list[Array] | None
+    network: Graph, answers: Answers, together: Answers, within: Tolerance, times: float
 ) -> list[OutputCheck]:
-    """Embedding and logits of the file beside the network's own."""
+    """Embedding and logits of the file beside the network's own; how far they may be is known from all batches:
+    where both round, so many `times` as far as rounding moves the answers."""
     parts: list[OutputCheck] = []
-    for number, name, least in ((1, "embeddings", 0.0), (0, "logits", head_scale(network.model.head, ours[1]))):
+    least = head_scale(network.model.head, together.ours[1])
+    for number, name, scale in ((1, "embeddings", 0.0), (0, "logits", least)):
         softmax = name == "logits" and within.norm is typical and network.has_head and not network.is_multi_label
 
-        def apart(a: Array, b: Array, least: float = least, softmax: bool = softmax) -> float:
-            return distance(*((from_class_mean(a), from_class_mean(b)) if softmax else (a, b)), within.norm, least)
+        def apart(a: Array, b: Array, scale: float = scale, softmax: bool = softmax) -> float:
+            return distance(*((from_class_mean(a), from_class_mean(b)) if softmax else (a, b)), within.norm, scale)
 
         allowed = within.network
-        if unrounded is not None and within.rounds:  # beyond the limit, a file could say anything
-            allowed = max(allowed, min(INDEPENDENT * apart(ours[number], unrounded[number]), LOOSELY))
-        parts.append(OutputCheck(name, apart(ours[number], theirs[number]), allowed, within.scale))
+        if together.unrounded is not None and within.rounds:  # beyond the limit, a file could say anything
+            moved = apart(together.ours[number], together.unrounded[number])
+            allowed = max(allowed, min(times * moved, LOOSELY))
+        parts.append(OutputCheck(name, apart(answers.ours[number], answers.theirs[number]), allowed, within.scale))
     return parts
 
 
@@ -167,8 +214,9 @@ def _from_itself(network: Graph, theirs: list[Array], within: Tolerance) -> list
     return parts
 
 
-def _refuse_beyond(part: OutputCheck, where: str) -> None:
-    if part.apart <= part.allowed:
+def _refuse_beyond(parts: Sequence[OutputCheck], where: str) -> None:
+    part = next((part for part in parts if not part.apart <= part.allowed), None)
+    if part is None:
         return
     if part.what == "answers":
         raise CheckpointError(

@@ -75,6 +75,11 @@ class Judge:
         return BudgetResult(both.b.scores[name], drop, 1 - len(both.differing) / count, count)
 
 
+def points(lost: float) -> str:
+    """A loss in words: 0.50 points lost, 1.25 points gained."""
+    return f"{abs(lost):.2f} points {'gained' if round(lost, 2) < 0 else 'lost'}"
+
+
 def split_for_calibration(data: Data, runtime: Runtime, seed: int = 0) -> CalibrationSplit:
     """Training images calibrate, validation images choose, test images report, as far as the data has them."""
     dataset = fitted(opened(data, (runtime,), "all"), runtime)

@@ -18,7 +18,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation.evaluator import Data
 from vitrail.inference import Runtime
 from vitrail.inference.timing import latencies
-from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
+from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, points, split_for_calibration
 from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.ood_recalibration import recalibrated
@@ -58,9 +58,11 @@ class Quantised:
         """What the plan is worth in a runtime that carries it out; one that loses more than the budget is refused."""
         decided = self.choosing(runtime)
         if decided.drop.value > self.max_drop:
+            few = ", less than one image: judge by more images," if 100 / decided.images > self.max_drop else ":"
             raise InputError(
                 f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.images} "
-                f"images, and {self.max_drop:g} were allowed: export it for another runtime than {name}, or allow more"
+                f"images, and {self.max_drop:g} were allowed{few} export it for another runtime than {name}, "
+                "or allow more"
             )
         milliseconds = latencies({"before": self.original, "after": runtime}, batch=1)
         after = decided if self.reporting is self.choosing else self.reporting(runtime)
@@ -185,7 +187,7 @@ def search_plan(
     """The plan with as many of its layers in int8 as the budget allows, the harmful ones left out; layers are ranked on
     these pixels."""
     verdict = judge(faked(checkpoint, plan))
-    log(f"all {len(plan.int8)} layers in int8: {verdict.drop.value:+.2f} points lost")
+    log(f"all {len(plan.int8)} layers in int8: {points(verdict.drop.value)}")
     if verdict.drop.value <= max_drop:
         return SearchResult(plan, ())
     log(f"ranking {len(plan.int8)} layers by what each loses alone")
@@ -198,7 +200,7 @@ def search_plan(
     def holds(count: int) -> bool:
         tried[count] = judge(faked(checkpoint, without(count)))
         lost = tried[count].drop.value
-        log(f"{count} layers in {plan.precision}: {lost:+.2f} points lost")
+        log(f"{count} layers in {plan.precision}: {points(lost)}")
         return lost <= max_drop
 
     count = fewest(len(order) - 1, holds)

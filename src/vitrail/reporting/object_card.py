@@ -1,4 +1,4 @@
-"""Card: a title and rows of name and value -> what a REPL prints and what a notebook shows of an object."""
+"""Card: a title and rows of name and value -> what a REPL prints, and a notebook shows, of an object."""
 
 from __future__ import annotations
 

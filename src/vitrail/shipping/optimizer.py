@@ -27,7 +27,7 @@ from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
 from vitrail.packed import Packed, check_overwrite, pack_checkpoint, save_packed
-from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, split_for_calibration
+from vitrail.quantisation.accuracy_budget import BudgetResult, CalibrationSplit, Judge, points, split_for_calibration
 from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, search_plan
@@ -299,7 +299,7 @@ def merged_most(
                 log(f"no token merging: {error}")
                 return []
             lost = judge(merged).drop.value
-            log(f"{middle}: {lost:+.2f} points lost")
+            log(f"{middle}: {points(lost)}")
             low, high = (middle.count, high) if lost <= max_drop else (low, middle.count - 1)
         if low:
             most.append(Merging(low, first, every=every))
