@@ -136,14 +136,21 @@ def test_int8_has_its_promise_set_anew(known: Checkpoint) -> None:
     assert np.array_equal(again.distances, np.sort(known.ood.mahalanobis(embedding)))
 
 
+def test_few_images_that_choose_promise_less(known: Checkpoint) -> None:
+    few = Dataset("photos", tuple(Sample(str(n), ("0",), "val") for n in range(18)), NEW[:18], known.classes)
+    ood = recalibrated(known, known.ood, known, few).ood
+    assert ood is not None
+    assert (ood.distances.size, ood.false_alarms) == (18, 0.06)
+
+
 def test_without_images_that_choose_an_int8_file_makes_no_promise(known: Checkpoint) -> None:
     messages: list[str] = []
     trained = Dataset("photos", tuple(Sample(str(n), ("0",), "train") for n in range(40)), NEW, known.classes)
-    few = Dataset("photos", tuple(Sample(str(n), ("0",), "val") for n in range(18)), NEW[:18], known.classes)
+    few = Dataset("photos", tuple(Sample(str(n), ("0",), "val") for n in range(8)), NEW[:8], known.classes)
     for data in (trained, few):
         assert recalibrated(known, known.ood, known, data, log=messages.append).ood is None
     assert "no validation images" in messages[0]
-    assert "18 images are too few to promise at most 5 % false alarms (expected 19)" in messages[1]
+    assert "8 images are too few to promise at most 10 % false alarms (expected 9)" in messages[1]
     plain = packs.checkpoint()
     assert recalibrated(plain, None, plain, few) is plain
 

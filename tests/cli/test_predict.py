@@ -134,8 +134,8 @@ def test_images_unlike_the_training_ones_are_marked(vit: Line, wary: Path, folde
     assert strange.endswith(" %; unlike anything it was trained on")
     assert "unlike anything" not in first + second
     told = (
-        "vitrail: 1 of 3 images is unlike anything this network was trained on (so are at most 5 % of images like the "
-        "training ones; --trust leaves this out)\n"
+        "vitrail: 1 of 3 images is unlike anything this network was trained on (a false alarm for at most 5 % of "
+        "images like the training ones; --trust leaves this out)\n"
     )
     assert answered.err == told
     answered = vit("predict", wary, folder, "--json")

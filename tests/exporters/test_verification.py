@@ -110,6 +110,8 @@ def test_a_file_may_be_so_far_from_the_network_and_no_further(
     drifting(lambda number, values: 0.9 * most * (number == 1))
     report = vitrail.export(made, tmp_path / name, **options)
     assert report.largest_difference == pytest.approx(0.9 * most, rel=0.01)
+    drifting(lambda number, values: 0.0)  # one that rounds where the network does
+    assert vitrail.export(made, tmp_path / name, **options).largest_difference < 1e-6
 
 
 @pytest.mark.parametrize("output, name", [(0, "logits"), (1, "embeddings"), (2, r"probs \(given its own logits\)")])

@@ -10,7 +10,7 @@ import pytest
 
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import ood_detector
-from vitrail.images.ood_detector import SHRINKAGE, OodDetector, fewest, most_directions
+from vitrail.images.ood_detector import SHRINKAGE, OodDetector, fewest, most_directions, promised_by
 from vitrail.types import Array
 
 
@@ -90,6 +90,13 @@ def test_so_many_images_promise_so_much() -> None:
         OodDetector.fit(embeddings(1), embeddings(19, seed=1))
     with pytest.raises(InputError, match=r"expected embeddings \(n, 12\), got shape \(3, 11\)"):
         OodDetector.fit(embeddings(60), embeddings(19, seed=1)).familiarity(np.zeros((3, 11)))
+
+
+def test_few_images_promise_less_and_fewer_nothing() -> None:
+    assert [promised_by(count) for count in (8, 9, 11, 16, 18, 19, 5000)] == [None, 0.1, 0.09, 0.06, 0.06, 0.05, 0.05]
+    assert all(fewest(promised_by(count) or 1.0) <= count for count in range(1, 60))
+    wider = OodDetector.fit(embeddings(60), embeddings(30, seed=1)).calibrated(embeddings(9, seed=2), 0.1)
+    assert (wider.distances.size, wider.false_alarms) == (9, 0.1)
 
 
 def test_there_and_back_to_the_last_bit() -> None:

@@ -78,9 +78,19 @@ def test_false_alarms_are_measured_on_images_that_set_nothing(tmp_path: Path) ->
 
 def test_too_few_validation_images_promise_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
-    _, final = finished(tmp_path, 64, messages)
+    _, final = finished(tmp_path, 40, messages)
     assert final.checkpoint.ood is None
-    assert any("12 validation images cannot promise at most 5 % false alarms (19 can)" in text for text in messages)
+    assert any("8 validation images cannot promise at most 10 % false alarms (9 can)" in text for text in messages)
+
+
+def test_few_validation_images_promise_less(tmp_path: Path) -> None:
+    messages: list[str] = []
+    _, final = finished(tmp_path, 64, messages)
+    assert final.checkpoint.ood is not None
+    assert final.checkpoint.ood.false_alarms == 0.08
+    assert any("at most 8 % of images like them are taken for unlike, set on 12" in text for text in messages)
+    assert final.evaluation.unlike is not None
+    assert final.evaluation.unlike.promised == 0.08
 
 
 def test_it_looks_at_a_part_of_many_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

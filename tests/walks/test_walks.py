@@ -87,9 +87,11 @@ def test_every_walk_has_a_folder() -> None:
         ("8 of 1,045 images", "9 of 1,045 images", False),
         ("12 steps; 31 s", "12 steps; 7.5 s", True),
         ("12 steps; 31 s", "13 steps; 31 s", False),
+        ("ms an image  21.43  3.7\nspeed 5.79 times", "ms an image 8.7 2.3\nspeed 3.7 times", True),
         ("22.9 MB", "22.8 MB", True),
         ("22.9 MB", "44.9 MB", False),
-        ("1.24e-06", "1.25e-06", True),
+        ("1.24e-06", "4.1e-06", True),
+        ("1.24e-06", "1.3e-05", False),
         ("", "something", False),
     ],
 )

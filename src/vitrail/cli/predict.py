@@ -138,8 +138,8 @@ def _unlike_line(unlike: int, count: int, promised: float) -> str:
     """How many of all images are unlike the training ones, and what that word is worth."""
     which = "the image is" if count == 1 else f"{unlike} of {count} images {'is' if unlike == 1 else 'are'}"
     return (
-        f"{which} unlike anything this network was trained on (so are at most {100 * promised:g} % of images like the "
-        "training ones; --trust leaves this out)"
+        f"{which} unlike anything this network was trained on (a false alarm for at most {100 * promised:g} % of "
+        "images like the training ones; --trust leaves this out)"
     )
 
 

@@ -22,6 +22,7 @@ from vitrail.errors import CheckpointError, InputError
 from vitrail.types import Array
 
 FALSE_ALARMS: Final = 0.05  # promised, at most, among images like the training ones
+MOST_FALSE_ALARMS: Final = 0.1  # promised where few images calibrate; a remark that is wrong more often helps nobody
 SHRINKAGE: Final = 1e-3  # of the variances towards their mean: few images leave some directions too narrow
 MOST_DIRECTIONS: Final = 256
 MOST_VALUES: Final = 640_000  # in all directions: under two megabytes of text in a file
@@ -112,9 +113,10 @@ class OodDetector:
         )
         return uncalibrated.calibrated(calibration)
 
-    def calibrated(self, embedding: Array) -> OodDetector:
+    def calibrated(self, embedding: Array, false_alarms: float | None = None) -> OodDetector:
         """The same Gaussian, its promise made anew on the embeddings of images that nothing was fitted to (n, D)."""
-        return replace(self, distances=np.sort(self.mahalanobis(embedding)))
+        share = self.false_alarms if false_alarms is None else false_alarms
+        return replace(self, distances=np.sort(self.mahalanobis(embedding)), false_alarms=share)
 
     def mahalanobis(self, embedding: Array) -> Array:
         """Squared Mahalanobis distances (n,) of embeddings (n, D), float32; of what is no number, the largest."""
@@ -165,6 +167,13 @@ class OodDetector:
 def fewest(false_alarms: float = FALSE_ALARMS) -> int:
     """Calibration images without which a share of false alarms cannot be promised: 19 for 5 %."""
     return max(1, math.ceil(1 / false_alarms - 1 - 1e-9))
+
+
+def promised_by(images: int) -> float | None:
+    """The share of false alarms that so many calibration images can promise, in whole percent: 5 % by 19 and more, 10 %
+    by 9; None by fewer."""
+    share = max(FALSE_ALARMS, math.ceil(100 / (images + 1) - 1e-9) / 100)
+    return share if share <= MOST_FALSE_ALARMS else None
 
 
 def most_directions(width: int) -> int:

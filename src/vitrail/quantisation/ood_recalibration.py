@@ -12,7 +12,7 @@ import numpy as np
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError
-from vitrail.images.ood_detector import OodDetector, fewest
+from vitrail.images.ood_detector import MOST_FALSE_ALARMS, OodDetector, fewest, promised_by
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
 from vitrail.types import LogCallback
@@ -41,18 +41,20 @@ def recalibrated(
     images = [choosing.images[row] for row in rows]
     results = list(run_batches(runtime, images, batch=batch, skip=_leave_out))
     embedding = np.concatenate([each.embedding for each in results]) if results else np.empty((0, ood.width))
-    if len(embedding) < fewest(ood.false_alarms):
+    possible = promised_by(len(embedding))
+    if possible is None:
         log(
-            f"{len(embedding)} images are too few to promise at most {100 * ood.false_alarms:g} % false alarms "
-            f"(expected {fewest(ood.false_alarms)}): the file will not tell which images are unlike the training ones"
+            f"{len(embedding)} images are too few to promise at most {100 * MOST_FALSE_ALARMS:g} % false alarms "
+            f"(expected {fewest(MOST_FALSE_ALARMS)}): the file will not tell which images are unlike the training ones"
         )
         return replace(checkpoint, ood=None)
+    false_alarms = max(ood.false_alarms, possible)
     moved = float((ood.familiarity(embedding) <= ood.false_alarms).mean())
     log(
-        f"images unlike the training ones: {100 * moved:.1f} % of {len(embedding)} images would be taken for such, and "
-        f"at most {100 * ood.false_alarms:g} % are promised: calibrated anew"
+        f"images unlike the training ones: {100 * moved:.1f} % of {len(embedding)} images would be taken for such; "
+        f"calibrated anew, so that at most {100 * false_alarms:g} % are"
     )
-    return replace(checkpoint, ood=ood.calibrated(embedding))
+    return replace(checkpoint, ood=ood.calibrated(embedding, false_alarms))
 
 
 def _leave_out(name: str, error: ImageError) -> None:

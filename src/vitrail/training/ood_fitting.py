@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 from vitrail.checkpoint import Checkpoint, answers
 from vitrail.data.cache import Views, normalise
 from vitrail.errors import InputError
-from vitrail.images.ood_detector import FALSE_ALARMS, OodDetector, fewest
+from vitrail.images.ood_detector import MOST_FALSE_ALARMS, OodDetector, fewest, promised_by
 from vitrail.training.job import Job
 from vitrail.types import Array
 
@@ -26,11 +26,11 @@ def fit_ood(job: Job, checkpoint: Checkpoint, validation: Array, seen: int) -> O
     `seen` is how many images training has looked at, each as often as it did. Validation images chose the epoch, and
     nothing that the distances are made of.
     """
-    log, needed = job.callbacks.log, fewest()
-    if len(validation) < needed:
+    log, false_alarms = job.callbacks.log, promised_by(len(validation))
+    if false_alarms is None:
         log(
-            f"{len(validation)} validation images cannot promise at most {100 * FALSE_ALARMS:g} % false alarms "
-            f"({needed} can): answers will not say which images are unlike the training ones"
+            f"{len(validation)} validation images cannot promise at most {100 * MOST_FALSE_ALARMS:g} % false alarms "
+            f"({fewest(MOST_FALSE_ALARMS)} can): answers will not say which images are unlike the training ones"
         )
         return None
     dice = np.random.default_rng(job.plan.seed)
@@ -38,12 +38,12 @@ def fit_ood(job: Job, checkpoint: Checkpoint, validation: Array, seen: int) -> O
     rows = np.sort(dice.permutation(len(job.train.targets))[:count])
     kept = np.sort(dice.permutation(len(validation))[:CALIBRATED])
     try:
-        ood = OodDetector.fit(training_embeddings(job, checkpoint, rows), validation[kept])
+        ood = OodDetector.fit(training_embeddings(job, checkpoint, rows), validation[kept], false_alarms)
     except (InputError, np.linalg.LinAlgError) as error:
         log(f"answers will not say which images are unlike the training ones: {error}")
         return None
     log(
-        f"what is familiar was learned from {count:,} training images; at most {100 * FALSE_ALARMS:g} % of images like "
+        f"what is familiar was learned from {count:,} training images; at most {100 * false_alarms:g} % of images like "
         f"them are taken for unlike, set on {len(kept):,} validation images"
     )
     return ood
