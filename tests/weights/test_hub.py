@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
     def unreachable(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route to anywhere")
 
-    monkeypatch.setattr(module, "list_repo_files", unreachable)
+    monkeypatch.setattr(module, "model_info", unreachable)
     monkeypatch.setattr(module, "snapshot_download", unreachable)
     return module
+
+
+def publishes(*names: str) -> Callable[..., Any]:
+    """What stands in for model_info: a repository with files of these names."""
+    siblings = [SimpleNamespace(rfilename=name) for name in names]
+    return lambda repo, *, revision, timeout: SimpleNamespace(siblings=siblings)
 
 
 def downloads(asked: list[dict[str, Any]], folder: Path, cached: bool = False) -> Callable[..., str]:
@@ -141,7 +148,7 @@ def test_names_lead_to_the_folder_that_was_fetched(
         (blobs / file.stem).write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / file.stem)
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(hub, "list_repo_files", lambda repo, revision: ["config.json", "model.safetensors", "run.py"])
+    monkeypatch.setattr(hub, "model_info", publishes("config.json", "model.safetensors", "run.py"))
     monkeypatch.setattr(hub, "snapshot_download", downloads(asked, snapshot))
     loaded = load("hf:a/b@v2")
     assert asked == [
@@ -170,7 +177,7 @@ def test_a_cache_with_no_more_than_a_config_is_filled(
     """Other tools fetch parts of a repository."""
     (tmp_path / "part").mkdir()
     shutil.copy(in_timm / "config.json", tmp_path / "part" / "config.json")
-    monkeypatch.setattr(hub, "list_repo_files", lambda repo, revision: ["config.json", "model.safetensors"])
+    monkeypatch.setattr(hub, "model_info", publishes("config.json", "model.safetensors"))
 
     def download(repo: str, *, local_files_only: bool = False, **how: Any) -> str:
         return str(tmp_path / "part" if local_files_only else in_timm)
@@ -187,7 +194,7 @@ def test_pickles_are_fetched_only_where_there_is_nothing_else(
     bare: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, names: list[str], pickles: bool
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(hub, "list_repo_files", lambda repo, revision: names)
+    monkeypatch.setattr(hub, "model_info", publishes(*names))
     monkeypatch.setattr(hub, "snapshot_download", downloads(asked, bare))
     load("hf:a/b")
     patterns = asked[-1]["allow_patterns"]
@@ -207,12 +214,46 @@ def test_offline_it_is_said_what_was_looked_for_where_and_what_to_copy(
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(CheckpointError) as told:
         load("timm:small")
-    assert f"looked for {tmp_path / 'timm' / 'small'}, {tmp_path / 'timm' / 'small.safetensors'}" in str(told.value)
+    names = ", ".join(str(tmp_path / name) for name in ("timm/small", "timm--small", "small"))
+    assert f"looked for {names}, and for .safetensors files of these names" in str(told.value)
     assert "copy config.json, model.safetensors and, where there is one, preprocessor_config.json of timm/small" in str(
         told.value
     )
     assert "into a folder FOLDER/timm/small, and set VITRAIL_WEIGHTS=FOLDER" in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_without_a_network_it_is_asked_once_and_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """huggingface_hub's own requests, to a port where nobody listens: its retries would take half a minute."""
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s"))
+    with pytest.raises(CheckpointError, match="hf:no/one could not be fetched"):
+        load("hf:no/one")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("GatedRepoError", "log in with `hf auth login`"),
+        ("RepositoryNotFoundError", "there is none of this name, or it is private"),
+        ("RevisionNotFoundError", "it has no such revision"),
+    ],
+)
+def test_a_refusal_is_told_in_words(kind: str, words: str, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = getattr(hub.errors, kind)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise refusal.__new__(refusal)
+
+    monkeypatch.setattr(hub, "model_info", refuse)
+    with pytest.raises(CheckpointError, match=words):
+        load("hf:a/b@v2")
 
 
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

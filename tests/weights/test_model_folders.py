@@ -128,6 +128,14 @@ def test_a_folder_without_a_choice_says_what_it_holds(tmp_path: Path, files: dic
 
 
 @pytest.mark.fault("W3")
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    for name in ("photos-1", "photos-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="name one of its runs: .*photos-1, .*photos-2$"):
+        open_contents(tmp_path)
+
+
 def test_w3_a_distributed_checkpoint_is_refused_unread(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     payload = evil.program(evil.by_reduce(evil.Target("os", "system", (f"touch {canary}",)), 4), 4)

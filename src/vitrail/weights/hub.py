@@ -17,6 +17,12 @@ from vitrail.weights.reading.model_folders import find_weights
 VARIABLE: Final = "VITRAIL_WEIGHTS"  # names a folder of checkpoints, for machines without a network
 NAME: Final = re.compile(r"(?:hf:(?P<repo>[\w.-]+/[\w.-]+)|timm:(?P<timm>\w[\w.-]*))(?:@(?P<revision>[\w.-][\w./-]*))?")
 FILES: Final = "config.json, model.safetensors and, where there is one, preprocessor_config.json"
+TIMEOUT: Final = 10.0  # seconds until a hub that does not answer is given up
+REFUSALS: Final = {  # kinds of errors whose own words are a status and a request number
+    "GatedRepoError": "its owner asks for consent: give it on its page, then log in with `hf auth login`",
+    "RepositoryNotFoundError": "there is none of this name, or it is private",
+    "RevisionNotFoundError": "it has no such revision",
+}
 
 
 class Name(NamedTuple):
@@ -79,14 +85,15 @@ def _from_hub(asked: Name, looked_for: list[Path]) -> Path:
     if cached is not None:
         return cached
     try:
-        names = huggingface_hub.list_repo_files(asked.repo, revision=asked.revision)
+        # One question, asked once: list_repo_files asks six times, for half a minute, where there is no network.
+        published = huggingface_hub.model_info(asked.repo, revision=asked.revision, timeout=TIMEOUT)
+        names = [file.rfilename for file in published.siblings or ()]
         wanted = [] if any(name.endswith(".safetensors") for name in names) else ["*.bin", "*.npz", "*.pth", "*.pt"]
         patterns = ["*.json", "*.safetensors", *wanted]
         return Path(huggingface_hub.snapshot_download(asked.repo, revision=asked.revision, allow_patterns=patterns))
     except Exception as error:  # many kinds, from several libraries: offline, gated, unknown, timeouts
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{asked.source} could not be fetched ({reason}), {_not_here(looked_for)}, nor in the cache of "
+            f"{asked.source} could not be fetched ({_reason(error)}), {_not_here(looked_for)}, nor in the cache of "
             f"huggingface_hub: check the name and the connection; {_by_hand(asked)}"
         ) from None
 
@@ -104,10 +111,20 @@ def _cached(hub: Any, asked: Name) -> Path | None:
     return folder
 
 
+def _reason(error: Exception) -> str:
+    """In one line: why it could not be fetched."""
+    for kind in type(error).__mro__:  # a gated repository counts as one that is not found, too
+        if kind.__name__ in REFUSALS:
+            return REFUSALS[kind.__name__]
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
 def _not_here(looked_for: list[Path]) -> str:
     if not looked_for:
         return f"is in no folder of yours ({VARIABLE} is not set)"
-    return f"is not in {VARIABLE} (looked for {', '.join(map(str, looked_for))})"
+    folders = ", ".join(str(place) for place in looked_for[::2])  # each with a file of that name beside it
+    return f"is not in {VARIABLE} (looked for {folders}, and for .safetensors files of these names)"
 
 
 def _by_hand(asked: Name) -> str:

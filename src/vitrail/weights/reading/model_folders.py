@@ -13,7 +13,7 @@ from typing import Any, Final
 from vitrail.checkpoint.safetensors_io import refuse_constant, unique
 from vitrail.checks import join_limited
 from vitrail.errors import CheckpointError
-from vitrail.files import ReadOnlyFile, reason
+from vitrail.files import ReadOnlyFile, best_of_run, reason
 
 SIDECARS: Final = ("config.json", "preprocessor_config.json", "processor_config.json", "open_clip_config.json")
 LARGEST_JSON: Final = 4 * 2**20
@@ -118,6 +118,9 @@ def _instead(folder: Path, names: list[str]) -> str:
         return "it seems to be TensorFlow's: convert it where TensorFlow is installed"
     if "snapshots" in names:
         return f"name one of its snapshots, {folder / 'snapshots'}/..."
+    runs = [str(folder / name) for name in names if best_of_run(str(folder / name)) != str(folder / name)]
+    if runs:
+        return f"name one of its runs: {join_limited(runs, ', ')}"
     inside = ", ".join(f"{name!r:.60}" for name in names[:8]) or "nothing"
     return f"it holds {inside}{', ...' if len(names) > 8 else ''}; expected model.safetensors or the like"
 
