@@ -72,6 +72,20 @@ def test_the_remark_in_words(probability: float, needed: float, words: str) -> N
     assert answer._replace(labels=(), probabilities=()).remark == "declined (needs 74 %)"
 
 
+def test_an_answer_prints_as_on_the_command_line() -> None:
+    sure = Prediction("new/2.jpg", ("two", "one"), (0.93674, 0.0561))
+    assert repr(sure) == "Prediction(new/2.jpg: two 93.7 %, one 5.6 %)"
+    strange = sure._replace(unlike=True, confident=False, needed=0.95)
+    assert repr([strange]) == (
+        "[Prediction(new/2.jpg: two 93.7 %, one 5.6 %; not confident enough (94 %, needs 95 %); "
+        "unlike anything it was trained on)]"
+    )
+    assert repr(strange._replace(labels=(), probabilities=(), unlike=None)) == (
+        "Prediction(new/2.jpg: declined (needs 95 %))"
+    )
+    assert "\x1b" not in repr(sure._replace(path="\x1b[2J.jpg"))
+
+
 def test_three_fields_are_enough() -> None:
     plain = Prediction("a.jpg", ("ant",), (0.9,))
     assert (plain.confident, plain.needed, plain.remark) == (True, None, "")

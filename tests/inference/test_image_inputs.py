@@ -126,7 +126,7 @@ def test_float_tensors_are_pixels_that_are_prepared(small: Checkpoint, values: n
         with pytest.raises(InputError, match=r"are not normalised as this network's are, from -1 to 1"):
             vitrail.predict(small, wrong)
     assert len(vitrail.predict(small, torch.ones(1, 3, 16, 16))) == 1  # a white image
-    with pytest.raises(InputError, match=r"come by themselves, as one tensor \(B, C, H, W\)"):
+    with pytest.raises(InputError, match=r"prepared already: .* as one tensor \(B, C, H, W\)"):
         vitrail.predict(small, [pixels[0]])
 
 

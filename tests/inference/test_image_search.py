@@ -96,7 +96,7 @@ def test_what_is_passed_over_is_counted_and_named(tmp_path: Path) -> None:
         "hidden file": (1, [".hidden.png"]),
         "video, to be named by itself": (1, ["clip.mp4"]),
         "pipe, socket or device": (1, ["pipe.png"]),
-        "file that is no image": (3, []),
+        "file that is no image": (3, [".DS_Store", "b.csv", "notes.txt"]),
     }
     assert found.is_complete
     assert find_images([tmp_path / "a.png"]).passed_over == ()
@@ -134,7 +134,7 @@ def test_images_are_known_by_their_first_bytes(tmp_path: Path) -> None:
     assert [path.name for path in found] == sorted(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "NPY"])
     assert reasons(found) == {
         "image with an unknown ending": (1, ["scan.dat"]),
-        "file that is no image": (5, []),
+        "file that is no image": (5, ["BMW", "Makefile", "P5", "README", "empty"]),
     }
     assert find_images([tmp_path / "scan.dat"])[0].name == "scan.dat"  # named, it is read
 
@@ -144,7 +144,7 @@ def test_a_line_for_each_kind(tmp_path: Path) -> None:
     assert str(PassedOver("hidden file", 2, (".a", ".b"))) == "2 hidden files passed over: .a, .b"
     many = PassedOver("hidden file", 1200, tuple(f".{number}" for number in range(1200)))
     assert str(many) == "1,200 hidden files passed over: .0, .1, .2, …"
-    assert str(PassedOver("file that is no image", 3, ())) == "3 files that are no images passed over"
+    assert str(PassedOver("file that is no image", 1, ("notes.txt",))) == "1 file that is no image passed over: notes.txt"
     touch(tmp_path, "notes.txt", ".a.png")
     told = r"\(1 hidden file passed over; 1 file that is no image passed over\): expected files ending in"
     with pytest.raises(InputError, match=told):
@@ -160,3 +160,11 @@ def test_patterns_stand_for_what_they_fit(tmp_path: Path) -> None:
     assert [path.name for path in find_images([tmp_path / "m*"])] == ["b.png"]  # a folder, looked into
     with pytest.raises(InputError, match=r"no file or folder fits the pattern .*\*\.gif"):
         find_images([tmp_path / "*.gif"])
+
+
+def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="expected the path of an image or folder, got ''"):
+        find_images([""])
+    assert len(find_images(["."]).paths) == 1

@@ -29,6 +29,15 @@ class Prediction(NamedTuple):
         """What a reader should know besides: "not confident enough (60 %, needs 74 %)"; empty where all is well."""
         return "; ".join(filter(None, (self._doubt(), UNLIKE if self.unlike else "")))
 
+    def __repr__(self) -> str:
+        """As the command line prints it: "Prediction(new/2.jpg: two 93.7 %, one 5.6 %)"."""
+        from vitrail.reporting.html_page import percent, printable
+
+        likeliest = zip(self.labels, self.probabilities, strict=True)
+        answers = ", ".join(f"{label} {percent(probability)}" for label, probability in likeliest)
+        text = "; ".join(filter(None, (answers, self.remark)))
+        return printable(f"{type(self).__name__}({self.path}: {text})")
+
     def _doubt(self) -> str:
         if self.confident or self.needed is None:
             return ""

@@ -80,7 +80,10 @@ def as_image(image: OneImage, preprocess: Preprocess) -> Source | Named:
     if _is_tensor(image):
         images = _of_tensor(image, preprocess)
         if isinstance(images, PreparedPixels):
-            raise InputError("pixels that are prepared already come by themselves, as one tensor (B, C, H, W)")
+            raise InputError(
+                "these pixels are prepared already: expected an image as it is; predict and embed take pixels, too, "
+                "as one tensor (B, C, H, W)"
+            )
         if len(images) != 1:
             raise InputError(f"expected one image, got a tensor of {len(images)}")
         return images[0]

@@ -39,7 +39,7 @@ class PassedOver:
 
     reason: str  # of REASONS
     count: int
-    paths: tuple[str, ...]  # empty of files that are no images: those are only counted
+    paths: tuple[str, ...]
 
     def __str__(self) -> str:
         words = self.reason if self.count == 1 else REASONS[self.reason]
@@ -78,15 +78,15 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
     files: list[Path] = []
     others: dict[str, list[str]] = {}
     for given in paths:
+        if not os.fspath(given):  # as an empty variable of a shell; Path("") would be all that lies here
+            raise InputError(f"expected the path of an image or folder, got {given!r}")
         for path in _matching(Path(given)):
             if path.is_dir():
                 files += _in_folder(path, others)
             else:
                 files.append(path)
     passed_over = (
-        PassedOver(reason, len(others[reason]), () if reason == NO_IMAGE else tuple(others[reason]))
-        for reason in REASONS
-        if reason in others
+        PassedOver(reason, len(others[reason]), tuple(others[reason])) for reason in REASONS if reason in others
     )
     return FoundImages(tuple(files), tuple(passed_over))
 
