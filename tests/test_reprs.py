@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ import vitrail
 from vitrail.data import read_data
 from vitrail.insight import explain_pixels
 
-RESULTS = ("Checkpoint", "Evaluation", "Run", "Explanation", "Trace", "Audit")
+RESULTS = (
+    *("Checkpoint", "Evaluation", "Run", "Explanation", "Trace", "Audit"),
+    *("Comparison", "Pruned", "Bench", "Optimised"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Explanation": vitrail.explain(checkpoint, image),
         "Trace": vitrail.trace(checkpoint.model, checkpoint.transform(image)[None]),
         "Audit": audit(read_data(photos)),
+        "Comparison": vitrail.compare(run.folder, run.best, photos),
+        "Pruned": vitrail.prune(run.folder, photos, keep=0.5),
+        "Bench": vitrail.bench(run.folder, runtimes=("eager",), rounds=1),
+        "Optimised": vitrail.optimize(
+            run.folder, photos, run.folder / "fast", max_drop=100, batches=(1,), merging=False, runtimes=("packed",)
+        ),
     }
 
 
@@ -117,6 +127,34 @@ def test_a_trace_says_shapes_and_is_unpacked_as_ever(results: dict[str, Any]) ->
     assert "attention     2 blocks of (1, 2, 5, 5)" in text
     assert text.startswith("Trace: 1 image, float32 on cpu")
     assert "attention     not asked for" in repr(trace._replace(attention=()))
+
+
+def test_a_comparison_says_whether_the_difference_may_be_chance(results: dict[str, Any]) -> None:
+    text = repr(results["Comparison"])
+    assert text.startswith("Comparison: 12 images of ")
+    assert "+0.00 percentage points (95 % interval +0.00 to +0.00); p = 1" in text
+    assert re.search(r"^  accuracy +A (\d+\.\d %), B \1$", text, re.MULTILINE)
+
+
+def test_a_smaller_network_says_what_was_cut_and_what_it_cost(results: dict[str, Any]) -> None:
+    text = repr(results["Pruned"])
+    assert "heads cut    block 0: " in text
+    assert re.search(r"^  accuracy +\d+\.\d %, before \d+\.\d %$", text, re.MULTILINE)
+
+
+def test_measurements_say_the_fastest_way(results: dict[str, Any]) -> None:
+    assert "16x16, batch 16  eager" in repr(results["Bench"])
+    assert re.search(r"^  fastest +\w+ fp32.*, batch 1, 1 reader$", repr(results["Optimised"]), re.MULTILINE)
+
+
+def test_an_audit_without_findings_says_so(results: dict[str, Any], tmp_path: Path) -> None:
+    for label in ("ants", "bees"):
+        (tmp_path / label).mkdir()
+        for number in range(2):
+            values = np.random.default_rng([number, ord(label[0])]).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+            Image.fromarray(values).save(tmp_path / label / f"{number}.png")
+    assert "findings  nothing to complain about" in repr(vitrail.audit(tmp_path))
+    assert "nothing to complain about" not in repr(results["Audit"])
 
 
 def test_an_audit_says_what_it_found(results: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from insight.small import build
+from vitrail.errors import InputError
 from vitrail.insight import Likeness, Versus, explain_pixels
+from vitrail.insight.targets import aim_at
 
 
 @pytest.fixture
@@ -41,3 +43,11 @@ def test_likeness_to_another_image(pixels: Tensor) -> None:
     assert found.value == pytest.approx(float(full), abs=1e-6)
     assert same.value == pytest.approx(1, abs=1e-5)
     assert explain_pixels(model, pixels, "relevance", Likeness(other))[0].scores is not None
+
+
+@pytest.mark.parametrize("target", [7, "7", -1])
+def test_a_number_without_a_class_is_told_the_names(target: int | str) -> None:
+    with pytest.raises(InputError, match="expected a class from 0 to 2, or one of one, two, five, got '?-?[17]'?$"):
+        aim_at(target, torch.zeros(3), ("one", "two", "five"), "single-label", None)
+    with pytest.raises(InputError, match="expected a class from 0 to 2, got"):
+        aim_at(target, torch.zeros(3), (), "single-label", None)

@@ -75,7 +75,7 @@ def test_any_size_that_divides_and_any_aspect(size: tuple[int, int]) -> None:
     [
         (None, "expected pixels, a float tensor .B, 3, H, W., got None"),
         ([[1.0]], "expected pixels, a float tensor .B, 3, H, W., got ..1.0.."),
-        ("a.jpg", "got 'a.jpg'"),
+        ("a.jpg", "got 'a.jpg': checkpoint.transform.image..None. makes them"),
         (torch.zeros(3, 8, 12), "expected pixels .B, 3, H, W., got .3, 8, 12.; for one image use pixels.None."),
         (torch.zeros(8, 12), "expected pixels .B, 3, H, W., got .8, 12."),
         (torch.zeros(2, 1, 8, 12), "expected pixels .B, 3, H, W., got .2, 1, 8, 12."),

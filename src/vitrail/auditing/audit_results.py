@@ -150,20 +150,24 @@ class Audit:
         leaks = f"{counted(counts['leaks'], 'group')} of duplicates across splits" if counts["leaks"] else ""
         same = f"{counts['exact_copies']:,} the same as another" if counts["exact_copies"] else ""
         near = f"{counted(counts['near_groups'], 'group')} nearly the same" if counts["near_groups"] else ""
+        findings = (
+            ("unreadable", f"{counts['unreadable']:,}" if counts["unreadable"] else ""),
+            ("leaks", leaks),
+            ("duplicates", ", ".join(filter(None, (same, near)))),
+            (
+                "other labels",
+                f"{counted(counts['conflicts'], 'group')} of duplicates" if counts["conflicts"] else "",
+            ),
+            ("label errors", f"{counts['suspects']:,} possible" if counts["suspects"] else ""),
+            ("look-alikes", counted(counts["lookalike_groups"], "group") if counts["lookalike_groups"] else ""),
+            ("placeholders", counted(counts["placeholders"], "image") if self.placeholders else ""),
+            ("odd", f"{counts['odd_sizes']:,} of an odd size" if self.sizes.odd else ""),
+        )
         return Card(
             f"Audit: {counted(self.images, 'image')} of {self.source}",
             (
-                ("unreadable", f"{counts['unreadable']:,}" if counts["unreadable"] else ""),
-                ("leaks", leaks),
-                ("duplicates", ", ".join(filter(None, (same, near)))),
-                (
-                    "other labels",
-                    f"{counted(counts['conflicts'], 'group')} of duplicates" if counts["conflicts"] else "",
-                ),
-                ("label errors", f"{counts['suspects']:,} possible" if counts["suspects"] else ""),
-                ("look-alikes", counted(counts["lookalike_groups"], "group") if counts["lookalike_groups"] else ""),
-                ("placeholders", counted(counts["placeholders"], "image") if self.placeholders else ""),
-                ("odd", f"{counts['odd_sizes']:,} of an odd size" if self.sizes.odd else ""),
+                *findings,
+                ("findings", "" if any(value for _, value in findings) else "nothing to complain about"),
                 ("left out", ", ".join(f"{count:,} {kind_of(why, count)}" for why, count in self.left_out.items())),
                 ("notes", " ".join(self.notes)),
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,12 @@ from vitrail.evaluation.evaluator import Data, evaluate, opened
 from vitrail.evaluation.intervals import LEVELS, RESAMPLES
 from vitrail.evaluation.results import Evaluation, Score, plainly
 from vitrail.evaluation.scoring import correct_answers, evaluation_of, label_names, predictions_of, surest
+from vitrail.evaluation.seen_images import data_for_both
 from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
+from vitrail.reporting.html_page import counted
+from vitrail.reporting.metric_names import METRICS, metric_name, metric_value
+from vitrail.reporting.object_card import Card
 from vitrail.types import Array, ProgressCallback
 
 
@@ -53,6 +58,31 @@ class Comparison:
         """What limits the comparison: one of the two was trained on these images, or chosen by them."""
         return self.a.caveat or self.b.caveat
 
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook."""
+        value, low, high = (100 * each for each in self.difference)
+        scores = [
+            (metric_name(key), f"A {metric_value(key, score.value)}, B {metric_value(key, self.b.scores[key].value)}")
+            for key, score in self.a.scores.items()
+            if key in METRICS and not key.endswith(("precision", "recall"))
+        ]
+        rows = (
+            (
+                "A - B",
+                f"{value:+.2f} percentage points (95 % interval {low:+.2f} to {high:+.2f}); p = {self.p_value:.3g}",
+            ),
+            ("right", f"both {self.both_right}, only A {self.only_a}, only B {self.only_b}, neither {self.both_wrong}"),
+            ("caveat", self.caveat),
+            *scores,
+        )
+        return Card(f"Comparison: {counted(len(self.a), 'image')} of {self.a.source} ({self.a.split})", rows)
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with both evaluations whole."""
         counts = {name: getattr(self, name) for name in ("both_right", "only_a", "only_b", "both_wrong")}
@@ -74,24 +104,29 @@ def compare(
     batch: int = 64,
     threads: int = 2,
     done: ProgressCallback | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
     """Two runtimes (checkpoints, exported files), with the same classes in any order, on images with known labels.
 
-    An image that one of them cannot read counts for neither. `done` is told of each image twice.
+    An image that one of them cannot read counts for neither. `done` is told of each image twice. Of runs that are
+    given by their paths it is known which images they were trained on: the others are taken.
 
-    - a: a Checkpoint, an exported file or any runtime, or the path of one.
+    - a: a Checkpoint, an exported file or any runtime, or the path of one, or a run's folder.
     - b: the other.
     - data: a folder, table or Dataset.
     - split: "test", "val", "train" or "all"; "": test if there is one, else val.
     - batch: images in a batch.
     - threads: threads that read images.
     - done: a function that hears how many more images are done.
+    - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
     """
-    a, b = as_runtime(a), as_runtime(b)
-    check_alike(a, b)
-    dataset = opened(data, (a, b), split)
-    evaluations = [evaluate(each, dataset, split=split, batch=batch, threads=threads, done=done) for each in (a, b)]
-    return comparison_of(*evaluations)
+    one, other = as_runtime(a), as_runtime(b)
+    check_alike(one, other)
+    if isinstance(a, str | os.PathLike) and isinstance(b, str | os.PathLike) and isinstance(data, str | os.PathLike):
+        data = data_for_both(a, b, data, one.classes)
+    dataset = opened(data, (one, other), split)
+    evaluate_alike = partial(evaluate, data=dataset, split=split, batch=batch, threads=threads, done=done)
+    return comparison_of(*(evaluate_alike(each, progress=progress) for each in (one, other)))
 
 
 def check_alike(a: Runtime, b: Runtime) -> None:

@@ -32,6 +32,9 @@ from vitrail.insight.head_importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
+from vitrail.reporting.html_page import percent
+from vitrail.reporting.metric_names import metric_name
+from vitrail.reporting.object_card import Card
 from vitrail.types import Array
 
 IMAGES = 512  # that importance is measured on, at most
@@ -67,6 +70,30 @@ class Pruned:
     speed: float  # of the smaller one, as a multiple of the old one's
     split: str  # of the images that accuracy was measured on
     ranked_by: str  # and of those that the parts were ranked on
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook."""
+        cut = ", ".join(f"block {block}: {' '.join(map(str, heads))}" for block, heads in self.heads.items())
+        score = metric_name("top1" if self.checkpoint.task == "single-label" else "mean_ap")
+        sizes = [f"{2 * state.multiply_adds / 1e9:.4g}" for state in (self.before, self.after)]
+        return Card(
+            f"Pruned: {self.after.parameters / 1e6:.4g} M parameters of {self.before.parameters / 1e6:.4g} M",
+            (
+                (score, f"{percent(self.after.accuracy.value)}, before {percent(self.before.accuracy.value)}"),
+                ("GFLOPs", f"{sizes[1]}, before {sizes[0]}"),
+                ("speed", f"{self.speed:.2f} times that of before, measured in turn"),
+                ("heads cut", cut or "none"),
+                ("channels cut", f"{self.channels} of every MLP" if self.channels else ""),
+                ("judged by", f"{self.split} images, ranked on {self.ranked_by}"),
+                ("the network", ".checkpoint, or vitrail.save(pruned.checkpoint, FILE)"),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.checks import short_repr
+from vitrail.checks import join_limited, short_repr
 from vitrail.errors import InputError, nearest
 
 Class: TypeAlias = int | str  # by number or by name
@@ -115,7 +115,8 @@ def _number(target: Class, logits: Tensor, classes: Sequence[str]) -> int:
     if numeral or (isinstance(target, int | np.integer) and not isinstance(target, bool)):
         if 0 <= int(target) < count:
             return int(target)
-        raise InputError(f"target: expected a class from 0 to {count - 1}, got {short_repr(target)}")
+        known = f", or one of {join_limited(classes, ', ')}" if classes else ""
+        raise InputError(f"target: expected a class from 0 to {count - 1}{known}, got {short_repr(target)}")
     if isinstance(target, str) and classes:
         raise InputError(f"target: no class {target!r:.80}: {nearest(target, classes)}")
     if isinstance(target, str):

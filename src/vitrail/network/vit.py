@@ -90,7 +90,10 @@ class ViT(nn.Module):
         """Check the pixels at the door, and say how many patches they make."""
         config = self.config
         if not isinstance(pixels, Tensor):
-            raise InputError(f"expected pixels, a float tensor (B, {config.channels}, H, W), got {pixels!r:.80}")
+            raise InputError(
+                f"expected pixels, a float tensor (B, {config.channels}, H, W), got {pixels!r:.80}: "
+                "checkpoint.transform(image)[None] makes them"
+            )
         shape = tuple(pixels.shape)
         if len(shape) != 4 or shape[1] != config.channels:
             last = len(shape) == 4 and shape[3] == config.channels

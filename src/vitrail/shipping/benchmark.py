@@ -31,6 +31,8 @@ from vitrail.packed import open_packed, pack_checkpoint, save_packed
 from vitrail.quantisation.cpu_features import has_bf16_units
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import calibrate
+from vitrail.reporting.html_page import counted
+from vitrail.reporting.object_card import Card
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
 from vitrail.shipping.steps import SearchCallback, SearchCounter, with_bar
@@ -61,6 +63,29 @@ class Bench:
     limits: dict[str, float]
     threads: int
     notes: tuple[str, ...]
+
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook: the fastest at each size and batch."""
+        fastest = {}
+        for row in sorted(self.rows, key=lambda row: row.images_per_second):
+            fastest[row.size, row.batch] = row
+        rows = [
+            (
+                f"{height}x{width}, batch {batch}",
+                f"{row.runtime}: {row.milliseconds:.4g} ms, {row.ratio:.2f} times eager",
+            )
+            for ((height, width), batch), row in sorted(fastest.items())
+        ]
+        tried = counted(len({row.runtime for row in self.rows}), "runtime")
+        return Card(
+            f"Bench: the fastest of {tried}, {counted(self.threads, 'thread')}", (*rows, ("all of it", ".rows"))
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

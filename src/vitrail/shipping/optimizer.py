@@ -16,7 +16,7 @@ from vitrail.checkpoint import Checkpoint, save
 from vitrail.checks import check_choice, check_int, check_number, short_repr
 from vitrail.data.samples import Dataset
 from vitrail.errors import ConfigError, InputError, VitrailError
-from vitrail.evaluation.evaluator import Data
+from vitrail.evaluation.evaluator import Data, own_data
 from vitrail.exporters import TARGETS
 from vitrail.exporters.exported import Exported, open_exported
 from vitrail.exporters.exporter import add_measurements, export
@@ -33,6 +33,7 @@ from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import RANKED_ON, faked, plan_all_int8, search_plan
 from vitrail.quantisation.range_calibration import calibration_pixels
 from vitrail.reporting.html_page import counted
+from vitrail.reporting.object_card import Card
 from vitrail.shipping.candidates import precisions_here, precisions_of, runtime_names
 from vitrail.shipping.steps import SearchCallback, SearchCounter, with_bar
 from vitrail.types import LogCallback
@@ -114,6 +115,27 @@ class Optimised:
         """How many times faster than the checkpoint as it is, from file to answer."""
         return self.best.rate / self.eager.rate
 
+    def card(self) -> Card:
+        """What it says of itself in a REPL and a notebook."""
+        value, low, high = self.reported.drop
+        return Card(
+            f"Optimised: {self.out}",
+            (
+                ("fastest", f"{self.best.way}, batch {self.best.batch}, {counted(self.best.threads, 'reader')}"),
+                ("speed", f"{self.best.rate:.4g} images/s, {self.speed:.2f} times the checkpoint as it is"),
+                ("points lost", f"{value:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"),
+                ("same answers", f"{100 * self.reported.agreement:.2f} % of {counted(self.reported.images, 'image')}"),
+                ("images", self.words),
+                ("tried", f"{counted(len(self.tried), 'way')}, in .tried"),
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return self.card().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.card().as_html()
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
@@ -151,7 +173,7 @@ def optimize(
 ) -> Optimised:
     """Try runtimes, precisions, token merging, batches and reading threads; write the fastest that keeps the budget.
 
-    - checkpoint: a Checkpoint, or the path or name of one.
+    - checkpoint: a Checkpoint, the path or name of one, or a run's folder, which tells what it was trained on.
     - data: images to be judged by, a folder, table or Dataset: training images calibrate, validation images choose,
       test images report, as far as there are any.
     - out: the file's name; it gets the ending of what won: .safetensors, or that of a target.
@@ -167,6 +189,7 @@ def optimize(
 
     Speed is from file to answer, decoding and resizing included.
     """
+    path = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
     checkpoint = as_checkpoint(checkpoint)
     check_choice("goal", goal, GOALS)
     check_number("max_drop", max_drop, -100.0, 100.0)
@@ -181,7 +204,7 @@ def optimize(
     check_overwrite(_name(Path(out), Way("packed", "fp32")))
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head first")
-    split = split_for_calibration(data, checkpoint, seed)
+    split = split_for_calibration(own_data(path, data, checkpoint), checkpoint, seed)
     batches = (1,) if goal == "latency" else tuple(batches)
     races = len(race_settings(batches))
     step = SearchCounter(1 + merging + _ways(runtimes) * (1 + 2 * merging) + races, progress)
