@@ -89,3 +89,13 @@ def test_a_folder_that_cannot_be_written_is_an_error(found: Audit, root: Path, t
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write to"):
         write_audit(found, tmp_path / "file", read_data(str(root)))
+
+
+def test_images_of_one_size_are_told_in_plain_numbers() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 40, 40, 3), np.uint8)
+    dataset = array_dataset(images, *[("a", "train", "")] * 3)
+    page = markup.read(build_page(audit(dataset), dataset))
+    told = dict(zip((each.text for each in page.all("dt")), (each.text for each in page.all("dd")), strict=True))
+    assert told["short side"] == "40 pixels"
+    assert told["most common"] == "40x40 (3 images)"
+    assert told["kinds"].endswith("(3 images)")

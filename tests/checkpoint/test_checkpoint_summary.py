@@ -37,8 +37,7 @@ def test_a_checkpoint_says_what_it_is_in_ten_lines(fashion: Checkpoint) -> None:
     )
     assert rows["classes"].strip().startswith("10: Ankle boot, Bag, Coat,")
     assert rows["answers"].strip() == "one label an image, calibrated, minimum confidence 72.5 %"
-    assert rows["scored"].strip().startswith("accuracy 88.1 %, F1 (mean of classes)")
-    assert rows["scored"].endswith("on test images")
+    assert rows["scored"].strip().startswith("on test images: accuracy 88.1 %, F1 (mean of classes)")
     assert "Apache-2.0" in rows["licence"]
     assert "tensor" not in repr(fashion)
 
@@ -46,7 +45,7 @@ def test_a_checkpoint_says_what_it_is_in_ten_lines(fashion: Checkpoint) -> None:
 def test_a_score_by_validation_says_so(fashion: Checkpoint) -> None:
     judged = replace(fashion, provenance=Provenance(run="ants", metrics={"val_top1": 0.974, "val_loss": 0.1}))
     assert repr(judged).startswith("Checkpoint: ants\n")
-    assert "accuracy 97.4 % on validation images, which also chose it" in repr(judged)
+    assert "on validation images, which also chose it: accuracy 97.4 %" in repr(judged)
     assert "scored" not in repr(replace(fashion, provenance=Provenance(metrics={"val_loss": 0.1})))
 
 

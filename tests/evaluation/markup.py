@@ -10,7 +10,7 @@ from vitrail.reporting.page_script import SCRIPT
 
 BESIDE = re.compile(r"(\.\./)*[\w%-][\w%./-]*\.html")  # another page, by a path from this one
 SOURCE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+=*")
-VOID = {"meta", "img", "input", "br"}
+VOID = {"meta", "img", "input", "br", "wbr"}
 KNOWN = {
     *("html", "head", "title", "style", "body", "header", "main", "footer", "nav", "section", "div", "span", "small"),
     *("h1", "h2", "h3", "p", "b", "i", "ul", "li", "a", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr"),

@@ -324,10 +324,14 @@ def test_warnings_and_advice_stand_apart() -> None:
     page = read(
         build(full(warnings=["warning: too few steps", "advice: start from weights"], notes=["val: 20 images"]))
     )
-    assert [each.text for each in page.all("p", "callout")][:3] == [
-        "too few steps",
-        "start from weights",
-        "val: 20 images",
-    ]
+    callouts = [each.text for each in page.all("p", "callout")]
+    assert callouts[:3] == ["too few steps", "start from weights", "val: 20 images"]
+    assert page.text.index("start from weights") < page.text.index("top-5 accuracy") < page.text.index("val: 20 images")
     assert "too few steps" in [each.text for each in page.all("p", "warn")]
     assert "start from weights" not in [each.text for each in page.all("p", "warn")]
+
+
+def test_one_image_is_one() -> None:
+    one = evaluation_of([[2.0, 0.0]], [0], ["a.png"], ["ant", "bee"], source="photos", split="test", resamples=20)
+    assert "1 test image of photos" in build(Report(title="one", evaluation=one))
+    assert "1 test image of photos" in comparison_page(comparison_of(one, one))

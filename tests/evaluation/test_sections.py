@@ -12,7 +12,7 @@ from evaluation.markup import read
 from evaluation.reports import CLASSES, made, several, square, whole
 from vitrail.evaluation.report import Report, build
 from vitrail.evaluation.results import Bin, ClassScores, Score
-from vitrail.evaluation.scoring import correct_answers
+from vitrail.evaluation.scoring import correct_answers, evaluation_of
 from vitrail.evaluation.sections import between, f1_interval, rejection, tempered, trust
 from vitrail.reporting.html_page import number, percent
 
@@ -123,3 +123,20 @@ def test_the_interval_of_f1_is_never_a_point() -> None:
     assert low == 0 < high < 0.6
     low, high = f1_interval(ClassScores("a", 10, 1.0, 1.0, 1.0, 1.0, None))
     assert 0.8 < low < high == 1
+
+
+def test_every_interval_of_the_headline_says_what_it_is() -> None:
+    tiles = [each.text for each in read(build(Report(title="one", evaluation=made()))).all("div", "tile")]
+    scores = [each for each in tiles if "between" in each]
+    assert len(scores) == 4
+    assert all("(95 % interval)" in each for each in scores)
+    words = " ".join(trust(made()))
+    assert "95 % interval: between" in words
+
+
+def test_without_an_error_no_score_is_certain() -> None:
+    sure = evaluation_of(10 * np.eye(4)[np.arange(40) % 4], np.arange(40) % 4, resamples=20)
+    low = sure.scores["top1"].low
+    assert 0.9 < low < 0.95
+    for name in ("macro_f1", "macro_precision", "macro_recall"):
+        assert sure.scores[name] == Score(1.0, low, 1.0)

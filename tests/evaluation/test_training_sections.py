@@ -122,7 +122,12 @@ def test_steps_per_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words", "tone"), [(6.0, "waits for images 60 % of the time", "warn"), (1.0, "only 20 %", "good")]
+    ("data", "words", "tone"),
+    [
+        (6.0, "waits for images 60 % of the time", "warn"),
+        (1.0, "only 20 %", "good"),
+        (0.01, "next to none of the time", "good"),
+    ],
 )
 def test_time_and_what_would_help(data: float, words: str, tone: str) -> None:
     section = times([{"data_seconds": data, "compute_seconds": 4.0, "images_per_second": 250.0}, {"epoch": 2}])

@@ -322,3 +322,14 @@ def test_more_mistakes_are_named(image: Image.Image, pixels: Tensor) -> None:
     found = explain(loaded, image, "occlusion", like, check=False)
     assert (found.probability, found.value) == (False, pytest.approx(1, abs=1e-5))
     assert explain(loaded, image, "rollout", np.int64(3), check=False).target == "dog"  # type: ignore[arg-type]
+
+
+def test_an_answer_that_is_marked_stays_so(image: Image.Image) -> None:
+    loaded = checkpoint(build())
+    assert explain(loaded, image, check=False).remark == ""
+    needs = replace(loaded, temperature=1.0, reject=0.999)
+    [said] = vitrail.predict(needs, [image], top=1)
+    found = explain(needs, image, check=False)
+    assert found.remark == said.remark != ""
+    assert found.remark in repr(found)
+    assert found.to_dict()["remark"] == said.remark

@@ -11,7 +11,7 @@ from evaluation.markup import read
 from insight.test_verdicts import scores
 from vitrail.insight.explanation import Explanation
 from vitrail.insight.explanation_page import MOST, explained_image, gallery_page
-from vitrail.reporting.heat_legend import CROSSED
+from vitrail.reporting.heat_legend import CROSSED, FRAMED
 
 IMAGE = Image.linear_gradient("L").resize((300, 200)).convert("RGB")
 FIRST = Explanation(
@@ -37,7 +37,7 @@ def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
     assert "1 image, explained for net" in found.text
     assert "speaks most for the answer" in found.text
     assert CROSSED not in found.text
-    assert "ant: 93.0 %" in found.text
+    assert "Why “ant”? The network gives it 93.0 %." in found.text
     rows = [each.text for each in found.all("tr")]
     assert any(each.startswith("rolloutlikeness to a map without learning0.95poor") for each in rows)
 
@@ -54,3 +54,16 @@ def test_maps_that_were_not_checked_say_so() -> None:
     found = read(gallery_page("net", [explained_image("x", [replace(FIRST, scores=None)])]))
     assert "relevancenot checked" in [each.text for each in found.all("figcaption")]
     assert "nothing is known of what they are worth" in found.text
+
+
+def test_a_part_of_an_image_has_a_frame_and_a_doubtful_answer_its_mark() -> None:
+    plain = gallery_page("net", [explained_image("a.jpg", [FIRST])])
+    assert FRAMED not in plain
+    assert "This answer is marked" not in plain
+    part = replace(FIRST, box=(0.4, 20.0, 300.0, 180.0), remark="unlike anything it was trained on")
+    found = read(gallery_page("net", [explained_image("a.jpg", [part])]))
+    assert FRAMED in found.text
+    assert [each.text for each in found.all("p", "warn")] == [
+        "This answer is marked: unlike anything it was trained on."
+    ]
+    assert len(found.all("div", "large")) == 1

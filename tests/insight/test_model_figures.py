@@ -70,6 +70,9 @@ def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     np.testing.assert_allclose(drawn["distances"][0], expected, rtol=1e-5)
     assert drawn["norms"][1][0] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
     assert f"{500 / 24:.1f} % are larger than 3 times the median" in figures["norms"].caption
+    monkeypatch.setattr(portraits, "token_norms", lambda model, pixels: (np.ones(1), np.linspace(1, 2, 24)))
+    [calm] = [each for each in portraits.figures_of_images(loaded, images[:4], "4 images") if each.name == "norms"]
+    assert "none are larger than 3 times the median" in calm.caption
     monkeypatch.undo()
     page = portrait(loaded, tmp_path, images).page.read_text()
     assert "Measured on 16 images." in page

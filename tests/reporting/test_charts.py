@@ -12,8 +12,9 @@ from evaluation.markup import read
 from reporting.shapes import numbers, opacity, titled
 from vitrail.evaluation.results import Bin
 from vitrail.reporting.axes import Axis
-from vitrail.reporting.charts import Bar, Point, Series, bars, curves, histogram, reliability, strip
+from vitrail.reporting.charts import Bar, Line, Point, Series, bars, curves, histogram, reliability, strip
 from vitrail.reporting.matrix_charts import confusion
+from vitrail.reporting.shapes import text_width
 
 X, Y, UNIT = Axis("x"), Axis("y"), Axis("x", low=0.0, high=1.0)
 HOSTILE = "<script>alert('1')</script>"
@@ -190,3 +191,30 @@ def test_counts_by_powers_of_ten_show_one_beside_many() -> None:
     heights = [numbers(each, "height")[0] for each in found.all("rect")]
     assert heights[0] / heights[1] == pytest.approx(math.log10(1000 / 0.8) / math.log10(1 / 0.8), rel=0.05)
     assert {"1", "10", "100", "1,000", "patches, by powers of ten"} <= {each.text for each in found.all("text", "tick")}
+
+
+def test_a_single_point_has_its_number_below_it() -> None:
+    page = read(curves([Series("validation", [(17 / 84, 0.5)], dots=True)], Axis("epoch"), Axis("accuracy")).html)
+    assert "0.202" in [each.text for each in page.all("text", "tick")]
+
+
+def test_names_of_lines_stand_above_the_bars_and_meet_no_line() -> None:
+    lines = [Line(17.0, "prefix tokens"), Line(23.0, "median"), Line(69.0, "3 x median")]
+    chart = histogram([("", np.full(30, 23.0))], Axis("norm", low=0.0, high=70.0), lines=lines, size=(560.0, 300.0))
+    page = read(chart.html)
+    dashed = [each for each in page.all("path") if "dasharray" in each.attributes.get("style", "")]
+    at = [float(each.attributes["d"].removeprefix("M").split()[0]) for each in dashed]
+    names = page.all("text", "name")
+    assert [each.attributes["text-anchor"] for each in names] == ["end", "start", "end"]
+    for name, line in zip(names, at, strict=True):
+        x, y = float(name.attributes["x"]), float(name.attributes["y"])
+        reach = text_width(name.text) * (-1 if name.attributes["text-anchor"] == "end" else 1)
+        assert not [each for each in at if each != line and min(x, x + reach) < each < max(x, x + reach)]
+        assert y < min(float(each.attributes["y"]) for each in page.all("rect"))
+
+
+def test_names_of_lines_that_stand_close_go_below_each_other() -> None:
+    lines = [Line(30.0 + each, "a name of some length") for each in range(3)]
+    page = read(histogram([("", [30.0])], Axis("norm", low=0.0, high=70.0), lines=lines, size=(560.0, 300.0)).html)
+    places = [(each.attributes["text-anchor"], each.attributes["y"]) for each in page.all("text", "name")]
+    assert len(set(places)) == 3

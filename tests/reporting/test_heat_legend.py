@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from evaluation.markup import read
-from vitrail.reporting.heat_legend import CROSSED, legend_html, legend_strip
+from vitrail.reporting.heat_legend import CROSSED, FRAMED, legend_html, legend_strip
 from vitrail.reporting.image_sheets import colours_of
 
 
@@ -33,3 +33,8 @@ def test_the_strip_has_the_colours_in_their_order() -> None:
     dark = np.abs(row - colours_of(np.array(0.0))).sum(axis=1).argmin()
     bright = np.abs(row - colours_of(np.array(1.0))).sum(axis=1).argmin()
     assert 195 <= bright - dark <= 200
+
+
+def test_the_frame_is_explained_where_there_is_one() -> None:
+    assert FRAMED not in legend_html("least", "most", crosses=True)
+    assert FRAMED in read(legend_html("least", "most", frames=True)).text

@@ -22,6 +22,7 @@ from vitrail.reporting.html_page import (
     Shown,
     Tile,
     beside,
+    breakable,
     callout,
     code,
     counted,
@@ -254,3 +255,13 @@ def test_meters_are_as_long_as_their_share() -> None:
 def test_parts_stand_beside_each_other_in_order() -> None:
     found = read(beside("<p>a</p>", "", "<p>b</p>"))
     assert [each.text for each in found.all("div")][:3] == ["a", "", "b"]
+
+
+def test_a_long_file_name_breaks_where_its_parts_meet() -> None:
+    assert breakable("5/IMG_1225.JPG, 83.8 %") == '5/<wbr>IMG_<wbr>1225.JPG, <span class="w">83.8 %</span>'
+    assert breakable("<a/b>") == "&lt;a/<wbr>b&gt;"
+    shown = gallery([Shown(Image.new("RGB", (4, 4)), "one/two_three.png")], "large")
+    assert '<div class="gallery large">' in shown
+    assert "<b>one/<wbr>two_<wbr>three.png</b>" in shown
+    assert 'alt="one/two_three.png"' in shown
+    assert '<div class="gallery">' in gallery([Shown(Image.new("RGB", (4, 4)), "")])

@@ -114,3 +114,14 @@ def titled_squares(page: Any) -> dict[str, tuple[float, float, str]]:
             found[waiting] = (*numbers(each, "x", "y"), each.attributes["style"])
             waiting = ""
     return found
+
+
+def test_few_classes_have_large_cells_and_short_names_stand_upright() -> None:
+    two, ten = (confusion(np.eye(count), [str(number) for number in range(count)]) for count in (2, 10))
+    sides = [float(read(each.html).all("rect", "axis")[0].attributes["width"]) for each in (two, ten)]
+    assert sides == [112.0, 340.0]
+    assert "rotate" not in two.html + ten.html
+    long = confusion(np.eye(2), ["a long name", "another"])
+    assert long.html.count("rotate") == 2
+    truth, column = (next(each for each in read(two.html).all("text") if each.text == name) for name in ("truth", "0"))
+    assert float(truth.attributes["x"]) + text_width("truth") < float(column.attributes["x"])

@@ -137,3 +137,9 @@ def test_a_sheet_of_tiles_is_drawn_tile_by_tile_in_the_colours_of_the_page() -> 
     assert (chart.width, chart.height) == (places[-1][0] + 96, places[-1][1] + 64)
     assert "Looks" in chart.html
     assert sheet.image().size[0] > 200
+
+
+@pytest.mark.parametrize("width, least", [(440.0, 0), (560.0, 476), (1000.0, 850)])
+def test_a_wide_chart_scrolls_on_a_phone_before_its_words_are_too_small(width: float, least: int) -> None:
+    axes = Axis("x"), Axis("y")
+    assert f"min-width:{least}px" in curves([Series("a", [(0, 1), (1, 3)])], *axes, size=(width, 300.0)).html

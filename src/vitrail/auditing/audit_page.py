@@ -216,7 +216,7 @@ def _groups(groups: Sequence[Group], sources: Sources, how: str = "") -> Html:
         same = how or ("the same" if group.exact else "nearly the same")
         what = f"{len(kept):,} images" if group.conflicts else f"{_label(group.members[0].labels)}: {len(kept):,}"
         more = f" ({MEMBERS} shown)" if len(kept) > MEMBERS else ""
-        parts.append(html.paragraph(f"{what} {same}{more}") + html.gallery(items, small=True))
+        parts.append(html.paragraph(f"{what} {same}{more}") + html.gallery(items, "small"))
     return Html(html.beside(*parts) + _more(len(groups) - GROUPS, "group"))
 
 
@@ -250,10 +250,13 @@ def _sizes(audit: Audit, sources: Sources) -> Section:
         html.facts(
             [
                 ("median size", f"{np.median(sizes.widths):.0f}x{np.median(sizes.heights):.0f}"),
-                ("short side", f"{sizes.shorts.min()} to {sizes.shorts.max()} pixels"),
+                ("short side", _span(int(sizes.shorts.min()), int(sizes.shorts.max()))),
                 ("different sizes", f"{sizes.distinct:,}"),
-                ("most common", ", ".join(f"{c.width}x{c.height} ({c.images:,})" for c in sizes.common[:3])),
-                ("kinds", ", ".join(f"{kind} ({count:,})" for kind, count in audit.kinds.items())),
+                (
+                    "most common",
+                    ", ".join(f"{c.width}x{c.height} ({counted(c.images, 'image')})" for c in sizes.common[:3]),
+                ),
+                ("kinds", ", ".join(f"{kind} ({counted(count, 'image')})" for kind, count in audit.kinds.items())),
                 *([("without colour", counted(audit.grey, "image"))] if audit.grey else ()),
             ]
         ),
@@ -271,6 +274,10 @@ def _sizes(audit: Audit, sources: Sources) -> Section:
         ]
         body += [html.heading("Odd sizes"), html.gallery(items), _more(len(sizes.odd) - OTHERS, "image")]
     return Section("Sizes", "".join(body), "How large the images are, and how they should reach the network.")
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low:,} pixels" if low == high else f"{low:,} to {high:,} pixels"
 
 
 def _spread(values: Array, label: str) -> Html:

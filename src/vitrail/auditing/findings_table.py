@@ -107,7 +107,9 @@ def verdicts(audit: Audit) -> list[AuditVerdict]:
         AuditVerdict(f"Copies of others, pixel for pixel: {counted(audit.copies, 'image')}.", False, _copies(audit)),
         AuditVerdict(f"Nearly the same, within one split: {counted(len(near), 'group')}.", False, _members(near)),
         AuditVerdict(
-            f"Alike to the network: {counted(counts['lookalike_groups'], 'group')}.", False, _members(audit.lookalikes)
+            f"Look-alikes, which the network hardly tells apart: {counted(counts['lookalike_groups'], 'group')}.",
+            False,
+            _members(audit.lookalikes),
         ),
         AuditVerdict(
             f"Of odd size or shape: {counted(counts['odd_sizes'], 'image')}.",

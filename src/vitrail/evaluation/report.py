@@ -20,7 +20,7 @@ from vitrail.reporting import html_page as html
 from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent
 
 DIFFERING: Final = 18  # images shown of each kind
-SPLITS: Final = {"train": "training images", "val": "validation images", "test": "test images"}
+SPLITS: Final = {"train": "training image", "val": "validation image", "test": "test image"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def build(report: Report) -> str:
         training_sections.times(report.times),
         _again(report),
     ]
-    subtitle = "" if shown is None else f"{len(shown):,} {images_of(shown)} of {shown.source}"
+    subtitle = "" if shown is None else f"{counted(len(shown), kind_of(shown))} of {shown.source}"
     return html.page(report.title, subtitle, [each for each in parts if each is not None])
 
 
@@ -81,15 +81,14 @@ def _caveat(sentence: str) -> Html:
     return html.callout(sentence, "bad" if sentence == TRAINED else "warn") if sentence else Html()
 
 
-def images_of(evaluation: Evaluation) -> str:
-    """What kind of images an evaluation saw."""
-    return SPLITS.get(evaluation.split, "images")
+def kind_of(evaluation: Evaluation) -> str:
+    """What kind of image an evaluation saw."""
+    return SPLITS.get(evaluation.split, "image")
 
 
 def _short(report: Report) -> Section:
     """The numbers that matter, what limits them, and what the run was."""
     body = [_told(each) for each in report.warnings]
-    body += [html.callout(each) for each in report.notes]
     shown = report.evaluation or report.validation
     if shown is not None and not len(shown):
         body.append(html.callout("No image could be evaluated, so there are no scores.", "bad"))
@@ -99,7 +98,8 @@ def _short(report: Report) -> Section:
         compared = sections.commonest(shown)
         body.append(html.paragraph(compared) if compared else Html())
     body.append(html.facts(report.summary))
-    known = [(images_of(each), each) for each in (report.evaluation, report.validation) if each is not None]
+    body += [html.callout(each) for each in report.notes]
+    known = [(f"{kind_of(each)}s", each) for each in (report.evaluation, report.validation) if each is not None]
     if any(len(each) for _, each in known):
         body.append(html.folded("All scores with their intervals", sections.all_scores(known)))
     if shown is not None and shown.skipped:
@@ -132,7 +132,7 @@ def comparison_page(
     parts += [_differences(title, found, names, images) for title, found in kinds if found]
     if command:
         parts.append(Section("Reproduce this comparison", html.code(command)))
-    subtitle = f"{counted(len(a), 'image')} of {a.source or b.source}".removesuffix(" of ")
+    subtitle = f"{counted(len(a), kind_of(a))} of {a.source or b.source}".removesuffix(" of ")
     return html.page(f"{names[0]} against {names[1]}", subtitle, parts)
 
 

@@ -124,9 +124,11 @@ def _scores_of_one(
         means = [metrics.macro(each, rates) for each in (rates.precision, rates.recall, rates.f1)]
         return np.array([*means, weights @ losses / count])
 
-    names = ("macro_precision", "macro_recall", "macro_f1", "loss")
-    scores |= dict(zip(names, bootstrap(statistic, count, resamples), strict=True))
-    return scores | {"ece": calibration_error(probabilities, targets, resamples)}
+    *shares, loss = bootstrap(statistic, count, resamples)
+    if scores["top1"].value == 1:  # images without an error show no spread: the doubt of the accuracy is that of all
+        shares = [each._replace(low=min(each.low, scores["top1"].low)) for each in shares]
+    scores |= dict(zip(("macro_precision", "macro_recall", "macro_f1"), shares, strict=True))
+    return scores | {"loss": loss} | {"ece": calibration_error(probabilities, targets, resamples)}
 
 
 def _scores_of_several(

@@ -42,10 +42,10 @@ def between(score: Score) -> str:
 HEADLINES: Final = {  # what a score means, with its interval in words
     "top1": "Expect {} on new images like these (95 % interval).",
     "mean_ap": "How well labels are ranked; {} on new images like these (95 % interval).",
-    "exact": "Every label right and none too many; {}.",
-    "top5": "The truth is among the five most probable classes; {}.",
-    "macro_f1": "Every class counts the same, however rare; {}.",
-    "ece": "How far its stated confidence is from the truth (ECE); {}.",
+    "exact": "Every label right and none too many; {} (95 % interval).",
+    "top5": "The truth is among the five most probable classes; {} (95 % interval).",
+    "macro_f1": "Every class counts the same, however rare; {} (95 % interval).",
+    "ece": "How far its stated confidence is from the truth (ECE); {} (95 % interval).",
 }
 
 
@@ -56,6 +56,8 @@ def headline(evaluation: Evaluation) -> Html:
         if name in evaluation.scores:
             score = evaluation.scores[name]
             note = words.format(between(score))
+            if not math.isfinite(score.low):
+                note = note.replace(" (95 % interval)", "")
             if evaluation.caveat:
                 note = note.replace(" on new images like these", "").removeprefix("Expect ")
                 note = f"{note[0].upper()}{note[1:]}"
@@ -174,7 +176,7 @@ def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images | N
         Shown(image, f"{percent(evaluation.probabilities[row, given])}\n{_file(evaluation.names[row])}", "bad")
         for row, image in islice(readable(images, rows.tolist()), OF_A_PAIR)
     ]
-    return html.heading(f"{truth}, taken for {predicted}") + html.gallery(items, small=True) if items else ""
+    return html.heading(f"{truth}, taken for {predicted}") + html.gallery(items, "small") if items else ""
 
 
 def calibration(evaluation: Evaluation) -> Section | None:
@@ -211,8 +213,9 @@ def trust(evaluation: Evaluation) -> list[str]:
         score = evaluation.scores["ece"]
         sentences.append(
             f"Its stated confidence is {100 * score.value:.1f} points away from the truth on average "
-            f"(calibration error, ECE; {between(score)}). Chance alone makes it larger than it is, "
-            "the more so the fewer the images: the lower end allows for that."
+            f"(calibration error, ECE; 95 % interval: {between(score)}). Chance alone makes it larger than it is, "
+            "the more so the fewer the images. The interval is for the error that endless images like these would "
+            "show; its lower end allows for chance."
         )
     sentences.append(tempered(evaluation.temperature))
     return sentences
@@ -258,14 +261,18 @@ def rejection(evaluation: Evaluation) -> Section | None:
         rows.append([percent(share, 0), percent(accuracy[last]), percent(sure[order[last]])])
     listed = html.table(["images that count", "accuracy", "minimum confidence"], rows)
     if evaluation.reject is None:
-        note = "No minimum confidence is set, so every answer counts. This is what one would bring on these images."
+        note = "No minimum confidence is set, so every answer counts. The table says what setting one would bring."
         return Section("When it is not confident enough", html.beside(chart.html, listed), note)
     tried = html.tiles(
         [
-            Tile(percent(evaluation.answered), "confident enough", "The other answers are marked as not so."),
+            Tile(
+                percent(evaluation.answered), "confident enough", "The other answers are marked “not confident enough”."
+            ),
             Tile(percent(evaluation.answered_top1), "accuracy of these answers", "Of those that are confident enough."),
             Tile(
-                percent(evaluation.reject), "minimum confidence", "Below, an answer is marked; --decline leaves it out."
+                percent(evaluation.reject),
+                "minimum confidence",
+                "Below, an answer is marked; vitrail predict --decline leaves it out.",
             ),
         ]
     )

@@ -214,8 +214,9 @@ def times(rows: Sequence[Row]) -> Section | None:
         )
         advice = html.callout(words, "warn")
     else:
+        little = f"only {percent(share, 0)}" if share >= 0.005 else "next to none"
         words = (
-            f"Reading images takes only {percent(share, 0)} of the time: more workers would not help; a smaller "
+            f"Reading images takes {little} of the time: more workers would not help; a smaller "
             "--size, a smaller network or a faster machine would."
         )
         advice = html.callout(words, "good")

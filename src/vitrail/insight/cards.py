@@ -37,7 +37,7 @@ def card(explanations: Sequence[Explanation]) -> Image.Image:
             notes += textwrap.wrap(f"not to be relied on: {why}", 150, initial_indent="    ", subsequent_indent="    ")
     drawn = sheet(
         [tiles],
-        f"{first.target}: {value_of(first)}",
+        "; ".join(filter(None, (f"{first.target}: {value_of(first)}", first.remark))),
         columns=["the image", *(each.method for each in explanations)],
         notes=notes,
     )

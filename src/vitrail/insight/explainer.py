@@ -15,7 +15,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_choice, check_int, check_number, check_type
 from vitrail.errors import InputError
 from vitrail.images import Source
-from vitrail.inference import Named, Runtime
+from vitrail.inference import Named, Runtime, predict
 from vitrail.inference.image_inputs import OneImage, as_image
 from vitrail.inference.recognisers import as_runtime
 from vitrail.insight.activations import Answer, asked, traced_hidden
@@ -75,7 +75,15 @@ def explain(
     else:
         explanation = _from_outside(checkpoint, pixels[0], named(method), target, check, seed)
     full = checkpoint.preprocess.full_image(image)
-    return replace(explanation, image=full, box=checkpoint.preprocess.box(full.height, full.width))
+    box = checkpoint.preprocess.box(full.height, full.width)
+    return replace(explanation, image=full, box=box, remark=_remark(checkpoint, image))
+
+
+def _remark(runtime: Runtime, image: Source) -> str:
+    """How an answer is marked; nothing where no answer is ever marked."""
+    if not runtime.classes or (runtime.ood is None and runtime.reject is None):
+        return ""
+    return predict(runtime, [image], top=1)[0].remark
 
 
 def explain_pixels(

@@ -37,6 +37,7 @@ class Explanation:
     tried: Mapping[str, FaithfulnessScores] = field(default_factory=dict)  # of method "best": every candidate's
     image: Image.Image | None = None  # the image itself, and
     box: tuple[float, float, float, float] | None = None  # what the network saw of it: left, top, right, bottom
+    remark: str = ""  # how the answer is marked: not confident enough, or unlike anything the network was trained on
 
     @property
     def reliable(self) -> bool:
@@ -75,6 +76,7 @@ class Explanation:
         return Card(
             f"Explanation: {self.target} ({value}), by {self.method}",
             (
+                ("remark", self.remark),
                 ("map", f"{rows} x {columns} patches, from {self.map.min():.3g} to {self.map.max():.3g}"),
                 *((each.name, each.line.split(": ", 1)[1]) for each in judged[:1]),
                 ("checks", ", ".join(f"{each.name} {each.word}" for each in judged[1:])),
@@ -102,6 +104,7 @@ class Explanation:
             "target": self.target,
             "value": self.value,
             "probability": self.probability,
+            "remark": self.remark or None,
             "map": [[float(value) for value in row] for row in self.map],
             "scores": None if self.scores is None else self.scores._asdict() | {"gain": self.scores.gain},
             "shuffled": self.shuffled,

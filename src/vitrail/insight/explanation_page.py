@@ -32,6 +32,7 @@ class ExplainedImage(NamedTuple):
     section: Html
     words: tuple[str, ...]  # the verdict on each map
     crosses: bool
+    frames: bool = False  # whether the network sees a part of it alone
 
 
 def explained_image(name: str, explanations: Sequence[Explanation]) -> ExplainedImage:
@@ -50,20 +51,22 @@ def explained_image(name: str, explanations: Sequence[Explanation]) -> Explained
     numbers = html.table(["method", "number", "value", "verdict", "what it means"], rows)
     parts = [
         html.heading(name),
-        html.paragraph(f"{first.target}: {value_of(first)}"),
-        html.gallery(items),
+        html.paragraph(f"Why “{first.target}”? The network gives it {value_of(first)}."),
+        html.callout(f"This answer is marked: {first.remark}.", "warn") if first.remark else "",
+        html.gallery(items, "large"),
         *doubts,
         html.folded("The numbers, and what they mean", numbers) if rows else "",
     ]
     crosses = any(each.outliers is not None and bool(each.outliers.any()) for each in explanations)
     words = tuple(each.verdicts[0].word for each in explanations if each.verdicts)
-    return ExplainedImage(Html("".join(parts)), words, crosses)
+    return ExplainedImage(Html("".join(parts)), words, crosses, _cut_off(first))
 
 
 def gallery_page(name: str, images: Sequence[ExplainedImage], command: str = "") -> str:
     """The page of all images, the first hundred of them shown."""
     shown = images[:MOST]
-    legend = legend_html(LOW, HIGH.format("the answer"), any(each.crosses for each in shown))
+    crosses, frames = any(each.crosses for each in shown), any(each.frames for each in shown)
+    legend = legend_html(LOW, HIGH.format("the answer"), crosses, frames)
     sections = [
         Section("In short", Html(_worth(images) + html.paragraph(MEANING) + legend)),
         Section("Image by image", "".join(each.section for each in shown), _more(len(images))),
@@ -76,6 +79,14 @@ def gallery_page(name: str, images: Sequence[ExplainedImage], command: str = "")
 def write_explanation_page(folder: Path, content: str) -> Path:
     """index.html in the folder."""
     return html.write_files(folder, {"index.html": content})[0]
+
+
+def _cut_off(explanation: Explanation) -> bool:
+    """Whether a map is of a part of the image, and framed: a pixel more or less is none."""
+    if explanation.image is None or explanation.box is None:
+        return False
+    left, top, right, bottom = map(round, explanation.box)
+    return left > 0 or top > 0 or right < explanation.image.width or bottom < explanation.image.height
 
 
 def _worth(images: Sequence[ExplainedImage]) -> Html:

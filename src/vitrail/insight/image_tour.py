@@ -80,7 +80,7 @@ def draw_figures(
         ),
         Figure(
             "2-answer",
-            f"Where {who} in the last block, averaged over heads; and the answer.",
+            f"Where {who} in the last block, averaged over heads; what it gathers there gives the answer.",
             answer_chart(large, overlay(large, last), prediction),
         ),
         Figure(
@@ -130,4 +130,5 @@ def answer_chart(image: Image.Image, heat: Image.Image, prediction: Prediction) 
 def _walk(walk: list[Step]) -> Section:
     """The shape walk as a table of the page."""
     rows: list[list[Cell]] = [[step.name, " x ".join(map(str, step.shape)), step.parameters] for step in walk]
-    return Section("The shape walk", table(["station", "shape", "parameters"], rows))
+    note = "How large is what each station hands on: images x channels x height x width, then images x tokens x width."
+    return Section("The shape walk", table(["station", "shape", "parameters"], rows), note)

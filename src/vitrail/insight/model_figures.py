@@ -114,6 +114,7 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
     prefix, patches = (np.concatenate([each[place] for each in norms]) for place in (0, 1))
     middle = float(np.median(patches))
     beyond = float((patches > OUTLYING * middle).mean())
+    outlying = percent(beyond) if beyond else "none"
     lines = [Line(middle, "median"), Line(OUTLYING * middle, f"{OUTLYING:g} x median")]
     if len(prefix):
         lines.append(Line(float(np.median(prefix)), "prefix tokens"))
@@ -126,7 +127,7 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
         ),
         Figure(
             "norms",
-            f"Sizes of the patch tokens after the last block: {percent(beyond)} are larger than {OUTLYING:g} times the "
+            f"Sizes of the patch tokens after the last block: {outlying} are larger than {OUTLYING:g} times the "
             "median. Where there are any, maps of attention show where the network keeps things, not what it looks at.",
             norm_chart(patches, lines),
         ),

@@ -184,7 +184,8 @@ def histogram(
     y_ticks = axes.log_ticks(1.0, max(most, 10.0)) if log_counts else [e for e in axes.ticks(0.0, most) if e == int(e)]
     bottom = 0.8 if log_counts else 0.0  # one value is seen too
     x = AxisScale(x_axis.low, x_axis.high, axes.left_margin(y_ticks, tick_label), size[0] - 20)
-    y = AxisScale(bottom, max(y_ticks[-1], most), size[1] - 40, 22.0, log_counts)
+    head = 38.0 if lines else 22.0  # names of lines stand above the bars
+    y = AxisScale(bottom, max(y_ticks[-1], most), size[1] - 40, head, log_counts)
     elements = [axes.draw_axes(x, y, axes.ticks_inside(x_axis.low, x_axis.high), y_ticks, x_axis, counted)]
     base = np.zeros(bins, np.int64)
     colours: tuple[Colour, ...] = ("blue", "ruby", "amber")
@@ -224,7 +225,7 @@ def _x_ticks(axis: Axis, low: float, high: float) -> list[float]:
         return axis.own_ticks()
     if axis.log:
         return axes.log_ticks(low, high)
-    values = axes.ticks_inside(low, high, 6)
+    values = axes.ticks_inside(low, high, 6) or [float(f"{low:.3g}")]  # a single value is seldom round
     if axis.percent:
         return values
     return [value for value in values if value == int(value)] or values  # there is no half an epoch to look for
@@ -273,17 +274,22 @@ def _point(point: Point, x: float, y: float) -> str:
 
 
 def _dashed_lines(lines: Sequence[Line], x: AxisScale, y: AxisScale) -> list[str]:
-    """Each from top to bottom; over all of them their names, on the side where each fits, one below the other."""
+    """Each from the very top to the bottom; over all of them their names, where they meet neither line nor name."""
     marks, names = [], []
-    for row, line in enumerate(sorted(lines)):
+    ordered = sorted(lines)
+    places = [x.start, *(x(each.x) for each in ordered), x.stop]
+    row, taken = 0, x.start
+    for line, before, at, after in zip(ordered, places, places[1:], places[2:], strict=False):
         marks.append(
-            f'<path d="M{x(line.x):.1f} {y.stop:.1f}V{y.start:.1f}" '
+            f'<path d="M{at:.1f} 22.0V{y.start:.1f}" '
             'style="stroke:var(--ruby);stroke-width:1.6;stroke-dasharray:5 4;fill:none"/>'
         )
-        fits = x(line.x) + text_width(line.name) + 10 < x.stop
-        side, anchor = (6, "start") if fits else (-6, "end")
-        ruby = ' style="fill:var(--ruby)"'
-        names.append(label(line.name, x(line.x) + side, y.stop + 12 + 16 * row, anchor, "name", ruby))
+        wide = text_width(line.name) + 10
+        left = at + wide > after and (before < at - wide or at + wide > x.stop)
+        start = at - wide if left else at
+        row, taken = (row + 1 if start < taken else 0), max(taken, start + wide)
+        side, anchor = (-6, "end") if left else (6, "start")
+        names.append(label(line.name, at + side, 34 + 16 * row, anchor, "name", ' style="fill:var(--ruby)"'))
     return marks + names
 
 

@@ -12,11 +12,12 @@ CROSSED = (
     "crossed out: a patch whose token is far larger than the others; what the network keeps there is not what the "
     "patch shows, so it is drawn like those around it"
 )
+FRAMED = "inside the frame: what the network sees of the image; the rest is cut off"
 _WIDTH, _HEIGHT = 200, 14
 
 
-def legend_html(low: str, high: str, crosses: bool = False) -> Html:
-    """The scale of colours between two words, and the cross where a map has one."""
+def legend_html(low: str, high: str, crosses: bool = False, frames: bool = False) -> Html:
+    """The scale of colours between two words, and the cross and the frame where a map has one."""
     steps = colours_of(np.linspace(0, 1, 40))
     shades = [",".join(map(str, colour.tolist())) for colour in steps]
     cells = "".join(
@@ -28,7 +29,12 @@ def legend_html(low: str, high: str, crosses: bool = False) -> Html:
         '<svg class="cross" viewBox="0 0 14 14" aria-hidden="true"><rect width="14" height="14" fill="#3e1064"/>'
         '<path d="M3 3 11 11M3 11 11 3" stroke="#fcfbf8" stroke-width="1.6"/></svg>'
     )
-    more = f"<li>{cross}{text(CROSSED)}</li>" if crosses else ""
+    frame = (
+        '<svg class="cross" viewBox="0 0 14 14" aria-hidden="true"><rect width="14" height="14" fill="#15141b"/>'
+        '<rect x="2.5" y="2.5" width="9" height="9" fill="#777" stroke="#fcfbf8"/></svg>'
+    )
+    more = f"<li>{frame}{text(FRAMED)}</li>" if frames else ""
+    more += f"<li>{cross}{text(CROSSED)}</li>" if crosses else ""
     return Html(f'<ul class="heat"><li>{text(low)} {scale} {text(high)}</li>{more}</ul>')
 
 

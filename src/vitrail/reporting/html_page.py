@@ -35,6 +35,7 @@ _POLICY: Final = (
 )
 LINKS: Final = "<!--pages-->"  # where links to other pages go; escaped in any text of a page
 _NUMERIC: Final = re.compile(r"[-+−]?\d[\d,.]*(\s?%)?( to [-+−]?\d[\d,.]*(\s?%)?)?|–")
+_JOINTS: Final = re.compile(r"[/_](?=\w)")  # of a file's name: where it breaks best
 _SHARE: Final = re.compile(r"\d[\d.,]* %")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -123,6 +124,13 @@ def words(value: str) -> Html:
     return Html(_SHARE.sub(r'<span class="w">\g<0></span>', text(value)))
 
 
+def breakable(value: object) -> Html:
+    """The same, and a long file name breaks where its parts meet."""
+    if isinstance(value, Html):
+        return value
+    return Html(_SHARE.sub(r'<span class="w">\g<0></span>', _JOINTS.sub(r"\g<0><wbr>", text(value))))
+
+
 def counted(count: int, thing: str) -> str:
     """1 image, 2 images, 1,000 images."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
@@ -161,7 +169,7 @@ def callout(sentence: str, tone: Tone = "") -> Html:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
     """Names with their values."""
-    rows = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in pairs)
+    rows = "".join(f"<div><dt>{text(name)}</dt><dd>{breakable(value)}</dd></div>" for name, value in pairs)
     return Html(f'<dl class="facts">{rows}</dl>') if rows else Html()
 
 
@@ -193,19 +201,19 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = 0,
     return Html(f'<div class="table">{shown}</div>')
 
 
-def gallery(items: Iterable[Shown], small: bool = False) -> Html:
-    """Images with captions; `small` ones stand three in a narrow row."""
+def gallery(items: Iterable[Shown], size: Literal["", "small", "large"] = "") -> Html:
+    """Images with captions; small ones stand three in a narrow row, large ones four in a wide one."""
     figures = []
     for item in items:
         first, *more = item.caption.split("\n")
-        caption = "<br>".join([f"<b>{words(first)}</b>", *(words(line) for line in more)])
+        caption = "<br>".join([f"<b>{breakable(first)}</b>", *map(breakable, more)])
         alt = text(item.caption.replace("\n", ", "))
         tiny = ' class="tiny"' if max(item.image.size) <= TINY else ""
         figures.append(
             f'<figure class="{_tone(item.tone)}"><img{tiny} src="{data_uri(item.image)}" alt="{alt}" loading="lazy">'
             f"<figcaption>{caption}</figcaption></figure>"
         )
-    return Html(f'<div class="gallery{" small" * small}">{"".join(figures)}</div>') if figures else Html()
+    return Html(f'<div class="{f"gallery {size}".rstrip()}">{"".join(figures)}</div>') if figures else Html()
 
 
 def plate(content: Html, caption: str) -> Html:

@@ -29,16 +29,23 @@ def confusion(matrix: Array, classes: Sequence[str], normalised: bool = False, t
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
     strength = shares if normalised else counts / max(float(counts.max(initial=0.0)), 1.0)
-    cell = 34.0 if count <= 12 else 27.0 if count <= _NUMBERS_UP_TO else max(3.2, 720 / count)
+    cell = (
+        min(max(34.0, 240 / count), 56.0) if count <= 12 else 27.0 if count <= _NUMBERS_UP_TO else max(3.2, 720 / count)
+    )
     names = [cut_text(name, 18) for name in classes]
-    left = 22 + max(text_width(name) for name in names)
-    top = 30 + 0.8 * max(text_width(name) for name in names)
+    longest = max(text_width(name) for name in names)
+    upright = longest <= cell - 4  # short names need not lean
+    left = max(22 + longest, text_width("truth") + 8)
+    top = 40.0 if upright else 36 + 0.8 * longest
     elements = [label("predicted", left, 13), label("truth", 0, top - 8)]
     for number in range(0, count, math.ceil(12 / cell)):  # the labels that fit
         middle = (number + 0.5) * cell
         slanted = f' transform="translate({left + middle:.1f} {top - 7:.1f}) rotate(-50)"'
         elements.append(label(names[number], left - 7, top + middle + 4, "end", "plain"))
-        elements.append(label(names[number], 0, 0, kind="plain", more=slanted))
+        if upright:
+            elements.append(label(names[number], left + middle, top - 8, "middle", "plain"))
+        else:
+            elements.append(label(names[number], 0, 0, kind="plain", more=slanted))
     if count <= _NUMBERS_UP_TO:
         elements += _numbered_cells(counts, shares, strength, classes, normalised, cell, left, top)
     else:

@@ -77,7 +77,7 @@ table{{border-collapse:collapse;min-width:min(100%,520px);font-size:15px}}
 th,td{{padding:6px 22px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}}
 th{{font-weight:600}}
 thead th{{color:var(--soft);font-size:14px;font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}}
-tbody th{{font-weight:500;min-width:7em;max-width:26em}}
+tbody th{{font-weight:500;min-width:7.6em;max-width:26em}}
 tbody th.long{{overflow-wrap:anywhere;min-width:11em}}
 button{{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}}
 button:focus-visible,summary:focus-visible,a:focus-visible{{outline:2px solid var(--blue);outline-offset:2px;
@@ -113,7 +113,8 @@ th:last-child,td:last-child{{padding-right:15px}}
 tbody th,thead th:first-child{{position:sticky;left:0;background:var(--paper)}}
 tbody tr:hover,tbody tr:hover th{{background:var(--faint)}}
 .gallery{{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:12px;margin:14px 0}}
-.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(98px,1fr));gap:8px}}
+.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(clamp(98px,22%,130px),1fr));gap:8px}}
+.gallery.large{{grid-template-columns:repeat(auto-fill,minmax(240px,1fr))}}
 .gallery figure{{margin:0;background:var(--card);border:1px solid var(--line);border-radius:6px;overflow:hidden;
 border-bottom-width:4px;min-width:0}}
 .gallery .good{{border-bottom-color:var(--green)}}
@@ -172,6 +173,7 @@ nav a{{white-space:nowrap}}
 .tile{{padding:10px 12px}}
 .tile>b{{font-size:26px}}
 .gallery,.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(104px,1fr));gap:8px}}
+.gallery.large{{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 .gallery figcaption{{font-size:13px;padding:6px 8px}}
 th,td{{padding-right:12px}}
 td:not(.n):not(:has(.meter)){{min-width:9em}}

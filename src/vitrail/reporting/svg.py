@@ -60,7 +60,7 @@ class Chart:
             return Html()
         caption = f"<figcaption>{text(self.title)}</figcaption>" if self.title else ""
         # A wide chart is shown at its own size: larger than a phone, it scrolls rather than shrinks beyond reading.
-        least = 0.85 * self.width if self.width > 560 else 0.0
+        least = 0.85 * self.width if self.width > 480 else 0.0
         size = f' style="max-width:{1.15 * self.width:.0f}px;min-width:{least:.0f}px"' if self.wide else ""
         image = (
             f'<svg class="plot" role="img" aria-label="{text(self.words)}" '
