@@ -124,6 +124,16 @@ def left_to_command_line() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def left_to_library() -> Iterator[None]:
+    """A verb that draws none of its own gives the place back: bars come as from Python."""
+    before, _Screen.taken = _Screen.taken, False
+    try:
+        yield
+    finally:
+        _Screen.taken = before
+
+
 def is_watched() -> bool:
     """Whether stderr is read by somebody while it is written."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -72,6 +72,19 @@ def test_inspect_says_whether_unlike_images_are_known(vit: Line, file: Path, tmp
     assert "unlike  " not in vit("inspect", file).out
 
 
+def test_inspect_speaks_in_words(vit: Line, file: Path, tmp_path: Path) -> None:
+    loaded = vitrail.load(file)
+    assert loaded.provenance is not None
+    metrics = {"val_score": 0.9, "test_top1": 0.5, "test_loss": 1.25, "epoch": 3, "speed": 12.5}
+    told = replace(loaded, reject=0.74, temperature=1.23456, provenance=replace(loaded.provenance, metrics=metrics))
+    vitrail.save(told, tmp_path / "strict.safetensors")
+    lines = vit("inspect", tmp_path / "strict.safetensors").out.splitlines()
+    scores = "validation score 90.0 %, test accuracy 50.0 %, test loss 1.250, epoch 3, speed 12.5"
+    assert {"minimum confidence 74 %", "temperature       1.235", f"metrics           {scores}"} <= set(lines)
+    assert [line for line in lines if line.startswith("preprocess        size 32 32, resize crop, ")]
+    assert not [line for line in lines if "{" in line]
+
+
 def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:
     assert "no preset 'vit-b61': did you mean 'vit-b16'" in vit.mistake("inspect", "vit-b61")
     assert "no weights in this folder" in vit.mistake("inspect", tmp_path)

@@ -23,7 +23,7 @@ def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.Mon
     shown: list[str] = []
     monkeypatch.setattr("vitrail.cli.optimize.busy", lambda what: nullcontext(shown.append))
     told = typed(*words, "--out", place / "best", "--batch", 4, "--no-merging", "--plot", place / "plot.png")
-    assert "times eager" in told
+    assert told.splitlines()[1].split() == ["way", "batch", "readers", "images/s", "eager", "lost", "answers"]
     assert shown[0].startswith("trying the checkpoint as it is (step 1 of ")
     assert any(each.startswith("trying packed int8 (step ") and each.endswith(" left)") for each in shown)
     [best] = [line for line in told.splitlines() if line.endswith("best")]

@@ -199,10 +199,11 @@ def test_what_is_passed_over_is_told(vit: Line, file: Path, folder: Path, monkey
     assert said.code == 0
     assert [Path(row["path"]).name for row in said.json["predictions"]] == ["1", "2.png", "10.png"]
     hidden = {"reason": "hidden file", "count": 1, "paths": [str(folder / ".4.png")]}
-    assert said.json["passed_over"] == [hidden, {"reason": "file that is no image", "count": 2, "paths": []}]
+    others = [str(folder / name) for name in ("notes.txt", "table.csv")]
+    assert said.json["passed_over"] == [hidden, {"reason": "file that is no image", "count": 2, "paths": others}]
     assert said.err.splitlines() == [
         f"vitrail: 1 hidden file passed over: {folder / '.4.png'}",
-        "vitrail: 2 files that are no images passed over",
+        f"vitrail: 2 files that are no images passed over: {', '.join(others)}",
     ]
     scandir = os.scandir
     (folder / "private").mkdir()

@@ -9,6 +9,7 @@ import pytest
 
 import vitrail
 from cli.command_line import Line
+from cli.pseudo_terminal import in_terminal
 from vitrail.evaluation import Score
 
 
@@ -50,3 +51,13 @@ def test_mistakes_of_prune(vit: Line, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "FILE.safetensors" in vit.mistake("prune", "vitrail:fashion", "--keep", "0.5", "--out", "a.txt")
     assert "name the images" in vit.mistake("prune", "vitrail:fashion", "--keep", "0.5")
     assert not list(tmp_path.iterdir())
+
+
+def test_tuning_shows_its_bar_at_a_terminal(tmp_path: Path) -> None:
+    """It comes after a second, and what is told meanwhile stands in lines of its own."""
+    words = ("prune", "vitrail:fashion", "--data", "vitrail:fashion", "--keep", "0.5", "--tune", "0.3")
+    session = in_terminal(*words, "--out", tmp_path / "small.safetensors")
+    assert session.code == 0, session.lines
+    assert "\u2501" in session.raw
+    assert "\u2501" not in "\n".join(session.lines)
+    assert [line for line in session.lines if line.startswith("vitrail: tuning for 0.3 epochs: ")]

@@ -109,6 +109,36 @@ def test_sizes_in_units_of_a_thousand() -> None:
     assert [terminal.size_of(each) for each in sizes] == told
 
 
+def test_a_table_that_is_too_wide_cuts_neither_numbers_nor_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = terminal.table_of("way", "times\neager", "of the limit")
+    table.add_row("openvino int8, merged", "1.50", "12 %")
+    table.add_row("eager", "1,000.00", "100 %")
+
+    def shown(columns: int) -> list[str]:
+        monkeypatch.setattr(terminal, "PIPED", columns)
+        terminal.show(table)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    wide = ["                          times", "way                       eager  of the limit"]
+    assert shown(80)[:3] == [*wide, "openvino int8, merged      1.50          12 %"]
+    closer = ["way                      eager of the limit", "openvino int8, merged     1.50         12 %"]
+    assert shown(44)[1:3] == closer
+    broken = ["way         eager of the limit", "openvino     1.50         12 %", "int8,", "merged"]
+    assert shown(30)[1:5] == shown(5)[1:5] == broken
+
+
+def test_tables_of_networks_fit_a_terminal() -> None:
+    for words in (("models",), ("models", "--pretrained")):
+        session = in_terminal(*words)
+        body = session.lines[:-2]
+        assert max(map(len, body)) <= 80
+        assert "…" not in "".join(body)
+    biggest = next(line for line in in_terminal("models").lines if line.startswith("vit-gigantic14 "))
+    assert biggest.split() == ["vit-gigantic14", "1844.44", "M", "1664/48/16/8192", "14", "224", "257", "1000"]
+
+
 def test_a_message_stands_above_the_bar_and_whole(file: Path, folder: Path, tmp_path: Path) -> None:
     """Thirty images, one of them unreadable, at a real terminal: nothing of the bar stays, nothing is cut."""
     for number in range(27):

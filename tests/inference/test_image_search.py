@@ -144,7 +144,7 @@ def test_a_line_for_each_kind(tmp_path: Path) -> None:
     assert str(PassedOver("hidden file", 2, (".a", ".b"))) == "2 hidden files passed over: .a, .b"
     many = PassedOver("hidden file", 1200, tuple(f".{number}" for number in range(1200)))
     assert str(many) == "1,200 hidden files passed over: .0, .1, .2, …"
-    assert str(PassedOver("file that is no image", 1, ("notes.txt",))) == "1 file that is no image passed over: notes.txt"
+    assert str(PassedOver("file that is no image", 1, ("a.txt",))) == "1 file that is no image passed over: a.txt"
     touch(tmp_path, "notes.txt", ".a.png")
     told = r"\(1 hidden file passed over; 1 file that is no image passed over\): expected files ending in"
     with pytest.raises(InputError, match=told):

@@ -38,6 +38,18 @@ def test_the_number_of_steps_may_change_on_the_way_and_is_never_less_than_those_
     assert told[-1][:3] == ("c", 3, 3)
 
 
+def test_a_step_may_take_as_long_as_several() -> None:
+    now = [0.0]
+    told: list[SearchStep] = []
+    step = SearchCounter(0, told.append, lambda: now[0])
+    step.left(3, length=8)  # two short ones, then one as long as six
+    for length in (1, 1, 6):
+        step("a", length)
+        now[0] += 10.0 * length
+    assert [each.seconds_left for each in told] == [None, 70.0, 60.0]
+    assert [(each.number, each.total) for each in told] == [(1, 3), (2, 3), (3, 3)]
+
+
 @pytest.mark.parametrize(
     "seconds, words",
     [(1, "about 5 seconds"), (42, "about 40 seconds"), (91, "about 2 minutes"), (3599, "about 60 minutes")],

@@ -33,6 +33,7 @@ def bench_runtimes(
     as_json: AsJson = False,
 ) -> None:
     """Speed, memory and start-up of every runtime on this machine, beside the machine's own limit."""
+    from vitrail.reporting.html_page import counted
     from vitrail.shipping.benchmark import bench
 
     loaded = _weights_or_preset(checkpoint)
@@ -52,8 +53,8 @@ def bench_runtimes(
         print_json(result.to_dict())
         return
     table = table_of(
-        *("runtime", "size", "batch", "ms", "images/s", "times eager", "limit, %", "difference"),
-        *("start, s", "memory", "most"),
+        *("runtime", "size", "batch", "ms", "images/s", "times\neager", "of the\nlimit", "differs\nby"),
+        *("start", "memory", "most"),
     )
     for row in result.rows:
         table.add_row(
@@ -63,15 +64,15 @@ def bench_runtimes(
             f"{row.milliseconds:.4g}",
             f"{row.images_per_second:.4g}",
             f"{row.ratio:.2f}",
-            "" if row.of_limit is None else f"{100 * row.of_limit:.0f}",
+            "" if row.of_limit is None else f"{100 * row.of_limit:.0f} %",
             f"{row.difference:.1e}",
-            f"{row.start_seconds:.2f}",
+            f"{row.start_seconds:.2f} s",
             "" if row.memory_bytes is None else size_of(row.memory_bytes),
             "" if row.largest_batch is None else f"{row.largest_batch:,}",
         )
     show(table)
     rates = ", ".join(f"{name} {rate:.0f}" for name, rate in result.limits.items())
-    say(f"the machine's limit, GFLOP/s of a large product: {rates}; {result.threads} threads")
+    say(f"the machine's limit, GFLOP/s of a large product: {rates}; {counted(result.threads, 'thread')}")
     say("start and memory: a new process until its first answer; most: the largest batch for the memory free now")
     say("int8 is calibrated on random pixels here, so its difference says nothing; `vitrail optimize` judges it")
     for note in result.notes:

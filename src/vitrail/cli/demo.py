@@ -57,7 +57,8 @@ def run_demo(
     }
     if epochs:
         if not as_json:
-            say(f"\nnow a training from nothing: 6,000 images of clothes, {epochs:g} times each")
+            times = "once" if epochs == 1 else f"{epochs:g} times"
+            say(f"\nnow a training from nothing: 6,000 images of clothes, {times} each")
         run = _train(to, epochs)
         trained = open_checkpoint(run.folder)
         answers = _try(trained, to)

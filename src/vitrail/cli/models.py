@@ -8,7 +8,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson
-from vitrail.cli.terminal import left_table, print_json, say, show, table_of
+from vitrail.cli.terminal import print_json, say, show, table_of
 
 
 @app.command("models")
@@ -49,7 +49,7 @@ def _list_presets(as_json: bool) -> None:
     if as_json:
         print_json({"models": rows})
         return
-    table = table_of("name", "parameters", "width/depth/heads/mlp", "patch", "image", "tokens", "classes")
+    table = table_of("name", "parameters", "width/depth/\nheads/mlp", "patch", "image", "tokens", "classes")
     for row in rows:
         shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
         sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
@@ -79,14 +79,11 @@ def _list_pretrained(as_json: bool) -> None:
     if as_json:
         print_json({"pretrained": rows})
         return
-    table = left_table("name", "parameters", "image", "learned from", "licence", "good for")
     for row in rows:
-        size = f"{row['parameters'] / 1e6:.1f} M"
-        table.add_row(row["name"], size, str(row["image_size"][0]), row["learned"], row["licence"], row["good_for"])
-    table.columns[0].min_width = max(len(row["name"]) for row in rows)  # to be copied, so never cut
-    for column in table.columns[3:]:
-        column.no_wrap, column.overflow = False, "fold"
-    show(table)
+        say(row["name"])
+        say(f"  for {row['good_for']}; licence: {row['licence']}")
+        size = f"{row['parameters'] / 1e6:.1f} M parameters, {row['image_size'][0]} pixels"
+        say(f"  {size}; learned from: {row['learned']}")
     say("start from one with `vitrail train DATA --from NAME`; read its licence before you ship")
     say(
         f"fetched once, then from the cache; without a network, from the folder that {VARIABLE} names (docs/weights.md)"

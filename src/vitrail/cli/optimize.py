@@ -81,7 +81,7 @@ def optimize_checkpoint(
     if as_json:
         print_json(result.to_dict())
         return
-    table = table_of("way", "batch", "readers", "images/s", "times eager", "lost, points", "agree, %", "")
+    table = table_of("way", "batch", "readers", "images/s", "times\neager", "points\nlost", "same\nanswers", "")
     for tried in sorted(result.tried, key=lambda tried: -tried.rate):
         table.add_row(
             str(tried.way),
@@ -90,8 +90,8 @@ def optimize_checkpoint(
             f"{tried.rate:.4g}",
             f"{tried.rate / result.eager.rate:.2f}",
             f"{tried.judged.drop.value:+.2f}",
-            f"{100 * tried.judged.agreement:.1f}",
-            "best" if tried == result.best else "" if tried.within else "over the budget",
+            f"{100 * tried.judged.agreement:.1f} %",
+            "best" if tried == result.best else "" if tried.within else "too much",
         )
     show(table)
     drop = result.reported.drop

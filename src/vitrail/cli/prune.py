@@ -12,6 +12,7 @@ from vitrail.cli.options import AsJson, CheckpointPath, name_after
 from vitrail.cli.terminal import complain, print_json, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
+from vitrail.progress import left_to_library
 
 
 @app.command("prune")
@@ -51,18 +52,19 @@ def prune_checkpoint(
         raise InputError(f"--out: expected FILE.safetensors, got {out.name!r}")
     loaded = load_checkpoint(checkpoint, None, None)
     source = data_for(checkpoint, data, loaded.classes)
-    result = prune(
-        loaded,
-        source,
-        keep=keep,
-        max_drop=max_drop,
-        channels=channels,
-        way=way,
-        tune=tune,
-        split=split,
-        seed=seed,
-        log=complain,
-    )
+    with left_to_library():
+        result = prune(
+            loaded,
+            source,
+            keep=keep,
+            max_drop=max_drop,
+            channels=channels,
+            way=way,
+            tune=tune,
+            split=split,
+            seed=seed,
+            log=complain,
+        )
     save(result.checkpoint, out)
     if as_json:
         print_json(result.to_dict() | {"file": str(out)})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -28,8 +29,10 @@ WRONG_USAGE = 2  # the user's mistake; 1 is ours
 SOME_UNREADABLE = 3  # all is done, but for images that could not be read
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a disk, a quota, a limit, a device
 MOST_TOLD = 20  # images that cannot be read, one by one
+WIDEST = 10_000  # columns of a page that cuts nothing
+PIPED = 120  # columns of a table that no terminal shows
 
-tables = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+tables = Console(highlight=False, soft_wrap=True, width=WIDEST)
 _bar_console: Console | None = None  # where a bar is up
 
 
@@ -183,8 +186,15 @@ def full_output(error: Exception) -> str:
 
 
 def show(table: Table) -> None:
+    """A table that is too wide stands closer, then its texts go on in the next line; no number and no name is cut."""
+    columns = Console().width if sys.stdout.isatty() else PIPED
+    for column in table.columns:
+        texts = [str(column.header), *map(str, column.cells)]
+        whole = (line for text in texts for line in (text.splitlines() if column.no_wrap else text.split()))
+        column.min_width = max(map(cell_len, whole), default=0)
+    table.collapse_padding = tables.measure(table).maximum > columns
     with tables.capture() as drawn:
-        tables.print(table)
+        tables.print(table, width=max(columns, tables.measure(table).minimum))
     say(drawn.get().rstrip("\n"))
 
 
@@ -224,7 +234,7 @@ def say_files(paths: Iterable[Path]) -> None:
 def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
     return table
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitrail.checkpoint.provenance import Provenance
 
 CHOSEN: Final = (
-    "Measured on validation images, by which the best epoch, the temperature and the confidence threshold were chosen: "
+    "Measured on validation images, by which the best epoch, the temperature and the minimum confidence were chosen: "
     "expect a little less on new images."
 )
 TRAINED: Final = "Measured on images it was trained on: this says nothing about new images."

@@ -191,7 +191,7 @@ def prune(
             log("the smaller one no longer tells which images are unlike the training ones: tuning it learns that anew")
     cut = after = _measure(slim, judges, batch, progress)
     if tune:
-        log(f"tuning for {tune:g} epochs: {100 * cut.accuracy.value:.2f} % before")
+        log(f"tuning for {tune:g} {'epoch' if tune == 1 else 'epochs'}: {100 * cut.accuracy.value:.2f} % before")
         slim = _tuned(slim, dataset, judged_by, tune, seed, progress)
         after = _measure(slim, judges, batch, progress)
     if count or tune:

@@ -207,7 +207,9 @@ def optimize(
     split = split_for_calibration(own_data(path, data, checkpoint), checkpoint, seed)
     batches = (1,) if goal == "latency" else tuple(batches)
     races = len(race_settings(batches))
-    step = SearchCounter(1 + merging + _ways(runtimes) * (1 + 2 * merging) + races, progress)
+    step = SearchCounter(0, progress)
+    first = _ways(runtimes) * (1 + 2 * merging)
+    step.left(1 + merging + first + races, 1 + merging + first + _race_length(races, first))
     step("the checkpoint as it is")
     judge = Judge.by(checkpoint, split.choosing)
     with TemporaryDirectory(prefix="vitrail-") as folder:
@@ -258,7 +260,9 @@ def _candidates(checkpoint: Checkpoint, merging: bool, search: _Search) -> list[
         step("how many tokens may be merged")
         merged_ways += merged_most(checkpoint, judge, search.max_drop, log)
     for done, merged in enumerate(merged_ways):
-        step.left(_ways(search.runtimes) * (len(merged_ways) - done) + search.races)
+        ways = _ways(search.runtimes)
+        coming = ways * (len(merged_ways) - done)
+        step.left(coming + search.races, coming + _race_length(search.races, ways * len(merged_ways)))
         base = merged.of(checkpoint)
         if merged.count:
             base = recalibrated(base, checkpoint.ood, base, split.choosing, log=log)
@@ -345,6 +349,11 @@ def race_settings(batches: Sequence[int]) -> list[tuple[int, int]]:
     return [first, *(each for each in product(batches, sorted({1, first[1]})) if each != first)]
 
 
+def _race_length(races: int, ways: int) -> int:
+    """How many ways are timed in all: one takes about as long as making and judging it did."""
+    return ways + (races - 1) * min(ways, 1 + FINALISTS)
+
+
 def _raced(
     candidates: list[_Candidate], split: CalibrationSplit, batches: Sequence[int], max_drop: float, step: SearchCounter
 ) -> list[Attempt]:
@@ -356,11 +365,11 @@ def _raced(
     images = [chosen.images[row] for row in range(min(TIMED, len(chosen)))]
     settings = race_settings(batches)
     (most, cores), *later = settings
-    step.left(len(settings))
+    step.left(len(settings), _race_length(len(settings), len(candidates)))
     rates: dict[tuple[Way, int, int], float] = {}
 
     def race(batch: int, threads: int) -> None:
-        step(f"timing batch {batch} with {counted(threads, 'reading thread')}")
+        step(f"batch {batch} with {counted(threads, 'reading thread')}", len(candidates))
 
         def call(runtime: Runtime) -> Callable[[], object]:
             options: dict[str, Any] = {"batch": batch, "threads": threads, "skip": lambda name, error: None}

@@ -64,15 +64,19 @@ class SearchCounter:
         self.total, self._clock = total, clock
         self._progress: SearchCallback = progress if callable(progress) else lambda step: None
         self._started, self._number = clock(), 0
+        self._done, self._now, self._coming = 0, 0, total  # in lengths of an ordinary step
 
-    def __call__(self, what: str) -> None:
-        """The next step begins."""
-        done = self._number
+    def __call__(self, what: str, length: int = 1) -> None:
+        """The next step begins; it may take as long as several."""
+        self._done += self._now
+        self._now, self._coming = length, max(length, self._coming)
         self._number += 1
         self.total = max(self.total, self._number)
-        pace = None if not done else (self._clock() - self._started) / done
-        self._progress(SearchStep(what, self._number, self.total, None if pace is None else pace * (self.total - done)))
+        pace = None if not self._done else (self._clock() - self._started) / self._done
+        self._progress(SearchStep(what, self._number, self.total, None if pace is None else pace * self._coming))
+        self._coming -= length
 
-    def left(self, count: int) -> None:
-        """So many steps are still to come."""
+    def left(self, count: int, length: int | None = None) -> None:
+        """So many steps are still to come, which take as long as `length` ordinary ones."""
         self.total = self._number + count
+        self._coming = count if length is None else length

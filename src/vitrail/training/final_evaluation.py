@@ -96,7 +96,7 @@ def write_everything(job: Job, final: FinalResult, dataset: Dataset, report: Rep
     seen = what_it_sees(job)
     report = replace(
         report,
-        summary=_summary(job),
+        summary=_summary(job, final.checkpoint),
         history=history,
         per_epoch=job.plan.per_epoch,
         stages=(*report.stages, _last_stage(job, evaluation)) if report.stages else (),
@@ -158,7 +158,13 @@ def _evaluation(checkpoint: Checkpoint, logits: Array, targets: Array, dataset: 
     )
 
 
-def _summary(job: Job) -> list[tuple[str, str]]:
+def _length(job: Job) -> str:
+    recipe = job.plan.recipe
+    epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:.4g} epochs"
+    return f"{counted(job.plan.steps, 'step')} of {counted(recipe.batch, 'image')}, {epochs}"
+
+
+def _summary(job: Job, checkpoint: Checkpoint) -> list[tuple[str, str]]:
     plan, recipe = job.plan, job.plan.recipe
     config = plan.model
     count = sum(each.numel() for each in job.model.parameters())
@@ -166,7 +172,16 @@ def _summary(job: Job) -> list[tuple[str, str]]:
         ("network", f"{config.depth} blocks of width {config.width}, {count:,} parameters"),
         ("starts from", plan.origin or "scratch"),
         ("images", f"{plan.preprocess.size[0]}x{plan.preprocess.size[1]}, resized by {plan.preprocess.resize}"),
-        ("training", f"{plan.steps:,} steps of {recipe.batch} images, {recipe.epochs:.4g} epochs"),
+        ("training", _length(job)),
         ("optimiser", f"{recipe.optimiser}, rate {recipe.lr:g}, {recipe.schedule}"),
         ("seed", str(plan.seed)),
+        ("unlike images", _unlike(checkpoint)),
     ]
+
+
+def _unlike(checkpoint: Checkpoint) -> str:
+    """What answers say of images unlike anything the network was trained on."""
+    if checkpoint.ood is None:
+        return "not told from those it was trained on"
+    most = f"{100 * checkpoint.ood.false_alarms:g} %"
+    return f"marked; a false alarm for at most {most} of images like the training ones"

@@ -18,6 +18,7 @@ import torch
 from vitrail.checks import check_int, check_pair
 from vitrail.errors import ConfigError, InputError
 from vitrail.network.config import ConvStem, ViTConfig
+from vitrail.reporting.html_page import counted
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedule import warmup_steps
 
@@ -226,8 +227,8 @@ def _of_rate(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "warmup-length",
-            f"{warm:,} steps of warm-up in a training of {case.steps:,}: the full rate comes late or never; set "
-            "warmup=0.05, a share of the whole",
+            f"{counted(warm, 'step')} of warm-up in a training of {case.steps:,}: the full rate comes late or never; "
+            "set warmup=0.05, a share of the whole",
         )
     decay = recipe.layer_decay
     if scratch and decay != 1:
@@ -273,8 +274,9 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "steps",
-            f"{case.steps} steps in all are too few to learn much: set a smaller batch (now {recipe.batch}) or more "
-            f"epochs (now {recipe.epochs:.3g}), for some hundreds of steps at least",
+            f"{counted(case.steps, 'step')} in all {'is' if case.steps == 1 else 'are'} too few to learn much: set a "
+            f"smaller batch (now {recipe.batch}) or more epochs (now {recipe.epochs:.3g}), for some hundreds of steps "
+            "at least",
         )
     augment, least = recipe.augment, 5 if case.pretrained else 20
     mixing = augment.mixup > 0 or augment.cutmix > 0
