@@ -259,7 +259,9 @@ def test_parts_stand_beside_each_other_in_order() -> None:
 
 def test_a_long_file_name_breaks_where_its_parts_meet() -> None:
     assert breakable("5/IMG_1225.JPG, 83.8 %") == '5/<wbr>IMG_<wbr>1225.JPG, <span class="w">83.8 %</span>'
-    assert breakable("<a/b>") == "&lt;a/<wbr>b&gt;"
+    assert breakable("<a folder/of>") == "&lt;a folder/<wbr>of&gt;"
+    assert breakable("predicted two_hands") == "predicted two_hands"
+    assert breakable(Html("<b>photos/IMG_1225.JPG</b>")) == "<b>photos/IMG_1225.JPG</b>"
     shown = gallery([Shown(Image.new("RGB", (4, 4)), "one/two_three.png")], "large")
     assert '<div class="gallery large">' in shown
     assert "<b>one/<wbr>two_<wbr>three.png</b>" in shown

@@ -179,6 +179,7 @@ def test_the_report_says_what_was_found(finished: Run) -> None:
     for row in epochs:
         assert f"validation: accuracy, epoch {row['epoch']}: {100 * row['val_score']:.1f} %" in page
     assert "vitrail train photos/" in page
+    assert "not told from those it was trained on" in page  # six validation images promise nothing
     assert "data:image/" in page
     assert 'src="http' not in page
 
@@ -695,3 +696,8 @@ def test_a_run_recorded_in_earlier_words_goes_on(photos: Path, tmp_path: Path) -
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="task: 'multi-label' before, 'single-label' now"):
         train(photos, out=tmp_path / "b", finished=True, **given)
+
+
+def test_the_report_says_what_is_promised_of_images_unlike_the_training_ones() -> None:
+    told = final_evaluation._unlike(SimpleNamespace(ood=SimpleNamespace(false_alarms=0.05)))  # type: ignore[arg-type]
+    assert told == "marked; a false alarm for at most 5 % of images like the training ones"

@@ -36,6 +36,7 @@ _POLICY: Final = (
 LINKS: Final = "<!--pages-->"  # where links to other pages go; escaped in any text of a page
 _NUMERIC: Final = re.compile(r"[-+−]?\d[\d,.]*(\s?%)?( to [-+−]?\d[\d,.]*(\s?%)?)?|–")
 _JOINTS: Final = re.compile(r"[/_](?=\w)")  # of a file's name: where it breaks best
+_LONG_NAME: Final = re.compile(r"\S{13,}")
 _SHARE: Final = re.compile(r"\d[\d.,]* %")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -128,7 +129,8 @@ def breakable(value: object) -> Html:
     """The same, and a long file name breaks where its parts meet."""
     if isinstance(value, Html):
         return value
-    return Html(_SHARE.sub(r'<span class="w">\g<0></span>', _JOINTS.sub(r"\g<0><wbr>", text(value))))
+    parted = _LONG_NAME.sub(lambda name: _JOINTS.sub(r"\g<0><wbr>", name[0]), text(value))
+    return Html(_SHARE.sub(r'<span class="w">\g<0></span>', parted))
 
 
 def counted(count: int, thing: str) -> str:
