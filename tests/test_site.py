@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -82,6 +83,13 @@ def test_what_the_pages_load_is_there(site: Path) -> None:
         if not (page.parent / address.partition("#")[0].partition("?")[0]).exists()
     ]
     assert missing == []
+
+
+def test_search_finds_no_map_of_files(site: Path) -> None:
+    """Lists that hold every word would stand above what people look for."""
+    places = {each["location"] for each in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
+    assert "how-to/explain.html#believe-it-or-not" in places
+    assert not {place for place in places if place.startswith(("contributing.html#the-map", "capabilities.html"))}
 
 
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium on this machine")

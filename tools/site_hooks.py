@@ -43,6 +43,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A page of the project -> as the site needs it: fences without our marks, links that lead somewhere."""
     if page.file.src_uri == "capabilities.md":
         page.meta["search"] = {"exclude": True}  # a table of every test would bury all else
+    if page.file.src_uri == "contributing.md":  # so would the map of all files
+        markdown = markdown.replace("\n## The map\n", "\n## The map {data-search-exclude}\n")
     base = "" if page.file.src_uri in COPIED.values() else "docs/"
     folder = Path(base + page.file.src_uri).parent
     return LINK.sub(lambda link: _link(link, folder), FENCE.sub(r"\1", markdown))

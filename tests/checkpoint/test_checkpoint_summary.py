@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import vitrail
-from vitrail.checkpoint import Checkpoint, Provenance
+from vitrail.checkpoint import Checkpoint, Provenance, Setting
 from vitrail.images.ood_detector import OodDetector
 
 
@@ -47,6 +48,14 @@ def test_a_score_by_validation_says_so(fashion: Checkpoint) -> None:
     assert repr(judged).startswith("Checkpoint: ants\n")
     assert "on validation images, which also chose it: accuracy 97.4 %" in repr(judged)
     assert "scored" not in repr(replace(fashion, provenance=Provenance(metrics={"val_loss": 0.1})))
+
+
+def test_what_a_file_of_others_left_open_is_shown(fashion: Checkpoint) -> None:
+    settings = (Setting("image_size", "28x28", "the tensors say so"), Setting("heads", "4", "as published"))
+    origin = Provenance(source="a.pt", family="timm", settings=(*settings, Setting("activation", "gelu", "a default")))
+    text = repr(replace(fashion, provenance=origin))
+    assert re.search(r"^  left open +heads 4; activation gelu; \.provenance\.settings says why$", text, re.MULTILINE)
+    assert "left open" not in repr(replace(fashion, provenance=replace(origin, settings=settings[:1])))
 
 
 def test_a_notebook_shows_the_same_words(fashion: Checkpoint) -> None:

@@ -343,3 +343,8 @@ def test_tensorflow_s_bilinear_without_antialias(family: str) -> None:
     tensor = torch.from_numpy(np.asarray(CAT).copy()).permute(2, 0, 1)[None].float()
     resized = torch.nn.functional.interpolate(tensor, (224, 224), mode="bilinear", align_corners=False)[0]
     assert apart(preprocess(CAT), (resized - 127.5) / 127.5, preprocess.std) <= 0.51
+
+
+def test_what_is_assumed_of_a_grey_network_is_said_once() -> None:
+    assert evaluation("lucidrains", 28, channels=1).why.count("assumed") == 1
+    assert evaluation("google", 224, channels=1).why.startswith("assumed: ")

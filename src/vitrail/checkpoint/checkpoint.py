@@ -130,10 +130,8 @@ class Checkpoint:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a stranger's file left open, so that nothing is assumed in silence."""
-        family = self.provenance.family
-        left_open = [each for each in self.provenance.settings if each.why not in ("given", "the tensors say so")]
-        words = "; ".join(f"{each.name} {each.value}" for each in left_open)
-        return (f"read as {family} with {words} (`vitrail inspect` says why)",) if family and left_open else ()
+        family, words = self.provenance.family, self.provenance.left_open
+        return (f"read as {family} with {words} (`vitrail inspect` says why)",) if family and words else ()
 
     @property
     def takes(self) -> Literal["pixels"]:

@@ -35,6 +35,7 @@ def checkpoint_card(checkpoint: Checkpoint) -> Card:
             ("answers", _answers(checkpoint) if checkpoint.classes else ""),
             ("scored", scores_in_words(origin.metrics)),
             ("from", f"{origin.source} (read as {origin.family})" if origin.family else origin.source),
+            ("left open", origin.left_open and f"{origin.left_open}; .provenance.settings says why"),
             ("licence", origin.licence),
             ("notes", origin.notes),
         ),

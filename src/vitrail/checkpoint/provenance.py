@@ -56,6 +56,12 @@ class Provenance:
             self, "mapping", tuple(Mapped(m.ours, tuple(m.theirs), tuple(m.shape), m.how) for m in mapping)
         )
 
+    @property
+    def left_open(self) -> str:
+        """What the tensors of another family do not say, and what it was taken for: "heads 3; activation gelu"."""
+        settings = [each for each in self.settings if each.why not in ("given", "the tensors say so")]
+        return "; ".join(f"{each.name} {each.value}" for each in settings)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same provenance back."""
         rows = {name: [each._asdict() for each in getattr(self, name)] for name in ("settings", "mapping")}

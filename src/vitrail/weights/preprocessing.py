@@ -211,8 +211,9 @@ def for_channels(known: Known, channels: int) -> Known:
         return known
     mean, std = (sum(values) / len(values) for values in (known.preprocess.mean, known.preprocess.std))
     changes = {"channels": channels, "mean": mean, "std": std}
+    why = known.why.removeprefix("known: ").removeprefix("assumed: ")
     grey = Preprocess.from_dict(known.preprocess.to_dict() | changes)
-    return Known(grey, f"assumed: {known.why.rpartition('known: ')[2]}; mean and std averaged over its colours")
+    return Known(grey, f"assumed: {why}; mean and std averaged over its colours")
 
 
 def checked(source: str, **values: Any) -> Preprocess:
