@@ -91,6 +91,20 @@ def test_without_a_folder_the_next_command_writes_one(
     assert (tmp_path / "audit/audit.html").is_file()
 
 
+def test_decisions_in_an_older_table_are_kept(vit: Line, tmp_path: Path) -> None:
+    data, out = messy(tmp_path / "my photos"), tmp_path / "audit"
+    vit("audit", data, "--out", out)
+    written = (out / "audit.csv").read_bytes()
+    assert "audit-before" not in vit("audit", data, "--out", out).err  # nothing was changed, nothing is kept
+    edited = written.replace(b",1\r\n", b",0\r\n")
+    (out / "audit.csv").write_bytes(edited)
+    told = (
+        f"vitrail: {out / 'audit.csv'} is written anew; the table that was there is kept as {out / 'audit-before.csv'}"
+    )
+    assert told in vit("audit", data, "--out", out).err.splitlines()
+    assert ((out / "audit.csv").read_bytes(), (out / "audit-before.csv").read_bytes()) == (written, edited)
+
+
 def test_heic_without_its_library_is_told_by_name(vit: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     data = messy(tmp_path / "photos")

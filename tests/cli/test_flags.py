@@ -30,6 +30,7 @@ from vitrail.cli import export as export_verb
 from vitrail.cli import models as models_verb
 from vitrail.cli import optimize as optimize_verb
 from vitrail.cli import predict as predict_verb
+from vitrail.cli import prune as prune_verb
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation import Score
 from vitrail.exporters.export_info import Check
@@ -264,6 +265,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--out": plain("--out there.safetensors", "saved", "net-pruned.safetensors", "there.safetensors"),
         "--split": plain("--split val", "split", "", "val"),
         "--seed": plain("--seed 7", "seed", 0, 7),
+        "--force": plain("--force", "force", None, True),
     },
     "recipes": {},
     "rerun": {"--out": plain("--out there", "out", None, Path("there"))},
@@ -428,7 +430,7 @@ class Stage:
         self.stand_in(
             models_verb, "_list_pretrained", lambda as_json: print("listed") or self.seen.update({"pretrained": True})
         )
-        for verb in (predict_verb, embed_verb, export_verb, optimize_verb):
+        for verb in (predict_verb, embed_verb, export_verb, optimize_verb, prune_verb):
             self.stand_in(
                 verb, "refuse_overwrite", lambda force, *_: self.seen.update({"force": True} if force else {})
             )

@@ -45,6 +45,14 @@ def test_prune_says_what_the_cut_changed(vit: Line, tmp_path: Path, monkeypatch:
     assert vit(*out).out.splitlines()[1].split() == ["accuracy", "90.0", "%", "80.0", "%", "-10.00", "points"]
 
 
+def test_what_is_there_already_is_not_written_over(vit: Line, tmp_path: Path) -> None:
+    out = tmp_path / "a.safetensors"
+    out.write_bytes(b"older")
+    said = vit.mistake("prune", "vitrail:fashion", "--keep", "0.5", "--out", out)
+    assert said == f"{out} is there already: give another name, or --force to write over it"
+    assert out.read_bytes() == b"older"
+
+
 def test_mistakes_of_prune(vit: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "keep=0.7" in vit.mistake("prune", "vitrail:fashion", "--data", "vitrail:fashion")

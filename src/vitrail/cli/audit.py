@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +13,7 @@ import typer
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Data
-from vitrail.cli.terminal import end_with_unreadable, print_json, progress, say, say_files
+from vitrail.cli.terminal import complain, end_with_unreadable, print_json, progress, say, say_files
 from vitrail.cli.weights import load_checkpoint
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ def audit_data(
     source = read_data(data)
     with progress(len(source)) as done:
         result = audit(source, checkpoint=loaded, done=done)
-    files = write_audit(result, to, source) if to is not None else []
+    files = []
+    if to is not None:
+        with _kept_where_edited(to / "audit.csv"):
+            files = write_audit(result, to, source)
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
     else:
@@ -47,6 +52,17 @@ def audit_data(
         say_files(files)
         _say_next(result, to, source)
     end_with_unreadable(len(result.unreadable))
+
+
+@contextmanager
+def _kept_where_edited(table: Path) -> Iterator[None]:
+    """A person's decisions may stand in an older table: where the new one is another, the old one is kept beside it."""
+    older = table.read_bytes() if table.is_file() else None
+    yield
+    if older is not None and older != table.read_bytes():
+        beside = table.with_name("audit-before.csv")
+        beside.write_bytes(older)
+        complain(f"{table} is written anew; the table that was there is kept as {beside}")
 
 
 def _say_findings(audit: Audit) -> None:

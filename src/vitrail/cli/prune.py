@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, CheckpointPath, name_after
-from vitrail.cli.terminal import complain, print_json, say, show, table_of
+from vitrail.cli.options import AsJson, CheckpointPath, Force, name_after
+from vitrail.cli.terminal import complain, print_json, refuse_overwrite, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
 from vitrail.progress import left_to_library
@@ -39,6 +39,7 @@ def prune_checkpoint(
     ] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="Which images judge it: test, val, train or all.")] = "",
     seed: Annotated[int, typer.Option(help="Sets every random choice.")] = 0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Cut the heads that matter least on your images, and say what that costs and gains."""
@@ -50,6 +51,7 @@ def prune_checkpoint(
     out = to or Path(f"{name_after(checkpoint)}-pruned.safetensors")
     if out.suffix != ".safetensors":
         raise InputError(f"--out: expected FILE.safetensors, got {out.name!r}")
+    refuse_overwrite(force, out)
     loaded = load_checkpoint(checkpoint, None, None)
     source = data_for(checkpoint, data, loaded.classes)
     with left_to_library():
