@@ -87,7 +87,9 @@ def test_what_the_pages_load_is_there(site: Path) -> None:
 
 def test_search_finds_no_map_of_files(site: Path) -> None:
     """Lists that hold every word would stand above what people look for."""
-    places = {each["location"] for each in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
+    entries = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+    places = {each["location"]: each.get("boost", 1) for each in entries}
+    assert places["decisions.html"] < places["glossary.html"] == 1
     assert "how-to/explain.html#believe-it-or-not" in places
     assert not {place for place in places if place.startswith(("contributing.html#the-map", "capabilities.html"))}
 

@@ -23,6 +23,7 @@ from vitrail.training import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PROJECT = ("architecture.md", "changelog.md", "contributing.md", "decisions.md", "extending.md", "testing.md")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *(?:`{3,}|~{3,}) *[a-z]+) [^`\n]*$", re.MULTILINE)
 
@@ -43,6 +44,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A page of the project -> as the site needs it: fences without our marks, links that lead somewhere."""
     if page.file.src_uri == "capabilities.md":
         page.meta["search"] = {"exclude": True}  # a table of every test would bury all else
+    if page.file.src_uri in PROJECT:
+        page.meta["search"] = {"boost": 0.2}  # found below what is for users
     if page.file.src_uri == "contributing.md":  # so would the map of all files
         markdown = markdown.replace("\n## The map\n", "\n## The map {data-search-exclude}\n")
     base = "" if page.file.src_uri in COPIED.values() else "docs/"
