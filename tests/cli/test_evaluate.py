@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,26 @@ def test_unreadable_images_are_counted_and_end_with_their_code(
     assert (said.code, said.err.count("broken.png")) == (SOME_UNREADABLE, 1)
     (tmp_path / "photos" / "a" / "broken.png").unlink()
     assert vit("evaluate", start, tmp_path / "photos", "--split", "all").code == 0
+
+
+def test_a_folder_that_may_not_be_read_is_told_and_seen_from_the_exit_code(
+    vit: Line, start: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _renamed(photos, tmp_path)
+    (tmp_path / "photos" / "a" / "broken.png").unlink()
+    (tmp_path / "photos" / "a" / "private").mkdir()
+    scandir = os.scandir
+
+    def forbidden(path: Any) -> Any:
+        if str(path).rstrip("/").endswith("private"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    for words in (("evaluate", start), ("compare", start, start), ("audit",)):
+        said = vit(*words, tmp_path / "photos")
+        assert said.code == SOME_UNREADABLE, said
+        assert "left out: 1 folder that cannot be read: a/private" in said.out + said.err
 
 
 def test_what_is_left_out_is_told_a_line_a_kind(vit: Line, file: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def audit_data(
     from vitrail.auditing import audit
     from vitrail.auditing.audit_page import write_audit
     from vitrail.data import read_data
+    from vitrail.data.folder_walk import CLOSED
 
     loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None
     source = read_data(data)
@@ -51,7 +52,7 @@ def audit_data(
         _say_findings(result)
         say_files(files)
         _say_next(result, to, source)
-    end_with_unreadable(len(result.unreadable))
+    end_with_unreadable(len(result.unreadable), is_complete=CLOSED not in result.left_out)
 
 
 @contextmanager

@@ -9,8 +9,18 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, Batch, Data, Split
-from vitrail.cli.terminal import command_line, complain, end_with_unreadable, print_json, say, say_files, show, table_of
+from vitrail.cli.terminal import (
+    command_line,
+    complain_all,
+    end_with_unreadable,
+    print_json,
+    say,
+    say_files,
+    show,
+    table_of,
+)
 from vitrail.cli.weights import load_runtime
+from vitrail.progress import left_to_library
 
 if TYPE_CHECKING:
     from vitrail.evaluation import Comparison
@@ -29,22 +39,25 @@ def compare_models(
     as_json: AsJson = False,
 ) -> None:
     """Compare two models on the same images, with a paired test: is the difference more than chance?"""
+    from vitrail.data.folder_walk import CLOSED
+    from vitrail.data.left_out import left_out_lines, unreadable_lines
     from vitrail.evaluation import compare
     from vitrail.evaluation.report_files import write_comparison
     from vitrail.evaluation.seen_images import data_for_both
 
     one, other = load_runtime(first), load_runtime(second)
     source = data_for_both(first, second, data, one.classes)
-    result = compare(one, other, source, split=split, batch=batch)
+    complain_all(left_out_lines(source.left_out, source.left_out_names))
+    with left_to_library():
+        result = compare(one, other, source, split=split, batch=batch)
     files = write_comparison(result, to, one, source, (first, second), command_line()) if to is not None else []
-    for _, why in result.a.skipped:
-        complain(why)
+    complain_all(unreadable_lines(result.a.skipped))
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
     else:
         _show_comparison(result)
         say_files(files)
-    end_with_unreadable(len(result.a.skipped))
+    end_with_unreadable(len(result.a.skipped), is_complete=CLOSED not in source.left_out)
 
 
 def _show_comparison(result: Comparison) -> None:

@@ -55,18 +55,17 @@ class Skipped:
 
     def finish(self, total: int, is_complete: bool = True) -> None:
         """The last word; `is_complete` says whether every folder could be looked into."""
-        end_with_unreadable(len(self.rows), total)
-        if not is_complete:
-            raise typer.Exit(SOME_UNREADABLE)
+        end_with_unreadable(len(self.rows), total, is_complete)
 
 
-def end_with_unreadable(count: int, total: int | None = None) -> None:
-    """The end of a verb that did all but so many images: told, and to be seen from its exit code."""
+def end_with_unreadable(count: int, total: int | None = None, is_complete: bool = True) -> None:
+    """The end of a verb that did all but so many images or some folders: told, and to be seen from its exit code."""
     if count:
         from vitrail.reporting.html_page import counted
 
         of = counted(count, "image") if total is None else f"{count:,} of {counted(total, 'image')}"
         complain(f"{of} could not be read" + ("" if count == total else "; the others are done"))
+    if count or not is_complete:
         raise typer.Exit(SOME_UNREADABLE)
 
 
