@@ -15,10 +15,10 @@ import torch
 
 import vitrail
 from shipping import small
-from vitrail.errors import InputError
+from vitrail.errors import InputError, MissingExtraError
 from vitrail.exporters import TARGETS, check_precision, file_names, is_exported, target_of
 from vitrail.exporters.export_info import ExportInfo
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
 from vitrail.inference import open_model
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 
@@ -141,3 +141,14 @@ def test_a_program_of_torch_is_not_opened(tmp_path: Path) -> None:
     vitrail.export(small.checkpoint(depth=1), tmp_path / "a.pt2")
     with pytest.raises(InputError, match="for torch.export.load, outside of Vitrail: predict with the checkpoint"):
         open_model(tmp_path / "a.pt2")
+
+
+@pytest.mark.parametrize("body", ["raise RuntimeError('a broken build')", "import no_such_thing"])
+def test_an_extra_that_does_not_load_is_told_as_one_that_is_missing(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtraError, match=r"pip install 'vitrail\[toy\]'") as told:
+        import_extra("NAME.toy needs a toy: pip install 'vitrail[toy]'", "half_installed")
+    assert ("RuntimeError: a broken build" in str(told.value)) == body.startswith("raise")

@@ -146,7 +146,7 @@ def _near(recorded: str, now: str, is_percent: bool) -> bool:
         return True
     first, second = (float(text.replace(",", "")) for text in (recorded, now))
     if "e" in recorded and "e" in now:
-        return first <= 10 * second and second <= 10 * first  # of rounding errors the order alone is the same everywhere
+        return first <= 10 * second and second <= 10 * first  # of rounding errors the order alone is the same
     if "." not in recorded + now and "e" not in recorded + now and not is_percent:
         return False  # counts are counts
     return abs(first - second) <= (POINTS if is_percent else SLACK * max(abs(first), abs(second)))

@@ -46,7 +46,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("VITRAIL_DEBUG"):
             traceback.print_exc()
-        fault = f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)"
-        complain(full_output(error) or fault)
-        code = 1
+        full = full_output(error)
+        complain(full or f"internal error: {type(error).__name__}: {error} (VITRAIL_DEBUG=1 shows where)")
+        code = WRONG_USAGE if full else 1
     sys.exit(code if isinstance(code, int) else 0)

@@ -92,7 +92,8 @@ def explain_images(
             )
             if as_json:
                 continue
-            say(f"{path}: {explanations[0].target} {value_of(explanations[0])}")
+            answer = f"{explanations[0].target} {value_of(explanations[0])}"
+            say(f"{path}: {'; '.join(filter(None, (answer, explanations[0].remark)))}")
             for explanation in explanations:
                 say(f"  {words_of(explanation)}")
                 for line in numbers_of(explanation):

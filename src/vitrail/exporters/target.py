@@ -62,6 +62,9 @@ def import_extra(message: str, *names: str) -> Any:
         modules = [import_module(name) for name in names]
     except ImportError:
         raise MissingExtraError(message) from None
+    except Exception as error:  # half an installation raises anything
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise MissingExtraError(f"{message} (what is there does not load: {why:.160})") from error
     return modules[0]
 
 

@@ -275,8 +275,8 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
             "warning",
             "steps",
             f"{counted(case.steps, 'step')} in all {'is' if case.steps == 1 else 'are'} too few to learn much: set a "
-            f"smaller batch (now {recipe.batch}) or more epochs (now {recipe.epochs:.3g}), for some hundreds of steps "
-            "at least",
+            f"smaller batch (now {recipe.batch}), or train longer (now {recipe.epochs:.3g} "
+            f"epoch{'' if recipe.epochs == 1 else 's'}), for some hundreds of steps at least",
         )
     augment, least = recipe.augment, 5 if case.pretrained else 20
     mixing = augment.mixup > 0 or augment.cutmix > 0
