@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from network import renames
 from shipping.packs import checkpoint, labelled, make_images
 from vitrail.checkpoint import Checkpoint, Provenance, save
 from vitrail.images import Preprocess
+from vitrail.images.ood_detector import OodDetector
 from vitrail.network import ViT, ViTConfig
 from vitrail.quantisation import quantiser as quantising
 from vitrail.shipping import benchmark as benching
@@ -119,3 +121,15 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: dict.fromkeys(calls, 0.25))
     monkeypatch.setattr(benching, "_alone", lambda path: Alone(1.5, 7_000_000, 1_234))
+
+
+@pytest.fixture
+def wary(file: Path, folder: Path, tmp_path: Path) -> Path:
+    """The same network, which knows images of one kind only: those of the folder, but for 10.png."""
+    (folder / "3 broken.png").unlink()
+    loaded = vitrail.load(file)
+    known = vitrail.embed(loaded, [folder / "1.png", folder / "2.png"])
+    near = np.repeat(known, 10, axis=0) + np.random.default_rng(0).normal(size=(20, known.shape[1])) * 1e-4
+    ood = OodDetector.fit(near, near)
+    vitrail.save(dataclasses.replace(loaded, ood=ood), tmp_path / "wary.safetensors")
+    return tmp_path / "wary.safetensors"

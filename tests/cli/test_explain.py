@@ -95,3 +95,10 @@ def test_mistakes_of_explain(
 ) -> None:
     assert expected in vit.mistake("explain", file, folder / "1.png", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_how_an_answer_is_marked_stands_behind_it(vit: Line, wary: Path, folder: Path, tmp_path: Path) -> None:
+    said = vit("explain", wary, folder / "10.png", "--no-check", "--out", tmp_path)
+    assert re.search(r"10\.png: \S+ [\d.]+ %; unlike anything it was trained on\n", said.out)
+    plain = vit("explain", wary, folder / "1.png", "--no-check", "--out", tmp_path)
+    assert re.search(r"1\.png: \S+ [\d.]+ %\n", plain.out)

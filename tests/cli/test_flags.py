@@ -544,7 +544,7 @@ class Stage:
             self.add("images", str(path))
             self.add("methods", (method.name, getattr(method, "discard", None)))
             self.seen |= {"aim": aim if aim is None else str(aim), "check": check}
-            about = {"method": method.name, "target": "cat", "warnings": (), "to_dict": dict}
+            about = {"method": method.name, "target": "cat", "warnings": (), "remark": "", "to_dict": dict}
             return SimpleNamespace(save=lambda place: self.add("drawn", str(place)), **about)
 
         def drawn(*given: Any) -> Any:

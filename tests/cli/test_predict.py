@@ -18,7 +18,6 @@ import vitrail
 from cli.command_line import Line, typed
 from vitrail.checkpoint import Checkpoint
 from vitrail.cli.weights import load_runtime
-from vitrail.images.ood_detector import OodDetector
 from vitrail.packed import packed_runtime as packed
 
 
@@ -113,18 +112,6 @@ def test_declined_answers_are_left_out_and_counted(
     with open(tmp_path / "out.csv", encoding="utf-8", newline="") as opened:
         table = list(csv.reader(opened))
     assert [row for row in table if row[4] == "no"] == [[empty["path"], "", "", "", "no", ""]]
-
-
-@pytest.fixture
-def wary(file: Path, folder: Path, tmp_path: Path) -> Path:
-    """The same network, which knows images of one kind only: those of the folder, but for 10.png."""
-    (folder / "3 broken.png").unlink()
-    loaded = vitrail.load(file)
-    known = vitrail.embed(loaded, [folder / "1.png", folder / "2.png"])
-    near = np.repeat(known, 10, axis=0) + np.random.default_rng(0).normal(size=(20, known.shape[1])) * 1e-4
-    ood = OodDetector.fit(near, near)
-    vitrail.save(dataclasses.replace(loaded, ood=ood), tmp_path / "wary.safetensors")
-    return tmp_path / "wary.safetensors"
 
 
 def test_images_unlike_the_training_ones_are_marked(vit: Line, wary: Path, folder: Path, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_batch_larger_than_the_data() -> None:
 
 
 def test_too_few_steps() -> None:
-    one(tuned({"images": 320}, batch=320, epochs=1), "steps", "warning", "1 step in all is too few", "(now 1)")
+    one(tuned({"images": 320}, batch=320, epochs=1), "steps", "warning", "1 step in all is too few", "(now 1 epoch)")
     one(tuned({"images": 320}, epochs=9.9), "steps", "warning", "99 steps in all", "batch (now 32)")
     assert tuned({"images": 320}, epochs=10) == {}
     assert tuned({"images": 320}, epochs=1, tune="head") == {}
