@@ -155,7 +155,7 @@ def test_a_verb_that_is_typed_is_the_only_one_imported() -> None:
         ("train photos --qqq", "train has no option --qqq {train}"),
         ("train photos --batch 0", "--batch: expected 1 or more {train}"),
         ("train photos --epochs many", "--epochs: expected a number {train}"),
-        ("train photos --val 2", "--val: expected 0.9 or less {train}"),
+        ("train photos --val 2", "--val: expected 0% to 90%, or 0 to 0.9, got '2': did you mean 2%? {train}"),
         ("train photos --name", "train: --name needs a value after it {train}"),
         ("models extra", "models: nothing is expected where 'extra' stands (`vitrail models --help` tells more)"),
         ("predict net image --top x", "--top: expected a whole number (`vitrail predict --help` tells more)"),

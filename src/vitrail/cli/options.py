@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,27 @@ import typer
 
 from vitrail.errors import InputError
 from vitrail.files import is_name
+
+
+def parse_share(text: str | float, most: float = 1.0) -> float:
+    """A part of a whole, as it is typed: 60% or 0.6."""
+    number, percent, rest = str(text).strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = math.nan
+    if rest or not 0 <= share <= most:
+        hint = f": did you mean {number}%?" if not percent and most < share <= 100 * most else ""
+        raise typer.BadParameter(f"expected 0% to {100 * most:g}%, or 0 to {most:g}, got {text!r}{hint}")
+    return share
+
+
+def share_option(words: str, default: str = "", most: float = 1.0) -> Any:
+    """An option for a part of a whole; `default` is what help shows as such."""
+    return typer.Option(
+        metavar="SHARE", parser=partial(parse_share, most=most), help=words, show_default=default or False
+    )
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 CheckpointPath = Annotated[

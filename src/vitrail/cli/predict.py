@@ -24,6 +24,7 @@ from vitrail.cli.options import (
     RuntimePath,
     ScaledDecoding,
     Threads,
+    share_option,
 )
 from vitrail.cli.terminal import Skipped, complain, print_json, progress, refuse_overwrite, say, writing
 from vitrail.cli.weights import load_runtime
@@ -39,8 +40,7 @@ def predict_images(
     images: ImagePaths,
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 5,
     threshold: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, help="Leave out classes less likely than this, but for the likeliest."),
+        float, share_option("Leave out classes less likely than this, such as 60% or 0.6, but for the likeliest.", "0%")
     ] = 0.0,
     decline: Annotated[
         bool, typer.Option("--decline", help="Give no answer where the confidence is below the minimum.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, CheckpointPath, Force, name_after
+from vitrail.cli.options import AsJson, CheckpointPath, Force, name_after, share_option
 from vitrail.cli.terminal import complain, print_json, refuse_overwrite, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
@@ -22,7 +22,7 @@ def prune_checkpoint(
         str,
         typer.Option(metavar="DATA", help="Images to rank heads on and to judge by.", show_default="those of the run"),
     ] = "",
-    keep: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Keep this share of the heads: 0.75.")] = None,
+    keep: Annotated[float | None, share_option("Keep this share of the heads: 75% or 0.75.")] = None,
     max_drop: Annotated[
         float | None, typer.Option(min=0.0, help="Instead: cut as many as cost at most so many points of accuracy.")
     ] = None,

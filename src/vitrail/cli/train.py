@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, Data, parse_size
+from vitrail.cli.options import AsJson, Data, parse_size, share_option
 from vitrail.cli.terminal import command_line, left_table, print_json, say, show
 from vitrail.cli.training_progress import report_run, train_with_bar, training_bar
 from vitrail.errors import InputError
@@ -73,10 +73,10 @@ def train_model(
     ] = 1,
     val: Annotated[
         float,
-        typer.Option(min=0, max=0.9, help="Share of images to choose the best epoch by, where DATA has no split."),
+        share_option("Share of images to choose the best epoch by, where DATA has no split.", "10%", most=0.9),
     ] = 0.1,
     test: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of images to judge the result by, where DATA has no split.")
+        float, share_option("Share of images to judge the result by, where DATA has no split.", "20%", most=0.9)
     ] = 0.2,
     pattern: Annotated[
         str | None,
