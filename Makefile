@@ -2,7 +2,7 @@
 PYTHONS ?= python3.11 python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
-DEMO_EXTRAS := figures,onnx
+DEMO_EXTRAS := figures,onnx,hub
 # A process a core, a file at a time, the long ones first (tests/conftest.py).
 SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 
