@@ -283,3 +283,27 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         "```\nvitrail predict a --top 3  # --no\nvitrail fly a\n```\n`vitrail train x --wings 2` `vitrail VERB --x`\n"
     )
     assert wrong_commands(page) == ["vitrail fly a", "`vitrail train x --wings 2`"]
+
+
+PARTS = re.compile(r"\n\s*\n|\n(?= *(?:[-*#|]|\d+\.))|(?<!\\)\||(?<=[.!?])[)\"*]*\s")  # where a sentence may end
+
+
+def long_sentences(page: str) -> list[str]:
+    """Sentences of a page with more than 30 words; items of a list and cells of a table stand alone."""
+    prose = re.sub(r"^ *(`{3,}).*?^ *\1$", "", page, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)  # addresses are no words
+    return [" ".join(part.split()) for part in PARTS.split(prose) if len(re.findall(r"\S*\w\S*", part)) > 30]
+
+
+SHORT = [page for page in PAGES if page.name != "decisions.md"]  # which holds reasons, for those who look for them
+
+
+@pytest.mark.parametrize("page", SHORT, ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    assert long_sentences(page.read_text("utf-8")) == []
+
+
+def test_a_long_sentence_is_found() -> None:
+    words = "word " * 28
+    assert long_sentences(f"Begins {words}[end](a.md).\n\n| {words}a | {words}b |\n- {words}c (d). {words}e\n") == []
+    assert long_sentences(f"One.\n# Two\n- Begins {words}\n  with two lines.\n") == [f"- Begins {words}with two lines."]
