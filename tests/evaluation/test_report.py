@@ -46,7 +46,7 @@ def test_a_whole_report_has_every_part_in_order() -> None:
         "Reproduce this run",
     ]
     assert whole().all("h1")[0].text == "flowers-3"
-    assert "300 test images of flowers" in whole().text
+    assert "300 test images from “flowers”" in whole().text
 
 
 def test_images_unlike_the_training_ones_are_counted_beside_the_promise() -> None:
@@ -63,6 +63,13 @@ def test_images_unlike_the_training_ones_are_counted_beside_the_promise() -> Non
     assert measured.unlike_words == "5.2 % (3.4 to 7.8 %); promised: at most 5 % of images like the training ones"
     assert dataclasses.replace(measured, split="val").unlike_words.endswith("ones, set on validation images")
     assert made().unlike_words == ""
+
+
+@pytest.mark.parametrize("low, told", [(0.0, False), (0.049, False), (0.051, True)])
+def test_more_unlike_images_than_promised_are_only_told_beyond_chance(low: float, told: bool) -> None:
+    measured = dataclasses.replace(made(), unlike=Unlike(Score(0.1, low, 0.2), 0.05))
+    page = read(build(Report(title="a", evaluation=measured)))
+    assert ("these seem to be other images than those it learned from" in page.text) == told
 
 
 def test_every_class_is_shown_the_weakest_first() -> None:
@@ -100,8 +107,9 @@ def test_confused_pairs_come_with_their_images() -> None:
     asked, given = CLASSES.index(pair.truth), CLASSES.index(pair.predicted)
     rows = np.flatnonzero((evaluation.targets == asked) & (evaluation.probabilities.argmax(1) == given))
     surest = max(rows.tolist(), key=lambda row: float(evaluation.probabilities[row, given]))
-    alt = f"{percent(evaluation.probabilities[surest, given])}, {surest:04d}.png"
-    assert alt in [each.attributes["alt"] for each in whole().all("img")]
+    share = percent(evaluation.probabilities[surest, given])
+    words = f"{pair.truth}, predicted {pair.predicted}, {share}, {surest:04d}.png"
+    assert whole().all("img")[0].attributes["alt"] == words
 
 
 def test_the_worst_errors_come_with_truth_answer_and_probability() -> None:
@@ -110,7 +118,7 @@ def test_the_worst_errors_come_with_truth_answer_and_probability() -> None:
         f"{each.truth[0]}, predicted {each.predicted[0]}, {percent(each.probability)}, {each.name.split('/')[1]}"
         for each in made().worst[:24]
     ]
-    assert [each for each in alts if ", predicted " in each] == shown
+    assert [each for each in alts if ", predicted " in each][-24:] == shown
     assert made().worst[0].name in whole().text  # the whole path is in the list below
 
 
@@ -128,7 +136,7 @@ def test_without_test_images_the_validation_is_shown_and_named() -> None:
     page = read(build(full(evaluation=None, validation=judged)))
     assert CHOSEN in [each.text for each in page.all("p", "warn")]
     assert "on new images like these" not in page.text
-    assert "300 validation images of flowers" in page.text
+    assert "300 validation images from “flowers”" in page.text
     assert percent(made(seed=3).scores["top1"].value) in page.all("div", "tile")[0].text
 
 
@@ -333,5 +341,5 @@ def test_warnings_and_advice_stand_apart() -> None:
 
 def test_one_image_is_one() -> None:
     one = evaluation_of([[2.0, 0.0]], [0], ["a.png"], ["ant", "bee"], source="photos", split="test", resamples=20)
-    assert "1 test image of photos" in build(Report(title="one", evaluation=one))
-    assert "1 test image of photos" in comparison_page(comparison_of(one, one))
+    assert "1 test image from “photos”" in build(Report(title="one", evaluation=one))
+    assert "1 test image from “photos”" in comparison_page(comparison_of(one, one))

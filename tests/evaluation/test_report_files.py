@@ -69,6 +69,14 @@ def test_images_are_found_by_name_in_the_split_that_was_looked_at(tmp_path: Path
         image(2)
 
 
+def test_images_of_a_report_are_whole_and_reduced(tmp_path: Path) -> None:
+    """A wide photograph of which the network sees the middle, 8x8 pixels of it."""
+    Image.new("RGB", (960, 480), (9, 8, 7)).save(tmp_path / "a.png")
+    dataset = Dataset("here", (Sample("a.png", ("ape",), "test"),), [tmp_path / "a.png"], CLASSES)
+    found = evaluation_of(np.eye(2)[[0]], np.zeros(1, int), ["a.png"], CLASSES, split="test", resamples=0)
+    assert images_of(found, Preprocess(size=8, crop=1.0), dataset)(0).size == (320, 160)
+
+
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     written = write_files(tmp_path / "new", {"a.json": json.dumps({"n": 1}), "b.txt": "caf\udce9"})
     assert [each.read_bytes() for each in written] == [b'{"n": 1}', b"caf\xe9"]

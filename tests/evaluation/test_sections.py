@@ -39,24 +39,26 @@ def test_calibration_in_words() -> None:
     said = " ".join(trust(made()))
     filled = [each for each in made().bins if each.count]
     stated = sum(each.count * each.confidence for each in filled) / 300
-    assert f"it states {percent(stated)} on average and is right {percent(made().scores['top1'].value)}" in said
-    assert "A temperature of 1.30 was fitted after training: the network by itself was too sure" in said
+    assert f"states {percent(stated)} on average and is right {percent(made().scores['top1'].value)}" in said
+    assert "corrected after training (temperature 1.30): before, it was more sure than it should be." in said
     assert all(each in whole().text for each in trust(made()))
 
 
 @pytest.mark.parametrize(
     ("stated", "count", "kind"),
-    [(0.9, 1000, "over-confident"), (0.9, 10, "about right"), (0.7, 1000, "too modest"), (0.81, 1000, "about right")],
+    [(0.9, 1000, "over-confident"), (0.9, 10, ""), (0.7, 1000, "too modest"), (0.81, 1000, "")],
 )
 def test_confidence_is_only_judged_beyond_chance(stated: float, count: int, kind: str) -> None:
     bins = (Bin(0.0, 0.5, 0, math.nan, math.nan), Bin(0.5, 1, count, stated, 0.8))
     evaluation = dataclasses.replace(made(), bins=bins)
-    assert trust(evaluation)[0].startswith(f"On the whole it is {kind}: it states {percent(stated)}")
+    shares = f"states {percent(stated)} on average and is right 80.0 % of the time."
+    judged, by_chance = f"On the whole it is {kind}: it {shares}", f"It {shares} With {count:,} answers such a"
+    assert trust(evaluation)[0] == (judged if kind else f"{by_chance} difference may be chance.")
 
 
 @pytest.mark.parametrize(
     ("temperature", "words"),
-    [(None, "No temperature"), (1.5, "too sure"), (0.6, "too modest"), (1.005, "almost nothing")],
+    [(None, "were not corrected"), (1.5, "more sure than"), (0.6, "less sure than"), (1.005, "almost nothing")],
 )
 def test_temperatures_in_words(temperature: float | None, words: str) -> None:
     assert words in tempered(temperature)
@@ -99,6 +101,15 @@ def test_labels_that_were_not_said_have_no_probability() -> None:
 @pytest.mark.parametrize("temperature, little", [(1.015, True), (1.03, False), (0.985, True), (0.97, False)])
 def test_a_temperature_changes_almost_nothing_within_two_per_cent(temperature: float, little: bool) -> None:
     assert ("almost nothing" in tempered(temperature)) == little
+
+
+def test_images_without_files_are_called_by_their_number() -> None:
+    names = ["photos/56", "56.png"]
+    found = evaluation_of(np.eye(2)[[0, 0]], [1, 1], names, ["ant", "bee"], split="test", resamples=0)
+    alts = [
+        each.attributes["alt"] for each in read(build(Report(title="x", evaluation=found, images=square))).all("img")
+    ]
+    assert {each.rsplit(", ")[-1] for each in alts} == {"image 56", "56.png"}
 
 
 def test_intervals_in_words() -> None:

@@ -11,6 +11,7 @@ from evaluation.markup import read
 from evaluation.reports import history, whole
 from vitrail.data.samples import Dataset, Sample
 from vitrail.evaluation.report import Report, build
+from vitrail.evaluation.results import Score
 from vitrail.evaluation.training_sections import (
     DataFacts,
     count_data,
@@ -18,6 +19,7 @@ from vitrail.evaluation.training_sections import (
     duration,
     learning,
     learning_charts,
+    stages,
     steps_per_epoch,
     times,
 )
@@ -75,6 +77,24 @@ def test_epochs_stand_at_their_numbers_where_the_last_is_cut_short(per_epoch: in
 def test_an_only_epoch_that_is_cut_short_is_drawn_as_long_as_it_was() -> None:
     row = {"event": "epoch", "epoch": 1, "step": 2, "loss": 0.5}
     assert "training, epoch 0.2: 0.5" in learning_charts([row], per_epoch=10).loss.html
+
+
+def test_a_loss_that_falls_promises_nothing_where_the_score_does_not_rise() -> None:
+    rows = [{**row, "best": row["epoch"] == 2} for row in history(3)]
+    assert course(rows)[1] == (
+        "The validation loss was still falling at the end, but accuracy rose no more: more epochs may not help."
+    )
+    assert "rose no more" not in " ".join(course(history(3)))
+
+
+def test_the_curves_of_a_run_begin_at_its_start_and_end_together() -> None:
+    """Ten steps of an only epoch: a point of loss and score at its end, the learning rate at its middle."""
+    for chart in learning_charts(history(1)):
+        found = read(chart.html)
+        ticks = {each.text: float(each.attributes["x"]) for each in found.all("text") if each.text in ("0", "1")}
+        assert ticks["1"] - ticks["0"] > 300
+        circles = [float(each.attributes["cx"]) for each in found.all("circle")]
+        assert circles == [ticks["1"]] * len(circles)
 
 
 def test_the_course_in_words() -> None:
@@ -164,6 +184,26 @@ def test_uneven_classes_are_said() -> None:
     words = "the largest class has 9 times as many test images as the smallest, ant"
     assert words in whole().text
     assert "training images as the smallest" not in whole().text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (Score(0.9, 0.85, 0.94), Score(0.8, 0.75, 0.84), "A smaller learning rate may help"),
+        (Score(0.9, 0.85, 0.94), Score(0.88, 0.83, 0.92), "That may be chance"),
+        (Score(0.9, 0.85, 0.94), 0.8, "That may be chance"),
+        (Score(0.8, 0.75, 0.84), Score(0.9, 0.85, 0.94), ""),
+        (Score(0.9, 0.85, 0.94), Score(0.9, 0.85, 0.94), ""),
+    ],
+)
+def test_a_last_method_that_fell_behind_says_so(before: Score, after: Score | float, words: str) -> None:
+    section = stages([("k-NN", 0.5, ""), ("linear probe", before, ""), ("fine-tuned", after, "")])
+    assert section is not None
+    told = [each.text for each in read(section.body_html).all("p", "warn")]
+    assert len(told) == bool(words)
+    if words:
+        value = after.value if isinstance(after, Score) else after
+        assert f"did better here: linear probe 90.0 %, fine-tuned {percent(value)}. {words}" in told[0]
 
 
 def test_stages_have_their_interval_where_they_have_one() -> None:

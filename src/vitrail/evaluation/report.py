@@ -67,7 +67,7 @@ def build(report: Report) -> str:
         training_sections.times(report.times),
         _again(report),
     ]
-    subtitle = "" if shown is None else f"{counted(len(shown), kind_of(shown))} of {shown.source}"
+    subtitle = "" if shown is None else f"{counted(len(shown), kind_of(shown))} from “{shown.source}”"
     return html.page(report.title, subtitle, [each for each in parts if each is not None])
 
 
@@ -132,7 +132,8 @@ def comparison_page(
     parts += [_differences(title, found, names, images) for title, found in kinds if found]
     if command:
         parts.append(Section("Reproduce this comparison", html.code(command)))
-    subtitle = f"{counted(len(a), kind_of(a))} of {a.source or b.source}".removesuffix(" of ")
+    source = a.source or b.source
+    subtitle = counted(len(a), kind_of(a)) + (f" from “{source}”" if source else "")
     return html.page(f"{names[0]} against {names[1]}", subtitle, parts)
 
 

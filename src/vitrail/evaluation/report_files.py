@@ -7,6 +7,9 @@ import io
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+from PIL import Image
 
 from vitrail.data.samples import Dataset
 from vitrail.errors import MissingExtraError
@@ -19,6 +22,8 @@ from vitrail.evaluation.sections import Images
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime
 from vitrail.reporting.html_page import write_files
+
+SIDE: Final = 320  # pixels of an image in a report
 
 
 def write_evaluation(
@@ -59,10 +64,16 @@ def shorter(first: str, second: str) -> tuple[str, str]:
 
 
 def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) -> Images:
-    """A function from a row of an evaluation to its image, as the network saw it."""
+    """A function from a row of an evaluation to its image, whole but reduced, so that a person can judge it."""
     part = chosen(dataset, evaluation.split)[1] if evaluation.split != "unsplit" else dataset
     rows = {each.name: row for row, each in enumerate(part.samples)}
-    return lambda row: preprocess.visible_image(part.images[rows[evaluation.names[row]]])
+
+    def image_of(row: int) -> Image.Image:
+        image = preprocess.full_image(part.images[rows[evaluation.names[row]]]).copy()
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        return image
+
+    return image_of
 
 
 def predictions_table(evaluation: Evaluation) -> str:

@@ -18,7 +18,7 @@ from vitrail.reporting import charts
 from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
-from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, number, percent
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, number, percent
 from vitrail.reporting.matrix_charts import confusion
 from vitrail.reporting.metric_names import METRICS, metric_name
 from vitrail.reporting.svg import Chart
@@ -131,7 +131,8 @@ def classes(evaluation: Evaluation) -> Section | None:
     body = html.table(headers, rows, most=30) + html.folded("The same as a chart", chart)
     note = (
         "The weakest first. Recall: how many of the class's images are found. Precision: how many of the answers with "
-        "its name are right. F1 is high only where both are. Few images, wide intervals."
+        "its name are right. F1 is high only where both are. Average precision: 100 % where every image of the class "
+        "gets a higher probability for it than any other image. Few images, wide intervals."
     )
     return Section("Class by class", body, note)
 
@@ -173,7 +174,7 @@ def _pair(evaluation: Evaluation, truth: str, predicted: str, images: Images | N
     rows = np.flatnonzero((evaluation.targets == asked) & (answers == given))
     rows = rows[np.argsort(-evaluation.probabilities[rows, given], kind="stable")]
     items = [
-        Shown(image, f"{percent(evaluation.probabilities[row, given])}\n{_file(evaluation.names[row])}", "bad")
+        _missed(image, [truth], [predicted], float(evaluation.probabilities[row, given]), evaluation.names[row])
         for row, image in islice(readable(images, rows.tolist()), OF_A_PAIR)
     ]
     return html.heading(f"{truth}, taken for {predicted}") + html.gallery(items, "small") if items else ""
@@ -204,18 +205,17 @@ def trust(evaluation: Evaluation) -> list[str]:
         stated = sum(each.count * each.confidence for each in filled) / total
         true = sum(each.count * each.accuracy for each in filled) / total
         chance = wilson(round(true * total), total)  # within it, nothing can be said
-        kind = "over-confident" if stated > chance.high else "too modest" if stated < chance.low else "about right"
-        sentences.append(
-            f"On the whole it is {kind}: it states {percent(stated)} on average "
-            f"and is right {percent(true)} of the time."
-        )
+        kind = "over-confident" if stated > chance.high else "too modest" if stated < chance.low else ""
+        shares = f"states {percent(stated)} on average and is right {percent(true)} of the time"
+        if kind:
+            sentences.append(f"On the whole it is {kind}: it {shares}.")
+        else:
+            sentences.append(f"It {shares}. With {counted(total, 'answer')} such a difference may be chance.")
     if "ece" in evaluation.scores:
         score = evaluation.scores["ece"]
         sentences.append(
-            f"Its stated confidence is {100 * score.value:.1f} points away from the truth on average "
-            f"(calibration error, ECE; 95 % interval: {between(score)}). Chance alone makes it larger than it is, "
-            "the more so the fewer the images. The interval is for the error that endless images like these would "
-            "show; its lower end allows for chance."
+            f"Over all levels of confidence, the two lie {100 * score.value:.1f} points apart on average "
+            f"(calibration error, ECE; 95 % interval: {between(score)}). Few images make it look larger than it is."
         )
     sentences.append(tempered(evaluation.temperature))
     return sentences
@@ -224,13 +224,12 @@ def trust(evaluation: Evaluation) -> list[str]:
 def tempered(temperature: float | None) -> str:
     """What a fitted temperature did, in words."""
     if temperature is None:
-        return "No temperature was fitted: these are the network's own probabilities."
-    fitted = f"A temperature of {temperature:.2f} was fitted after training"
+        return "Its probabilities were not corrected after training."
+    corrected = f"Its probabilities were corrected after training (temperature {temperature:.2f})"
     if abs(math.log(temperature)) < 0.02:
-        return f"{fitted}: it changes almost nothing, the network's own probabilities were good."
-    if temperature > 1:
-        return f"{fitted}: the network by itself was too sure, and its probabilities are softened."
-    return f"{fitted}: the network by itself was too modest, and its probabilities are sharpened."
+        return f"{corrected}, which changes almost nothing."
+    before = "more" if temperature > 1 else "less"
+    return f"{corrected}: before, it was {before} sure than it should be."
 
 
 def right_and_sure(evaluation: Evaluation) -> tuple[Array, Array]:
@@ -299,10 +298,9 @@ def unlike(evaluation: Evaluation) -> Section | None:
             "Of images like the training ones: false alarms." + caveat.get(evaluation.split, ""),
         ),
     ]
-    note = (
-        "Their answers are marked as unlike anything it was trained on. Far more than promised: these are other images "
-        "than those it learned from."
-    )
+    note = "Their answers are marked as unlike anything it was trained on."
+    if share.low > promised:
+        note += " They are far more than promised, so these seem to be other images than those it learned from."
     return Section("Images unlike the training ones", html.tiles(tiles), note)
 
 
@@ -314,15 +312,19 @@ def worst(evaluation: Evaluation, images: Images | None) -> Section | None:
     seen = dict(readable(images, (each.row for each in missed)))
     items, rows = [], []
     for wrong in missed:
-        truth, predicted = named(wrong.truth), answer(wrong.predicted, wrong.probability)
-        rows.append([wrong.name, truth, named(wrong.predicted), percent(wrong.probability)])
+        rows.append([wrong.name, named(wrong.truth), named(wrong.predicted), percent(wrong.probability)])
         if wrong.row in seen:
-            items.append(Shown(seen[wrong.row], f"{truth}\npredicted {predicted}\n{_file(wrong.name)}", "bad"))
+            items.append(_missed(seen[wrong.row], wrong.truth, wrong.predicted, wrong.probability, wrong.name))
     listed = html.table(["image", "truth", "predicted", "with probability"], rows)
     all_seen = len(items) == len(missed)
     body = html.gallery(items) + (html.folded("The same as a list", listed) if all_seen else listed)
-    note = "In bold the label given, then what was predicted. Look closely: some of these are errors of the label."
+    note = "In bold the label given, then what was predicted. Look closely: some may be wrong labels."
     return Section("Worst errors", body, note)
+
+
+def _missed(image: Image.Image, truth: Sequence[str], predicted: Sequence[str], probability: float, name: str) -> Shown:
+    """An error with what it is, what was predicted, and where to find it."""
+    return Shown(image, f"{named(truth)}\npredicted {answer(predicted, probability)}\n{_file(name)}", "bad")
 
 
 def named(labels: Sequence[str]) -> str:
@@ -336,8 +338,9 @@ def answer(labels: Sequence[str], probability: float) -> str:
 
 
 def _file(name: str) -> str:
-    """The last part of a path: its folders often only repeat the class."""
-    return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or name
+    """The last part of a path: its folders often only repeat the class. Images without files have numbers."""
+    last = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or name
+    return f"image {last}" if last.isdecimal() else last
 
 
 def readable(images: Images | None, rows: Iterable[int]) -> Iterator[tuple[int, Image.Image]]:

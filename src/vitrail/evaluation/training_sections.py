@@ -16,7 +16,7 @@ from vitrail.reporting import charts
 from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import Bar, Series
-from vitrail.reporting.html_page import Cell, Section, Shown, counted, number, percent
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, counted, number, percent
 from vitrail.reporting.metric_names import metric_name
 from vitrail.reporting.svg import Chart
 
@@ -60,7 +60,21 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
         rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
     chart = charts.bars(bars, "accuracy")
     body = html.beside(chart.html, html.table(["method", "accuracy", "95 % interval", "note"], rows))
+    behind = fell_behind(bars)
+    body = Html(html.callout(behind, "warn") + body) if behind else body
     return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
+
+
+def fell_behind(methods: Sequence[Bar]) -> str:
+    """A sentence where a simpler method did better than the last; else nothing."""
+    *simpler, last = methods
+    best = max(simpler, key=lambda each: each.value, default=last)
+    if best.value <= last.value:
+        return ""
+    words = f"A simpler way did better here: {best.name} {percent(best.value)}, {last.name} {percent(last.value)}."
+    if not best.low > last.high:  # the intervals overlap, or there are none
+        return f"{words} That may be chance."
+    return f"{words} A smaller learning rate may help, or --recipe probe, which trains only the last layer."
 
 
 class LearningCharts(NamedTuple):
@@ -79,7 +93,8 @@ def learning_charts(history: Sequence[Row], task: str = "single-label", per_epoc
     epochs = [row for row in history if row.get("event") == "epoch"]
     steps = [row for row in history if row.get("event") == "step"]
     per_epoch = per_epoch or steps_per_epoch(epochs)
-    across = Axis("epoch" if per_epoch else "step")
+    end = max((value(row, "step") for row in history if math.isfinite(value(row, "step"))), default=0.0)
+    across = Axis("epoch" if per_epoch else "step", low=0.0, high=end / (per_epoch or 1.0))  # the same for all three
 
     def line(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
         return [(value(row, "step") / (per_epoch or 1.0), value(row, key)) for row in rows if key in row]
@@ -114,7 +129,7 @@ def learning(history: Sequence[Row], task: str = "single-label", per_epoch: floa
     if not body:
         return None
     sentences = "".join(html.paragraph(each) for each in course(history, task))
-    return Section("How it learned", sentences + body, "Hover over a point to read its value.")
+    return Section("How it learned", sentences + body, "With a mouse, hover over a point to read its value.")
 
 
 def course(history: Sequence[Row], task: str = "single-label") -> list[str]:
@@ -139,7 +154,11 @@ def course(history: Sequence[Row], task: str = "single-label") -> list[str]:
                     "more images or fewer epochs may help."
                 )
         elif lowest is last and value(last, "val_loss") < 0.98 * value(known[-2], "val_loss"):
-            sentences.append("The validation loss was still falling at the end: a longer run would probably do better.")
+            falls = "The validation loss was still falling at the end"
+            if best and best[-1].get("epoch") != last.get("epoch"):
+                sentences.append(f"{falls}, but {score_name(task)} rose no more: more epochs may not help.")
+            else:
+                sentences.append(f"{falls}: a longer run would probably do better.")
     backs = sum(row.get("event") == "rollback" for row in history)
     if backs:
         sentences.append(
@@ -159,7 +178,10 @@ def seen(images: Sequence[tuple[Image.Image, str]]) -> Section | None:
     if not images:
         return None
     shown = html.gallery([Shown(image, label) for image, label in images[:SEEN]])
-    note = "Images of a training batch after resizing and augmentation. If you cannot tell what they are, it cannot."
+    note = (
+        "Images of a training batch after resizing and augmentation. If you can hardly tell what they are, nor can the "
+        "network."
+    )
     return Section("What the network sees", shown, note)
 
 
