@@ -75,6 +75,7 @@ def test_a_default_is_shown_as_such_and_ranges_are_not(vit: Line) -> None:
     text = " ".join(vit("train", "--help").out.split())
     assert "[default: runs]" in text
     assert "[default: a small network]" in text
+    assert "0 leaves it out. [default: 20]" in " ".join(vit("demo", "--help").out.split())
     assert "x>=" not in text
     assert "usual:" not in text
 

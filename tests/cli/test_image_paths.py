@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import vitrail
 from cli.command_line import Line, process
@@ -41,6 +42,14 @@ def test_nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for empty in (b"", b"\n \n"):
         with pytest.raises(InputError, match="reads paths of images from standard input, one a line, and none came"):
             read(monkeypatch, tmp_path, empty)
+
+
+def test_an_image_on_standard_input_is_not_taken_for_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("a.jpg", "a.png", "a.gif", "a.bmp"):
+        Image.new("RGB", (8, 8), "red").save(tmp_path / name)
+        with pytest.raises(InputError, match="^standard input holds an image, .*: save the image to a file, and name"):
+            read(monkeypatch, tmp_path, (tmp_path / name).read_bytes())
+    assert read(monkeypatch, tmp_path, b"P1 2.jpg\n") == ["z.png", "P1 2.jpg"]
 
 
 def test_predict_reads_names_from_a_pipe(file: Path, folder: Path) -> None:

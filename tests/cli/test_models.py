@@ -22,10 +22,11 @@ def test_models_lists_every_preset(vit: Line) -> None:
 def test_models_as_a_table(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitrail.network import presets
 
-    monkeypatch.setattr(presets, "PRESETS", {name: PRESETS[name] for name in ("vit-ti16", "r26-vit-s32")})
+    monkeypatch.setattr(presets, "PRESETS", {name: PRESETS[name] for name in ("vit-ti16", "vit-test16")})
     said = vit("models")
     assert said.code == 0
     assert said.out.splitlines()[2].split() == ["vit-ti16", "5.72", "M", "192/12/3/768", "16", "224", "197", "1000"]
+    assert said.out.splitlines()[3].split()[:3] == ["vit-test16", "2,985", "1/1/1/1"]
     assert "2 presets" in said.out
 
 

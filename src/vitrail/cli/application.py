@@ -60,6 +60,7 @@ def _row(param: Any, ctx: Any) -> HelpRow:
     if param.param_type_name == "argument":
         name = _in_usage(param).strip("[]")
     kept = [re.sub(r"^default: \((.*)\)$", r"default: \1", note) for note in kept]  # words rather than a value
+    kept = [re.sub(r"\.0$", "", note) for note in kept]
     return HelpRow(name, " ".join([words, *(f"[{note}]" for note in kept)]))
 
 

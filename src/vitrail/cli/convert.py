@@ -19,7 +19,10 @@ FAMILIES = ", ".join(["vitrail", *sorted(FAMILY_NAMES)])
 @app.command("convert")
 def convert_weights(
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="A run, or weights of any known family: a file or a folder.")
+        str,
+        typer.Argument(
+            metavar="IN", help="A run, or weights of any known family: a file, a folder, hf:owner/name, timm:name."
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file or folder to write; it may not exist yet.")],
     to: Annotated[str, typer.Option("--to", metavar="FAMILY", help=f"One of: {FAMILIES}.")],

@@ -62,7 +62,7 @@ VERBS_HELP: Final[dict[str, VerbHelp]] = {
     "recipes": VerbHelp(
         "List the recipes for training, and what they reached.",
         ("vitrail recipes", "vitrail recipes finetune"),
-        {"Options": ("--json",)},
+        {},
     ),
     "audit": VerbHelp(
         "Check your images before training: broken, double, mislabelled.",
@@ -129,7 +129,5 @@ VERBS_HELP: Final[dict[str, VerbHelp]] = {
         ("vitrail models", "vitrail models --pretrained"),
         {"Options": ("--pretrained",)},
     ),
-    "doctor": VerbHelp(
-        "Say what this machine has, and what is missing.", ("vitrail doctor",), {"Options": ("--json",)}
-    ),
+    "doctor": VerbHelp("Say what this machine has, and what is missing.", ("vitrail doctor",), {}),
 }

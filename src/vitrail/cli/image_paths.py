@@ -34,7 +34,14 @@ def passed_over_rows(found: FoundImages) -> list[dict[str, Any]]:
 
 
 def _on_stdin() -> Iterator[Path]:
+    from vitrail.images.signatures import START, is_image_start
+
     read = sys.stdin.buffer.read() if sys.stdin is not None else b""
+    if is_image_start(read[:START]) and not read.startswith(b"P"):  # "P1 2.jpg" is a name
+        raise InputError(
+            "standard input holds an image, and - reads paths of images from it, one a line: save the image to a file, "
+            "and name that"
+        )
     names = read.split(b"\0") if b"\0" in read else read.splitlines()
     paths = [Path(os.fsdecode(name)) for name in names if name.strip()]
     if not paths:

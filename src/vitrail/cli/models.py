@@ -53,9 +53,13 @@ def _list_presets(as_json: bool) -> None:
     for row in rows:
         shape = "/".join(str(row[key]) for key in ("width", "depth", "heads", "mlp_width"))
         sizes = (row["patch"][0], row["image_size"][0], row["tokens"], row["classes"])
-        table.add_row(row["name"], f"{row['parameters'] / 1e6:.2f} M", shape, *map(str, sizes))
+        table.add_row(row["name"], _count(row["parameters"]), shape, *map(str, sizes))
     show(table)
     say(f"{len(rows)} presets; `vitrail inspect NAME` shows one; `vitrail models --pretrained` lists checkpoints")
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e6:.2f} M" if parameters >= 10_000 else f"{parameters:,}"
 
 
 def _list_pretrained(as_json: bool) -> None:
