@@ -25,7 +25,7 @@ from vitrail.packed import Packed, open_packed, save_packed
 from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.quantiser import faked, plan_all_int8, quantise
-from vitrail.shipping.optimizer import Merging
+from vitrail.shipping.optimizer import Merging, optimize
 from vitrail.weights.adaptation import with_channels, with_classes
 from vitrail.weights.resize import with_size
 
@@ -134,6 +134,19 @@ def test_int8_has_its_promise_set_anew(known: Checkpoint) -> None:
     assert again is not None
     embedding = vitrail.embed(rounded, [data.images[row] for row in rows])
     assert np.array_equal(again.distances, np.sort(known.ood.mahalanobis(embedding)))
+
+
+def test_a_search_says_of_which_way_a_promise_is_set_anew(known: Checkpoint, tmp_path: Path) -> None:
+    data = packs.labelled(known, 90, train=30, val=40, test=20)
+    messages: list[str] = []
+    optimize(
+        *(known, data, tmp_path / "fast"), max_drop=30.0, batches=(4,), runtimes=("packed",), log=messages.append
+    )
+    told = [text.partition(": images unlike ")[0] for text in messages if "would be taken for such" in text]
+    merged = told[1]
+    assert told[:3] == ["int8", merged, f"int8, {merged}"]
+    assert " merged in blocks from " in merged
+    assert len(set(told)) == len(told)
 
 
 def test_few_images_that_choose_promise_less(known: Checkpoint) -> None:

@@ -132,13 +132,13 @@ def test_a_trace_says_shapes_and_is_unpacked_as_ever(results: dict[str, Any]) ->
 def test_a_comparison_says_whether_the_difference_may_be_chance(results: dict[str, Any]) -> None:
     text = repr(results["Comparison"])
     assert text.startswith("Comparison: 12 images of ")
-    assert "+0.00 percentage points (95 % interval +0.00 to +0.00); p = 1" in text
+    assert "+0.0 percentage points (95 % interval +0.0 to +0.0); p = 1" in text
     assert re.search(r"^  accuracy +A (\d+\.\d %), B \1$", text, re.MULTILINE)
 
 
 def test_a_smaller_network_says_what_was_cut_and_what_it_cost(results: dict[str, Any]) -> None:
     text = repr(results["Pruned"])
-    assert "heads cut    block 0: " in text
+    assert re.search(r"^  heads cut    \d+ \(heads? [\d, and]+ of block 0", text, re.MULTILINE)
     assert re.search(r"^  accuracy +\d+\.\d %, before \d+\.\d %$", text, re.MULTILINE)
 
 

@@ -167,7 +167,7 @@ def test_a_file_holds_its_own_accuracy_and_agreement(name: str, place: Path) -> 
     assert held["after"]["accuracy"]["value"] == pytest.approx(right / 48)
     assert held["after"]["agreement"] == pytest.approx(sum(map(tuple.__eq__, theirs, ours)) / 48)
     assert held["after"]["drop"]["value"] == pytest.approx(100 * (1 - right / 48))  # labels are the network's answers
-    assert f"{100 * right / 48:.2f} (" in told
+    assert f"{100 * right / 48:.1f} % (" in told
     files = [place / name, *([place / "small.bin"] if name.endswith(".xml") else [])]
     size = sum(each.stat().st_size for each in files)
     assert 0.9 * size < held["after"]["weight_bytes"] <= size  # measured before the notes were written
@@ -218,9 +218,9 @@ def test_what_was_lost_is_told_before_beside_after(capsys: pytest.CaptureFixture
     proof = SimpleNamespace(quantised=quantised, before=before, after=after, runtime="packed", speed=4.0)
     export._show(proof)  # type: ignore[arg-type]
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:]] == [
-        "accuracy, % 90.00 (80.00 to 100.00) 85.00 (75.00 to 100.00)",
+        "accuracy 90.0 % (80.0 to 100.0 %) 85.0 % (75.0 to 100.0 %)",
         "points lost +5.00 (-1.00 to +9.00)",
-        "same answers, % 96.00",
+        "same answers 96.0 %",
         "ms an image 8 2",
         "weights in memory 4 MB 1 MB",
         "speed 4.00 times, packed on this machine, measured in turn; intervals are of 95 %",

@@ -65,11 +65,11 @@ def test_inspect_says_whether_unlike_images_are_known(vit: Line, file: Path, tmp
     vitrail.save(replace(loaded, ood=ood), tmp_path / "wary.safetensors")
     words = "at most 5 % of images like the training ones, set on 29 images"
     text = vit("inspect", tmp_path / "wary.safetensors").out
-    assert f"unlike            {words}\n" in text
+    assert f"unlike images     are marked; a false alarm for {words}\n" in text
     seen = vit("inspect", tmp_path / "wary.safetensors", "--json").json
     assert seen["unlike"] == words
     assert "ood" not in seen  # hundreds of lines of base 64
-    assert "unlike  " not in vit("inspect", file).out
+    assert "unlike" not in vit("inspect", file).out
 
 
 def test_inspect_speaks_in_words(vit: Line, file: Path, tmp_path: Path) -> None:
@@ -79,9 +79,12 @@ def test_inspect_speaks_in_words(vit: Line, file: Path, tmp_path: Path) -> None:
     told = replace(loaded, reject=0.74, temperature=1.23456, provenance=replace(loaded.provenance, metrics=metrics))
     vitrail.save(told, tmp_path / "strict.safetensors")
     lines = vit("inspect", tmp_path / "strict.safetensors").out.splitlines()
-    scores = "validation score 90.0 %, test accuracy 50.0 %, test loss 1.250, epoch 3, speed 12.5"
+    scores = "validation accuracy 90.0 %, test accuracy 50.0 %, test loss 1.250, epoch 3, speed 12.5"
     assert {"minimum confidence 74 %", "temperature       1.235", f"metrics           {scores}"} <= set(lines)
-    assert [line for line in lines if line.startswith("preprocess        size 32 32, resize crop, ")]
+    assert [line for line in lines if line.startswith("preprocess        size 32x32, resize crop, ")]
+    several = replace(told, task="multi-label")
+    vitrail.save(several, tmp_path / "several.safetensors")
+    assert "validation mean average precision 90.0 %, test" in vit("inspect", tmp_path / "several.safetensors").out
     assert not [line for line in lines if "{" in line]
 
 

@@ -26,6 +26,7 @@ def test_optimize_judged_by_its_own_answers(place: Path, monkeypatch: pytest.Mon
     assert told.splitlines()[1].split() == ["way", "batch", "readers", "images/s", "eager", "lost", "answers"]
     assert shown[0].startswith("trying the checkpoint as it is (step 1 of ")
     assert any(each.startswith("trying packed int8 (step ") and each.endswith(" left)") for each in shown)
+    assert "\npacked int8, batch 4, 1 reader: 4.00 times the checkpoint as it is" in told
     [best] = [line for line in told.splitlines() if line.endswith("best")]
     assert best.split()[:6] == ["packed", "int8", "4", "1", "60", "4.00"]
     assert (place / "plot.png").is_file()

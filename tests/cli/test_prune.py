@@ -41,7 +41,7 @@ def test_prune_says_what_the_cut_changed(vit: Line, tmp_path: Path, monkeypatch:
     assert lines[2].split() == ["parameters,", "M", "4", "3", "3", "-25.0", "%"]
     assert lines[3].split() == ["GFLOPs", "4", "3", "3", "-25.0", "%"]
     assert lines[4].startswith("speed             1.50 times")
-    assert lines[5:7] == ["heads cut         block 0: 1 2", "channels cut      8 of every MLP"]
+    assert lines[5:7] == ["heads cut         2 (heads 1 and 2 of block 0)", "channels cut      8 of every MLP"]
     assert vit(*out).out.splitlines()[1].split() == ["accuracy", "90.0", "%", "80.0", "%", "-10.00", "points"]
 
 

@@ -90,7 +90,8 @@ def test_from_images_to_a_verdict(vit: Line, photos: Path, start: Path, tmp_path
     assert both["p_value"] <= 1
     assert (tmp_path / "both" / "comparison.html").exists()
     said = vit("compare", out / "photos-1", out / "second", photos)
-    assert re.search(r"A - B +[+-]\d+\.\d\d percentage points \(95 % interval", said.out)
+    assert f"A is {out / 'photos-1'}, B is {out / 'second'}\n" in said.out
+    assert re.search(r"A - B +[+-]\d+\.\d percentage points \(95 % interval", said.out)
 
     answers = vit("predict", out / "photos-1", photos / "red" / "0.png", "--json").json
     assert answers["calibrated"] is True

@@ -19,7 +19,7 @@ from vitrail.errors import InputError
 from vitrail.inference import timing
 from vitrail.insight import explain, importance, prune, prune_heads, pruning_run, trace
 from vitrail.insight.cost import estimate
-from vitrail.insight.pruning_run import batches_of, faster, ranked
+from vitrail.insight.pruning_run import batches_of, faster, heads_in_words, ranked
 
 
 def test_the_best_head_of_a_block_always_stays() -> None:
@@ -285,3 +285,10 @@ def test_more_mistakes_of_pruning_are_named(few: Dataset) -> None:
     for wrong in ({"seed": -1}, {"batch": 0}):
         with pytest.raises(InputError):
             prune(vitrail.load("vitrail:fashion"), few, keep=0.5, **wrong)  # type: ignore[arg-type]
+
+
+def test_heads_in_words_say_how_many_and_which() -> None:
+    assert heads_in_words({}) == heads_in_words({3: ()}) == "none"
+    assert heads_in_words({9: (0,)}) == "1 (head 0 of block 9)"
+    told = "6 (heads 0, 1 and 2 of block 0; heads 1 and 4 of block 3; head 2 of block 9)"
+    assert heads_in_words({0: (0, 1, 2), 3: (1, 4), 5: (), 9: (2,)}) == told

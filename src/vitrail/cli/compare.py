@@ -55,16 +55,17 @@ def compare_models(
     if as_json:
         print_json(result.to_dict() | {"files": [str(each) for each in files]})
     else:
-        _show_comparison(result)
+        _show_comparison(result, first, second)
         say_files(files)
     end_with_unreadable(len(result.a.skipped), is_complete=CLOSED not in source.left_out)
 
 
-def _show_comparison(result: Comparison) -> None:
+def _show_comparison(result: Comparison, first: str, second: str) -> None:
     from vitrail.reporting.html_page import counted
     from vitrail.reporting.metric_names import metric_name, metric_value
 
     say(f"{counted(len(result.a), 'image')} of {result.a.source} ({result.a.split})")
+    say(f"A is {first}, B is {second}")
     table = table_of("", "A", "B")
     for name, score in result.a.scores.items():
         values = (metric_value(name, each.value) for each in (score, result.b.scores[name]))
@@ -72,8 +73,8 @@ def _show_comparison(result: Comparison) -> None:
     show(table)
     say(f"right: both {result.both_right}, only A {result.only_a}, only B {result.only_b}, neither {result.both_wrong}")
     say(
-        f"A - B             {100 * result.difference.value:+.2f} percentage points (95 % interval "
-        f"{100 * result.difference.low:+.2f} to {100 * result.difference.high:+.2f}); p = {result.p_value:.3g}"
+        f"A - B             {100 * result.difference.value:+.1f} percentage points (95 % interval "
+        f"{100 * result.difference.low:+.1f} to {100 * result.difference.high:+.1f}); p = {result.p_value:.3g}"
     )
     if result.caveat:
         say(f"caveat            {result.caveat}")

@@ -146,14 +146,16 @@ def _measuring(quantised: Quantised, proofs: list[RuntimeProof]) -> Callable[[Ex
 
 
 def _show(proof: RuntimeProof) -> None:
+    from vitrail.reporting.html_page import counted
+
     before, after, quantised = proof.before, proof.after, proof.quantised
     drop = after.result.drop
     packed = proof.runtime == "packed"
     table = table_of("", "before", "after")
     for name, old, new in (
-        ("accuracy, %", *(_percent(each.result.accuracy) for each in (before, after))),
+        ("accuracy", *(_percent(each.result.accuracy) for each in (before, after))),
         ("points lost", "", f"{drop.value:+.2f} ({drop.low:+.2f} to {drop.high:+.2f})"),
-        ("same answers, %", "", f"{100 * after.result.agreement:.2f}"),
+        ("same answers", "", f"{100 * after.result.agreement:.1f} %"),
         ("ms an image", f"{before.milliseconds:.4g}", f"{after.milliseconds:.4g}"),
         ("weights in memory" if packed else "weights, file", *map(size_of, (before.weight_bytes, after.weight_bytes))),
     ):
@@ -163,12 +165,12 @@ def _show(proof: RuntimeProof) -> None:
     say(f"speed             {proof.speed:.2f} times, {how} on this machine, measured in turn; intervals are of 95 %")
     if quantised.plan.int8:
         kept = join_limited([each.name for each in quantised.kept], ", ")
-        say(f"int8              {len(quantised.plan.int8)} layers; in higher precision: {kept or 'none'}")
-    say(f"images          {quantised.words}")
+        say(f"int8              {counted(len(quantised.plan.int8), 'layer')}; in higher precision: {kept or 'none'}")
+    say(f"images            {quantised.words}")
 
 
 def _percent(score: Score) -> str:
-    return f"{100 * score.value:.2f} ({100 * score.low:.2f} to {100 * score.high:.2f})"
+    return f"{100 * score.value:.1f} % ({100 * score.low:.1f} to {100 * score.high:.1f} %)"
 
 
 def _share(difference: float) -> str:

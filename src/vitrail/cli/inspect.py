@@ -87,7 +87,7 @@ def inspect_model(
     say(f"attention         {side} x {side} for each head; all maps {size_of(cost.attention_bytes)} in fp32")
     for name, value in about.items():
         if value not in ("", {}, [], None):
-            say("{:<17} {}".format(*_in_words(name, value)))
+            say("{:<17} {}".format(*_in_words(name, value, about.get("task", ""))))
     if provenance and provenance.settings:
         show_settings(provenance.settings)
     if provenance and tensors:
@@ -101,12 +101,16 @@ def inspect_model(
         say(f"figures           {drawn.page}")
 
 
-def _in_words(name: str, value: Any) -> tuple[str, str]:
+def _in_words(name: str, value: Any, task: str) -> tuple[str, str]:
     """What a checkpoint says beside its network, as people say it."""
     if name == "reject":
         return "minimum confidence", f"{100 * value:.3g} %"
+    if name == "unlike":
+        return "unlike images", f"are marked; a false alarm for {value}"
     if name == "metrics":
-        return name, ", ".join(_metric_in_words(key, score) for key, score in value.items())
+        return name, ", ".join(_metric_in_words(key, score, task) for key, score in value.items())
+    if name == "preprocess":
+        value = value | {"size": "x".join(map(str, value["size"]))}
     if isinstance(value, dict):
         return name, ", ".join(f"{key} {_plain(each)}" for key, each in value.items())
     return name, _plain(value)
@@ -119,13 +123,15 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else short(value)
 
 
-def _metric_in_words(key: str, value: float) -> str:
+def _metric_in_words(key: str, value: float, task: str) -> str:
     """A number of a training: validation accuracy 95.0 %; those of others by their own names."""
     from vitrail.reporting.metric_names import METRICS, metric_name, metric_value
 
     split, _, metric = key.partition("_") if key.startswith(("val_", "test_")) else ("", "", key)
     of = {"val": "validation ", "test": "test ", "": ""}[split]
-    known = metric in METRICS or metric == "score"
+    if metric == "score":  # what the best epoch was chosen by
+        metric = "mean_ap" if task == "multi-label" else "top1"
+    known = metric in METRICS
     return f"{of}{metric_name(metric)} {metric_value(metric, value) if known else short(value)}"
 
 

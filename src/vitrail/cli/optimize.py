@@ -53,6 +53,7 @@ def optimize_checkpoint(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest way to answer on this machine within an accuracy budget, and write it as one file."""
+    from vitrail.reporting.html_page import counted
     from vitrail.shipping.optimizer import optimize, possible_files
 
     if plot is not None:
@@ -96,8 +97,8 @@ def optimize_checkpoint(
     show(table)
     drop = result.reported.drop
     say(
-        f"{result.best.way}, batch {result.best.batch}, {result.best.threads} reading: {result.speed:.2f} times the "
-        f"checkpoint as it is, from file to answer; {drop.value:+.2f} points lost (95 % interval {drop.low:+.2f} to "
-        f"{drop.high:+.2f}) on {result.reported.images} images"
+        f"{result.best.way}, batch {result.best.batch}, {counted(result.best.threads, 'reader')}: {result.speed:.2f} "
+        f"times the checkpoint as it is, from file to answer; {drop.value:+.2f} points lost (95 % interval "
+        f"{drop.low:+.2f} to {drop.high:+.2f}) on {result.reported.images} images"
     )
     say(f"{result.words}; written to {result.out}")

@@ -110,7 +110,7 @@ def predict_images(
     elif to is not None:
         say(f"{count:,} {'prediction' if count == 1 else 'predictions'} written to {to}")
     if loaded.temperature is not None and not as_json:
-        say("the probabilities are calibrated")
+        say("the probabilities were adjusted on validation images (temperature)")
     if unlike and loaded.ood is not None:
         complain(_unlike_line(unlike, count, loaded.ood.false_alarms))
     skipped.finish(count + len(skipped.rows), stream.files.is_complete)

@@ -46,6 +46,7 @@ def prune_checkpoint(
     from vitrail.checkpoint import save
     from vitrail.evaluation import data_for
     from vitrail.insight import prune
+    from vitrail.insight.pruning_run import heads_in_words
     from vitrail.reporting.metric_names import metric_name, metric_value
 
     out = to or Path(f"{name_after(checkpoint)}-pruned.safetensors")
@@ -84,8 +85,7 @@ def prune_checkpoint(
         table.add_row(name, *(f"{value:.4g}" for value in sizes), f"{100 * (sizes[-1] / sizes[0] - 1):+.1f} %")
     show(table)
     say(f"speed             {result.speed:.2f} times that of before, measured in turn")
-    cut = ", ".join(f"block {block}: {' '.join(map(str, heads))}" for block, heads in result.heads.items())
-    say(f"heads cut         {cut or 'none'}")
+    say(f"heads cut         {heads_in_words(result.heads)}")
     if channels:
         say(f"channels cut      {result.channels} of every MLP")
     say(f"judged by {result.split} images, ranked on {result.ranked_by}; written to {out}")

@@ -69,7 +69,7 @@ class Comparison:
         rows = (
             (
                 "A - B",
-                f"{value:+.2f} percentage points (95 % interval {low:+.2f} to {high:+.2f}); p = {self.p_value:.3g}",
+                f"{value:+.1f} percentage points (95 % interval {low:+.1f} to {high:+.1f}); p = {self.p_value:.3g}",
             ),
             ("right", f"both {self.both_right}, only A {self.only_a}, only B {self.only_b}, neither {self.both_wrong}"),
             ("caveat", self.caveat),

@@ -163,7 +163,7 @@ def _from_outside(
     if method.needs_network:
         raise InputError(
             f"method {method.name!r} needs the network's inside, and this runtime ({type(runtime).__name__}) gives "
-            "answers alone: load the checkpoint that it was made from, or use method 'occlusion'"
+            "answers alone: load the checkpoint that it was made from, or use the method occlusion (--method occlusion)"
         )
 
     def ask(batch: Tensor) -> Answer:

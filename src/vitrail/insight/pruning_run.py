@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -32,7 +32,7 @@ from vitrail.insight.head_importance import Batches, Importance, importance
 from vitrail.insight.pruning import prune_channels, prune_heads
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.reporting.html_page import percent
+from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.metric_names import metric_name
 from vitrail.reporting.object_card import Card
 from vitrail.types import Array
@@ -40,6 +40,17 @@ from vitrail.types import Array
 IMAGES = 512  # that importance is measured on, at most
 SMALL = 64  # pixels a side, below which images are trained on as from scratch, at a gentler rate
 TIMED = 8  # rounds in which the old and the new network take turns
+
+
+def heads_in_words(heads: Mapping[int, Sequence[int]]) -> str:
+    """{3: (1, 2), 9: (0,)} -> "3 (heads 1 and 2 of block 3; head 0 of block 9)": how many, then which."""
+    cut = [f"{_numbered(numbers)} of block {block}" for block, numbers in heads.items() if numbers]
+    return f"{sum(map(len, heads.values()))} ({'; '.join(cut)})" if cut else "none"
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"heads {', '.join(first)} and {last}" if first else f"head {last}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,6 @@ class Pruned:
 
     def card(self) -> Card:
         """What it says of itself in a REPL and a notebook."""
-        cut = ", ".join(f"block {block}: {' '.join(map(str, heads))}" for block, heads in self.heads.items())
         score = metric_name("top1" if self.checkpoint.task == "single-label" else "mean_ap")
         sizes = [f"{2 * state.multiply_adds / 1e9:.4g}" for state in (self.before, self.after)]
         return Card(
@@ -82,7 +92,7 @@ class Pruned:
                 (score, f"{percent(self.after.accuracy.value)}, before {percent(self.before.accuracy.value)}"),
                 ("GFLOPs", f"{sizes[1]}, before {sizes[0]}"),
                 ("speed", f"{self.speed:.2f} times that of before, measured in turn"),
-                ("heads cut", cut or "none"),
+                ("heads cut", heads_in_words(self.heads)),
                 ("channels cut", f"{self.channels} of every MLP" if self.channels else ""),
                 ("judged by", f"{self.split} images, ranked on {self.ranked_by}"),
                 ("the network", ".checkpoint, or vitrail.save(pruned.checkpoint, FILE)"),
@@ -159,7 +169,7 @@ def prune(
     judged_by, judges = chosen(dataset, split)
     ranked_by, rankers = _rankers(dataset, judged_by)
     batches = batches_of(checkpoint, rankers, batch, seed)
-    log(f"ranking heads on {sum(len(each) for each, _ in batches)} images ({ranked_by})")
+    log(f"ranking heads on {counted(sum(len(each) for each, _ in batches), 'image')} ({ranked_by})")
     scores = importance(model, batches, way, channels)
     order = ranked(model, scores.heads, scale=way == "gradient")
     config, width = model.config, scores.channels.shape[1]  # no width where channels were not ranked
@@ -261,7 +271,7 @@ def batches_of(checkpoint: Checkpoint, data: Dataset, batch: int = 32, seed: int
         if pixels:
             batches.append((torch.from_numpy(np.stack(pixels)).to(kind), targets[kept]))
     if not batches:
-        raise InputError(f"{part.source}: none of {len(rows)} images can be read")
+        raise InputError(f"{part.source}: none of {counted(len(rows), 'image')} can be read")
     return batches
 
 

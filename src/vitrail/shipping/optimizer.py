@@ -265,10 +265,10 @@ def _candidates(checkpoint: Checkpoint, merging: bool, search: _Search) -> list[
         step.left(coming + search.races, coming + _race_length(search.races, ways * len(merged_ways)))
         base = merged.of(checkpoint)
         if merged.count:
-            base = recalibrated(base, checkpoint.ood, base, split.choosing, log=log)
+            base = recalibrated(base, checkpoint.ood, base, split.choosing, log=_told_of(str(merged), log))
         log(f"making runtimes{f', {merged}' if merged.count else ''}")
         step(f"what may be int8{f', {merged}' if merged.count else ''}")
-        quantised = _int8(base, batches, search)
+        quantised = _int8(base, batches, search, merged)
         plans = {"fp32": (base, QuantPlan()), "bf16": (base, QuantPlan("bf16")), "int8": quantised}
         for runtime, precision in product(search.runtimes, precisions_here()):
             if precision not in precisions_of(runtime):
@@ -287,13 +287,21 @@ def _candidates(checkpoint: Checkpoint, merging: bool, search: _Search) -> list[
     return candidates
 
 
-def _int8(base: Checkpoint, batches: list[torch.Tensor], search: _Search) -> tuple[Checkpoint, QuantPlan] | None:
+def _told_of(what: str, log: LogCallback) -> LogCallback:
+    """The same log, whose lines begin with what they are of."""
+    return lambda text: log(f"{what}: {text}")
+
+
+def _int8(
+    base: Checkpoint, batches: list[torch.Tensor], search: _Search, merged: Merging
+) -> tuple[Checkpoint, QuantPlan] | None:
     """The checkpoint with its channels made even, and a plan for it within the budget; None where there is none."""
     split, log = search.split, search.log
     evened, plan = plan_all_int8(base, batches)
     try:
         plan = search_plan(evened, plan, search.judge, search.max_drop, batches[0][:RANKED_ON], log).plan
-        return recalibrated(evened, base.ood, faked(evened, plan), split.choosing, log=log), plan
+        told = _told_of(", ".join(filter(None, ("int8", str(merged)))), log)
+        return recalibrated(evened, base.ood, faked(evened, plan), split.choosing, log=told), plan
     except InputError as error:
         log(str(error))
         return None
