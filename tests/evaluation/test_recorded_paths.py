@@ -1,4 +1,4 @@
-"""Where what a run was given is now: as typed, where it was, or as far from the run as it was."""
+"""Where what a run was given is now: where it was, as far from the run as it was, or as typed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation.recorded_paths import find_recorded, record_paths, recorded_places
 
 
-def test_as_typed_then_where_it_was_then_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_was_then_beside_the_run_then_as_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     (project / "photos").mkdir(parents=True)
     run = project / "runs" / "photos-1"
@@ -25,17 +25,18 @@ def test_as_typed_then_where_it_was_then_beside_the_run(tmp_path: Path, monkeypa
     monkeypatch.chdir(elsewhere)
     assert find_recorded(run, config, "photos") == str(project / "photos")
     (elsewhere / "photos").mkdir()
-    assert find_recorded(run, config, "photos") == "photos"  # what is here goes first
-    (elsewhere / "photos").rmdir()
+    assert find_recorded(run, config, "photos") == str(project / "photos")  # what is called so here is something else
     moved = tmp_path / "moved"
     project.rename(moved)
     there = moved / "runs" / "photos-1"
     assert find_recorded(there, config, "photos") == str(moved / "photos")
     assert find_recorded(Path(os.path.relpath(there)), config, "photos") == str(moved / "photos")
     (moved / "photos").rmdir()
+    assert find_recorded(there, config, "photos") == "photos"  # by its name alone
+    (elsewhere / "photos").rmdir()
     with pytest.raises(InputError) as error:
         find_recorded(there, config, "photos")
-    places = f"photos, {project / 'photos'}, {moved / 'photos'}"
+    places = f"{project / 'photos'}, {moved / 'photos'}, photos"
     assert str(error.value) == f"the images of {there} are not found: looked for {places}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from vitrail.data.manifest import Entry, Manifest
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 from vitrail.evaluation import data_for, data_for_both
+from vitrail.evaluation.caveats import CHOSEN, caveat_for
+from vitrail.evaluation.evaluator import chosen
 from vitrail.evaluation.seen_images import run_of, source_name
 
 NAMES = ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
@@ -70,6 +73,18 @@ def test_other_data_is_marked_by_content(photos: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_copy_of_what_was_seen_is_judged_by_its_validation_images(photos: Path, tmp_path: Path) -> None:
+    """Not called training images, which they are not; one that cannot be read is no new image."""
+    folder = run(tmp_path / "run", photos, ("train", "val", "val", "train"))
+    copy = tmp_path / "copy"
+    shutil.copytree(photos, copy)
+    (copy / "dog" / "broken.png").write_bytes(b"no image")
+    data = data_for(folder, copy)
+    assert splits_of(data) == {**dict(zip(NAMES, ("train", "val", "val", "train"), strict=True)), "dog/broken.png": ""}
+    assert chosen(data, "")[0] == "val"
+    assert caveat_for(chosen(data, "")[1], None) == CHOSEN
+
+
 def test_what_either_has_seen_is_seen(photos: Path, tmp_path: Path) -> None:
     one = run(tmp_path / "one", photos, ("train", "val", "test", "test"))
     two = run(tmp_path / "two", photos, ("test", "train", "val", "test"))
@@ -125,6 +140,6 @@ def test_its_own_images_are_found_from_any_folder(
     assert splits_of(data_for("../runs/photos-1")) == expected
     assert splits_of(data_for(folder, "../photos")) == expected  # its own, by another name
     photos.rename(tmp_path / "renamed")
-    with pytest.raises(InputError, match=r"not found: looked for photos, .*/photos; name the images$"):
+    with pytest.raises(InputError, match=r"not found: looked for .*/photos, photos; name the images$"):
         data_for(folder)
     assert splits_of(data_for(folder, tmp_path / "renamed"))["cat/0.png"] == "train"  # by content

@@ -42,5 +42,5 @@ def test_a_run_is_judged_and_repeated_from_any_folder(
     third = rerun(second.run.folder)  # what was repeated from elsewhere can be repeated again
     assert third.same, third.differences
     shutil.rmtree(tmp_path / "moved" / "photos")
-    with pytest.raises(InputError, match="the images of .* are not found: looked for photos, "):
+    with pytest.raises(InputError, match="the images of .* are not found: looked for .*, photos$"):
         rerun(moved)

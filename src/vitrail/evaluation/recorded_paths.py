@@ -17,24 +17,26 @@ def record_paths(run: Path, names: Iterable[str | os.PathLike[str] | None]) -> d
 
 
 def find_recorded(run: Path, config: Mapping[str, Any], typed: str, what: str = "images") -> str:
-    """Where that is now: as it was typed, else where it was then, else as far from the run as it was then."""
+    """Where that is now: where it was then, else as far from the run as it was then, else as it was typed.
+
+    A folder of the same name that happens to lie where one is now holds other images, so it comes last.
+    """
     if not _is_path(typed):
         return typed
     candidates = recorded_places(run, config, typed)
     for path in candidates:
         if os.path.exists(path):
-            return path
+            return typed if os.path.realpath(typed) == os.path.realpath(path) else path
     raise InputError(f"the {what} of {run} are not found: looked for {', '.join(candidates)}")
 
 
 def recorded_places(run: Path, config: Mapping[str, Any], typed: str) -> list[str]:
     """The places where that may be, the likeliest first."""
-    places = [typed]
     absolute = config.get("paths", {}).get(typed)
     if absolute is not None:
-        places += [absolute, os.path.normpath(run.absolute() / os.path.relpath(absolute, config["folder"]))]
+        places = [absolute, os.path.normpath(run.absolute() / os.path.relpath(absolute, config["folder"])), typed]
     else:  # a run that was recorded without: most are two folders below where they were started
-        places.append(os.path.normpath(run.absolute().parent.parent / typed))
+        places = [typed, os.path.normpath(run.absolute().parent.parent / typed)]
     return list(dict.fromkeys(places))
 
 

@@ -13,9 +13,10 @@ from vitrail.data.image_scan import fingerprint
 from vitrail.data.manifest import Manifest
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
-from vitrail.errors import InputError
+from vitrail.errors import ImageError, InputError
 from vitrail.evaluation.recorded_paths import find_recorded, recorded_places
 from vitrail.files import is_name
+from vitrail.images import upright_size
 
 PathOrName = str | os.PathLike[str]
 
@@ -46,11 +47,22 @@ def data_for(checkpoint: PathOrName, data: PathOrName = "", classes: Sequence[st
         splits = {each.name: each.split for each in known}
         marks = [splits.get(each.name, each.split) for each in dataset.samples]
     else:
-        splits = {each.digest: "train" for each in known if each.split in ("train", "val")}
-        marks = [
-            splits.get(_digest(image), each.split) for image, each in zip(dataset.images, dataset.samples, strict=True)
-        ]
+        marks = _marks_by_content(dataset, {each.digest: each.split for each in known if each.split != "test"})
     return _marked(dataset, marks, (folder.name,))
+
+
+def _marks_by_content(dataset: Dataset, seen: Mapping[str, str]) -> list[str]:
+    """The split of each image by what a run did with it, "train" or "val"; its own where the run never saw it.
+
+    Where new images are among them, those are what to judge by: images of validation then count as seen.
+    """
+    digests = [_digest(image) for image in dataset.images]
+    images = zip(digests, dataset.images, strict=True)
+    has_new = any(digest not in seen and _is_image(image) for digest, image in images)
+    return [
+        "train" if has_new and digest in seen else seen.get(digest, each.split)
+        for digest, each in zip(digests, dataset.samples, strict=True)
+    ]
 
 
 def _own_images(folder: Path, config: Mapping[str, Any], recorded: str) -> str:
@@ -89,6 +101,13 @@ def _digest(image: Any) -> str:
         return fingerprint(image)[1]
     except OSError:  # it will be found unreadable later
         return ""
+
+
+def _is_image(image: Any) -> bool:
+    try:
+        return upright_size(image) is not None
+    except (ImageError, InputError, OSError):
+        return False
 
 
 def run_of(checkpoint: PathOrName) -> Path | None:
