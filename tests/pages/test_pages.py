@@ -69,6 +69,7 @@ PAGES = {
     "audit": audited,
     "comparison": compared,
     "two": lambda: report_of(("Apple_Granny_Smith", "Banana")),
+    "ten": lambda: report_of(tuple(f"class {number}" for number in range(10))),
     "hundred": lambda: report_of(tuple(f"class {number}" for number in range(100))),
     "long": lambda: report_of(LONG),
 }
@@ -207,12 +208,55 @@ def test_a_large_image_fits_a_phone_and_has_no_faults(browser: Browser, axe: str
     assert browser.faults(axe) == []
 
 
+@pytest.mark.parametrize("width", [375, 1200])
+def test_an_enlarged_figure_is_as_high_as_the_screen_at_most(
+    browser: Browser, pages: dict[str, Path], width: int
+) -> None:
+    """Ten classes: the matrix is there from top to bottom, and the caption is not cut."""
+    browser.open(pages["ten"], width=width)
+    browser.run("document.querySelector('.enlarge').click()")
+    stage, chart = browser.find("dialog .stage").rect, browser.find("dialog svg.plot").rect
+    assert chart["y"] >= stage["y"] - 1
+    assert chart["y"] + chart["height"] <= stage["y"] + stage["height"] + 1
+    assert chart["height"] > 300
+    browser.press("\ue00c")
+    browser.open(pages["inspect"], width=width)
+    browser.run("document.querySelector('.plate .enlarge').click()")
+    assert browser.run("const p = document.querySelector('dialog p'); return p.scrollHeight - p.clientHeight") <= 0
+
+
+def test_what_goes_on_to_the_right_fades_at_the_edge(browser: Browser, pages: dict[str, Path]) -> None:
+    """A sheet of images has no shadow behind it that could show."""
+    browser.open(pages["demo"], width=375)
+    heads = "[...document.querySelectorAll('.plate .scroll')].find((each) => each.scrollWidth > each.clientWidth + 60)"
+    edge = f"return getComputedStyle({heads}).maskImage"
+    assert "gradient" in browser.run(edge)
+    browser.run(f"{heads}.scrollLeft = 9999")
+    browser.run("return document.body.offsetWidth")
+    script = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+    browser.driver.execute_async_script(script)
+    assert browser.run(edge) == "none"
+    patches = "return document.querySelector('.plate .scroll').scrollWidth"  # a single image
+    assert browser.run(patches) <= 375
+
+
+def test_the_next_image_is_one_of_the_same_section(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["two"])
+    worst = """const title = [...document.querySelectorAll('h2')].find((each) => each.textContent === 'Worst errors');
+    const own = [...title.closest('section').querySelectorAll('.open')];
+    own.at(-1).click(); return own[0].querySelector('img').alt"""
+    first = browser.run(worst)
+    assert browser.run("return document.querySelector('dialog img').alt") != first
+    browser.run("document.querySelectorAll('dialog .keys button')[1].click()")
+    assert browser.run("return document.querySelector('dialog img').alt") == first
+
+
 def test_a_figure_opens_large_and_scrolls(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["inspect"], width=375)
     browser.run("document.querySelector('.plate .enlarge').click()")
     chart = browser.find("dialog svg.plot")
     assert chart.rect["width"] > 375 >= browser.find("dialog").rect["width"]
-    assert "bright where another" in browser.find("dialog p").text
+    assert "Bright: positions that the network takes for similar" in browser.find("dialog p").text
     browser.press("\ue00c")
     assert not browser.run("return document.querySelector('dialog').open")
 

@@ -109,6 +109,20 @@ def test_bins_of_fewer_than_ten_answers_are_faint() -> None:
     assert [opacity(each) for each in bars] == [faint, faint, solid, solid]
 
 
+@pytest.mark.parametrize("count, told", [(9, True), (10, False)])
+def test_pale_bars_have_a_place_in_the_legend(count: int, told: bool) -> None:
+    names = [each.text for each in read(reliability([Bin(0.5, 1.0, count, 0.7, 0.7)]).html).all("li")]
+    assert names == ["right", *["right, of fewer than 10 answers"] * told, "distance from what it stated"]
+
+
+def test_a_legend_shows_lines_as_lines() -> None:
+    """As thin as a line is drawn, and pale where it is."""
+    both = [Series("a", [(0, 1.0), (1, 2.0)]), Series("b", [(0, 2.0), (1, 1.0)], thin=True)]
+    keys = re.findall(r'<li>.*?style="([^"]*)"', curves(both, X, Y).html)
+    assert ["stroke-width:2" in each for each in keys] == [True, True]
+    assert ["stroke-opacity:1" in each for each in keys] == [True, False]
+
+
 def test_reliability_says_its_numbers() -> None:
     words = list(titled(read(reliability(BINS).html)))
     assert words[1] == "40 answers between 50 % and 75 %: stated 60.0 % on average, right 75.0 %"
@@ -190,7 +204,9 @@ def test_counts_by_powers_of_ten_show_one_beside_many() -> None:
     found = read(histogram([("patches", values)], UNIT, bins=4, of="patches", log_counts=True).html)
     heights = [numbers(each, "height")[0] for each in found.all("rect")]
     assert heights[0] / heights[1] == pytest.approx(math.log10(1000 / 0.8) / math.log10(1 / 0.8), rel=0.05)
-    assert {"1", "10", "100", "1,000", "patches, by powers of ten"} <= {each.text for each in found.all("text", "tick")}
+    assert {"1", "10", "100", "1,000", "patches (logarithmic scale)"} <= {
+        each.text for each in found.all("text", "tick")
+    }
 
 
 def test_a_single_point_has_its_number_below_it() -> None:

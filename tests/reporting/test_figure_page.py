@@ -40,6 +40,14 @@ def test_without_the_extra_charts_are_svg_files(tmp_path: Path, monkeypatch: pyt
     assert "An image." in (tmp_path / "index.html").read_text()
 
 
+def test_a_scale_stands_with_its_figure_and_a_note_before_all(tmp_path: Path) -> None:
+    figures = [FIGURES[0]._replace(scale=("far", "near")), FIGURES[1]]
+    write_figure_page(tmp_path, "Title", "", figures, note="What one sees.")
+    page = read((tmp_path / "index.html").read_text())
+    assert [each.text for each in page.all("ul", "heat")] == ["far  near"]
+    assert [each.text for each in page.all("p", "note")] == ["What one sees."]
+
+
 def test_captions_are_only_text(tmp_path: Path) -> None:
     image = Image.new("RGB", (4, 4))
     write_figure_page(tmp_path, "<b>", "<i>", [Figure("a", '<script>"', image)])

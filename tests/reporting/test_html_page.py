@@ -136,6 +136,26 @@ def test_numbers(value: float | None, said: str) -> None:
     assert number(-math.inf) == "-∞"
 
 
+def test_tiles_have_the_tone_of_what_they_say() -> None:
+    found = read(tiles([Tile("1", "a"), Tile("2", "b", tone="good"), Tile("3", "c", tone="bad")]))
+    assert [each.attributes["class"] for each in found.all("div", "tile")] == ["tile", "tile good", "tile bad"]
+
+
+def test_columns_of_words_say_how_wide_they_must_be_to_be_read() -> None:
+    """By their longest cell: classes need little, sentences much, numbers and bars their own."""
+    row = [
+        "ant",
+        "bee",
+        "Apple Granny Smith",
+        "the whole network, 51 steps, and then some",
+        5,
+        Html("<b>long markup</b>"),
+    ]
+    found = read(table(["a", "b", "c", "d", "e", "f"], [row]))
+    kinds = [each.attributes.get("class", "") for each in found.all("th") if each.attributes["scope"] == "col"]
+    assert kinds == ["", "", "names", "sentences", "n", ""]
+
+
 def test_shares_and_counts() -> None:
     assert percent(0.8714) == "87.1 %"
     assert percent(0.8714, 0) == "87 %"

@@ -139,6 +139,14 @@ def test_a_sheet_of_tiles_is_drawn_tile_by_tile_in_the_colours_of_the_page() -> 
     assert sheet.image().size[0] > 200
 
 
+@pytest.mark.parametrize("columns", [(), tuple(f"head {number}" for number in range(8))])
+def test_a_sheet_without_words_shrinks_to_a_phone(columns: tuple[str, ...]) -> None:
+    """Eight tiles of 80: a sheet with words scrolls before these are too small to read."""
+    tiles = [[Image.new("RGB", (80, 80))] * 8]
+    html = sheet_chart(TileSheet(tiles, "Tiles", columns=columns)).html
+    assert ("min-width:0px" in html) == (not columns)
+
+
 @pytest.mark.parametrize("width, least", [(440.0, 0), (560.0, 476), (1000.0, 850)])
 def test_a_wide_chart_scrolls_on_a_phone_before_its_words_are_too_small(width: float, least: int) -> None:
     axes = Axis("x"), Axis("y")

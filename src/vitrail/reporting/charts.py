@@ -17,6 +17,7 @@ from vitrail.types import Array
 
 _ORDER: Final[tuple[Colour, ...]] = ("blue", "ruby", "green", "amber", "violet", "teal")
 _WIDTH: Final = 380.0
+FEW: Final = 10  # answers, below which their share says little
 _POINTS: Final = 240  # of a line: more could not be told apart
 
 
@@ -94,7 +95,7 @@ def curves(
         colour = each.colour or _ORDER[place % len(_ORDER)]
         if any(math.isfinite(value) for _, value in each.points):
             elements.append(_line(each, colour, x, y, x_axis.label, percent if y_axis.percent else number))
-            keys.append(Key(each.name, colour, "line" if each.thin else "bar"))
+            keys.append(Key(each.name, colour, "line", filled=not each.thin))
     elements += [_point(each, x(each.x), y(each.y)) for each in points]
     elements += _dashed_lines(lines, x, y)
     names = [each.name for each in (legend or keys)]
@@ -124,7 +125,7 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
         )
         top = y(accuracy) if math.isfinite(accuracy) else y(0)
         gap = sorted((top, y(confidence) if math.isfinite(confidence) else top))
-        solid = 0.85 if count >= 10 else 0.35  # few answers say little
+        solid = 0.85 if count >= FEW else 0.35  # few answers say little
         shapes = (
             rect(side, top, width, y(0) - top, f"fill:var(--blue);fill-opacity:{solid}"),
             rect(side, gap[0], width, gap[1] - gap[0], "fill:var(--ruby);fill-opacity:.3;stroke:var(--ruby)"),
@@ -137,9 +138,11 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
         'style="stroke:var(--ink);stroke-dasharray:4 4;fill:none"/>'
         f'<path class="axis" d="M{x(0):.1f} 346.5H{x(1):.1f}"/>{label("number of answers", x(0), 362)}'
     )
-    legend = (Key("right", "blue"), Key("distance from what it stated", "ruby"))
+    legend = [Key("right", "blue"), Key("distance from what it stated", "ruby")]
+    if any(count < FEW for _, _, count, _, _ in filled):
+        legend.insert(1, Key(f"right, of fewer than {FEW} answers", "blue", filled=False))
     words = "Stated confidence against the share of right answers"
-    return Chart(title, words, _WIDTH, 368.0, tuple(elements), legend)
+    return Chart(title, words, _WIDTH, 368.0, tuple(elements), tuple(legend))
 
 
 def bars(items: Sequence[Bar], x_label: str, title: str = "") -> Chart:
@@ -180,7 +183,7 @@ def histogram(
     if not total.any():
         return Chart()
     most = float(total.max())
-    counted = Axis(f"{of}, by powers of ten" if log_counts else of, log=log_counts)
+    counted = Axis(f"{of} (logarithmic scale)" if log_counts else of, log=log_counts)
     y_ticks = axes.log_ticks(1.0, max(most, 10.0)) if log_counts else [e for e in axes.ticks(0.0, most) if e == int(e)]
     bottom = 0.8 if log_counts else 0.0  # one value is seen too
     x = AxisScale(x_axis.low, x_axis.high, axes.left_margin(y_ticks, tick_label), size[0] - 20)

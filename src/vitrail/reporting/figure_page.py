@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitrail.errors import InputError, MissingExtraError
 from vitrail.files import reason
+from vitrail.reporting.heat_legend import legend_html
 from vitrail.reporting.html_page import Html, Section, data_uri, page, plate, text
 from vitrail.reporting.image_sheets import TileSheet
 from vitrail.reporting.svg import Chart, save_chart, sheet_chart
@@ -23,18 +24,22 @@ class Figure(NamedTuple):
     caption: str
     content: Image.Image | Chart | TileSheet
     file: Image.Image | None = None  # where the file shall show another image than the page
+    scale: tuple[str, str] | None = None  # what its darkest and its brightest colour mean
 
 
 def write_figure_page(
-    folder: Path, title: str, subtitle: str, figures: Sequence[Figure], more: Sequence[Section] = ()
+    folder: Path, title: str, subtitle: str, figures: Sequence[Figure], more: Sequence[Section] = (), note: str = ""
 ) -> list[Path]:
-    """Images as NAME.png, charts as NAME.svg and, with the extra `figures`, NAME.png; all of them in index.html."""
+    """Images as NAME.png, charts as NAME.svg and, with the extra `figures`, NAME.png; all of them in index.html.
+
+    The note introduces them.
+    """
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for each in figures:
             files += _write_figure(each, folder)
-        sections = [Section("Figures", "".join(map(_plate, figures))), *more]
+        sections = [Section("Figures", "".join(map(_plate, figures)), note), *more]
         (folder / "index.html").write_text(page(title, subtitle, sections), encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {reason(error)}") from error
@@ -54,10 +59,13 @@ def _write_figure(figure: Figure, folder: Path) -> list[Path]:
 
 
 def _plate(figure: Figure) -> Html:
+    scale = legend_html(*figure.scale) if figure.scale else ""
+    return plate(Html(_drawn(figure) + scale), figure.caption)
+
+
+def _drawn(figure: Figure) -> Html:
     if isinstance(figure.content, TileSheet):
-        return plate(sheet_chart(figure.content).html, figure.caption)
+        return sheet_chart(figure.content).html
     if isinstance(figure.content, Chart):
-        return plate(figure.content.html, figure.caption)
-    return plate(
-        Html(f'<img src="{data_uri(figure.content, reduced=False)}" alt="{text(figure.caption)}">'), figure.caption
-    )
+        return figure.content.html
+    return Html(f'<img src="{data_uri(figure.content, reduced=False)}" alt="{text(figure.caption)}">')

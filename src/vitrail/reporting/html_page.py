@@ -27,6 +27,8 @@ LARGEST: Final = 48_000  # letters that an image may take on a page
 _THUMBS: Final = ((480, 80), (352, 74), (224, 72), (128, 66))  # side in pixels and quality: the first small enough
 
 _LONG_WORD: Final = 24  # letters from which a word may be broken, lest it push a table's other columns away
+_NAME: Final = 12  # letters from which a column needs room on a phone
+_SENTENCE: Final = 36  # and from which it needs much
 _FULL_QUALITY: Final = 90  # of an image that keeps its size
 
 _POLICY: Final = (
@@ -72,6 +74,7 @@ class Tile(NamedTuple):
     value: str
     label: str
     note: str = ""
+    tone: Tone = ""  # of its edge; without one, tiles in a row differ by their places alone
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
@@ -134,8 +137,13 @@ def breakable(value: object) -> Html:
 
 
 def counted(count: int, thing: str) -> str:
-    """1 image, 2 images, 1,000 images."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+    """1 image, 2 images, 1,000 images; 1 class, 2 classes."""
+    return f"{count:,} {plural(count, thing)}"
+
+
+def plural(count: int, thing: str) -> str:
+    """The same without the number, where that stands elsewhere."""
+    return thing if count == 1 else f"{thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -178,7 +186,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 def tiles(items: Iterable[Tile]) -> Html:
     """The numbers that matter, large."""
     shown = "".join(
-        f'<div class="tile"><b>{text(each.value)}</b><span>{text(each.label)}</span>'
+        f'<div class="{f"tile {_tone(each.tone)}".rstrip()}"><b>{text(each.value)}</b><span>{text(each.label)}</span>'
         f"<small>{words(each.note)}</small></div>"
         for each in items
     )
@@ -301,9 +309,16 @@ def _is_number(cell: Cell) -> bool:
     return cell is None or isinstance(cell, int | float) or _NUMERIC.fullmatch(cell) is not None
 
 
+def _kind(cells: Iterable[Cell]) -> str:
+    """The class of a column of words, by its longest: how wide it must be on a phone to be read."""
+    longest = max((len(each) for each in cells if isinstance(each, str) and not isinstance(each, Html)), default=0)
+    return ' class="sentences"' if longest > _SENTENCE else ' class="names"' if longest > _NAME else ""
+
+
 def _table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool], fixed: int = 0) -> Html:
     sides = [' class="n"' if each else "" for each in right]
-    head = "".join(f'<th scope="col"{side}>{text(name)}</th>' for name, side in zip(headers, sides, strict=True))
+    kinds = [side or _kind(row[place] for row in rows) for place, side in enumerate(sides)]
+    head = "".join(f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(headers, kinds, strict=True))
     body = []
     for place, row in enumerate(rows):
         cells = [each if isinstance(each, str) else number(each) for each in row]

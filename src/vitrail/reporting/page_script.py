@@ -71,7 +71,14 @@ SCRIPT: Final = r"""
     }
   }
 
-  // ---- images: each opens large; the arrows go on to the next, Escape closes ----
+  // ---- what is wider than its frame fades at the edge, as long as there is more to the right ----
+  for (const box of document.querySelectorAll(".scroll")) {
+    const mark = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    box.addEventListener("scroll", mark);
+    new ResizeObserver(mark).observe(box);
+  }
+
+  // ---- images: each opens large; the arrows go on to the next of its section, Escape closes ----
   const dialog = make("dialog", "large");
   const stage = make("div", "stage");
   const caption = make("p");
@@ -83,7 +90,8 @@ SCRIPT: Final = r"""
   stage.tabIndex = 0;
   stage.setAttribute("role", "region");
   stage.setAttribute("aria-label", "The image at full size");
-  const shown = [];
+  const sources = [];
+  let shown = []; // those of one section
   let current = 0;
 
   const show = (place) => {
@@ -96,7 +104,9 @@ SCRIPT: Final = r"""
       const ratio = source.naturalWidth / source.naturalHeight || 1;
       copy.style.width = `min(100%, ${(74 * ratio).toFixed(2)}vh, ${Math.max(source.naturalWidth, 640)}px)`;
     } else {
-      copy.style.width = `max(100%, ${Math.round(1.2 * source.viewBox.baseVal.width)}px)`;
+      const { width, height } = source.viewBox.baseVal;
+      copy.style.width = `min(max(100%, ${width}px), ${(70 * width / height).toFixed(2)}vh)`;
+      copy.style.minWidth = source.style.minWidth;
     }
     stage.replaceChildren(copy);
     stage.scrollTo(0, 0);
@@ -105,6 +115,8 @@ SCRIPT: Final = r"""
     before.hidden = after.hidden = shown.length < 2;
   };
   const open = (source) => {
+    const section = source.closest("section");
+    shown = sources.filter((each) => each.closest("section") === section);
     show(shown.indexOf(source));
     dialog.showModal();
     close.focus();
@@ -115,17 +127,17 @@ SCRIPT: Final = r"""
     button.setAttribute("aria-label", `Enlarge: ${image.alt}`);
     image.replaceWith(button);
     button.append(image);
-    shown.push(image);
+    sources.push(image);
     button.addEventListener("click", () => open(image));
   }
   for (const chart of document.querySelectorAll("main figure.chart.wide svg.plot")) {
     const button = make("button", "enlarge", "Enlarge");
     button.setAttribute("aria-label", `Enlarge: ${chart.getAttribute("aria-label")}`);
     chart.closest("figure").append(button);
-    shown.push(chart);
+    sources.push(chart);
     button.addEventListener("click", () => open(chart));
   }
-  if (shown.length) document.body.append(dialog);
+  if (sources.length) document.body.append(dialog);
   before.addEventListener("click", () => show(current - 1));
   after.addEventListener("click", () => show(current + 1));
   close.addEventListener("click", () => dialog.close());

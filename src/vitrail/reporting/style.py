@@ -64,6 +64,9 @@ serif}}
 .facts div{{border-top:1px solid var(--line);padding-top:6px;min-width:0}}
 .facts dt{{color:var(--soft);font-size:14px}}
 .facts dd{{margin:0;overflow-wrap:anywhere}}
+.tile.good{{border-left-color:var(--green)}}
+.tile.bad{{border-left-color:var(--ruby)}}
+.tile.warn{{border-left-color:var(--amber)}}
 .callout{{border:1px solid var(--line);border-left:5px solid var(--blue);background:var(--card);border-radius:6px;
 padding:10px 16px;margin:12px 0;max-width:none;overflow-wrap:anywhere}}
 .callout.good{{border-left-color:var(--green)}}
@@ -83,9 +86,9 @@ button{{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:poi
 button:focus-visible,summary:focus-visible,a:focus-visible{{outline:2px solid var(--blue);outline-offset:2px;
 border-radius:3px}}
 .sort{{font-weight:600;text-align:inherit;position:relative}}
-.sort::after{{content:"";position:absolute;right:-1em;bottom:0;width:.9em;text-align:left;color:var(--blue)}}
+.sort::after{{content:"\\2195";position:absolute;right:-1em;bottom:0;width:.9em;text-align:left;opacity:.5}}
 .sort:hover{{color:var(--blue)}}
-th[aria-sort=ascending] .sort::after{{content:"\\2191"}}
+th:not([aria-sort=none]) .sort::after{{content:"\\2191";color:var(--blue);opacity:1}}
 th[aria-sort=descending] .sort::after{{content:"\\2193"}}
 .open{{display:block;width:100%;cursor:zoom-in}}
 .plate .open{{width:auto;max-width:100%}}
@@ -100,8 +103,8 @@ dialog.large .stage{{overflow:auto;flex:1 1 auto;min-height:0;text-align:center}
 dialog.large img{{max-width:100%;height:auto;object-fit:contain;margin:0 auto;display:block;border-radius:4px}}
 dialog.large img.tiny{{image-rendering:pixelated}}
 dialog.large svg.plot{{max-width:none;height:auto}}
-dialog.large p{{margin:0 auto;max-width:90ch;color:var(--soft);font-size:15px;text-align:center;overflow-wrap:anywhere;
-max-height:24vh;overflow-y:auto}}
+dialog.large p{{flex:none;margin:0 auto;max-width:90ch;color:var(--soft);font-size:15px;text-align:center;
+overflow-wrap:anywhere;max-height:24vh;overflow-y:auto}}
 dialog.large p b{{color:var(--ink)}}
 dialog.large .keys{{display:flex;gap:10px;justify-content:center;flex:none}}
 dialog.large .keys button{{padding:5px 16px;border:1px solid var(--line);border-radius:99px;background:var(--card)}}
@@ -114,6 +117,7 @@ tbody th,thead th:first-child{{position:sticky;left:0;background:var(--paper)}}
 tbody tr:hover,tbody tr:hover th{{background:var(--faint)}}
 .gallery{{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:12px;margin:14px 0}}
 .gallery.small{{grid-template-columns:repeat(auto-fill,minmax(clamp(98px,22%,130px),1fr));gap:8px}}
+.gallery.small figcaption{{padding:6px;font-size:12.5px}}
 .gallery.large{{grid-template-columns:repeat(auto-fill,minmax(240px,1fr))}}
 .gallery figure{{margin:0;background:var(--card);border:1px solid var(--line);border-radius:6px;overflow:hidden;
 border-bottom-width:4px;min-width:0}}
@@ -131,6 +135,7 @@ figure.chart{{margin:0;max-width:440px}}
 figure.chart.wide{{max-width:none}}
 figure.chart>figcaption{{font-weight:600;margin-bottom:4px}}
 figure.chart>.scroll{{margin:0}}
+figure.chart>.scroll.more{{mask-image:linear-gradient(to left,transparent,#000 40px)}}
 svg.plot{{display:block;width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",
 sans-serif;fill:var(--ink)}}
 {CHART_STYLE}
@@ -175,8 +180,10 @@ nav a{{white-space:nowrap}}
 .gallery,.gallery.small{{grid-template-columns:repeat(auto-fill,minmax(104px,1fr));gap:8px}}
 .gallery.large{{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 .gallery figcaption{{font-size:13px;padding:6px 8px}}
+.gallery.small figcaption{{font-size:12.5px;padding:6px}}
 th,td{{padding-right:12px}}
-td:not(.n):not(:has(.meter)){{min-width:9em}}
+thead th+th.names{{min-width:9em}}
+thead th+th.sentences{{min-width:16em}}
 }}
 @media print{{
 :root{{{_LIGHT};--paper:#fff}}

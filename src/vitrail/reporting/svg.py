@@ -32,7 +32,7 @@ class Key(NamedTuple):
     name: str
     colour: Colour
     shape: Literal["bar", "line", "dot", "square", "triangle"] = "bar"
-    filled: bool = True
+    filled: bool = True  # a bar or a line that is not is pale
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Chart:
     elements: tuple[str, ...] = ()
     legend: tuple[Key, ...] = ()
     wide: bool = False
+    shrinks: bool = False  # a wide chart without words: whole on a phone rather than scrolled
 
     def __bool__(self) -> bool:
         return bool(self.elements)
@@ -60,7 +61,7 @@ class Chart:
             return Html()
         caption = f"<figcaption>{text(self.title)}</figcaption>" if self.title else ""
         # A wide chart is shown at its own size: larger than a phone, it scrolls rather than shrinks beyond reading.
-        least = 0.85 * self.width if self.width > 480 else 0.0
+        least = 0.85 * self.width if self.width > 480 and not self.shrinks else 0.0
         size = f' style="max-width:{1.15 * self.width:.0f}px;min-width:{least:.0f}px"' if self.wide else ""
         image = (
             f'<svg class="plot" role="img" aria-label="{text(self.words)}" '
@@ -167,7 +168,8 @@ def sheet_chart(sheet: TileSheet) -> Chart:
     columns = max(map(len, sheet.tiles))
     across, down = left + columns * (width + sheet.gap), top + len(sheet.tiles) * (height + sheet.gap)
     words = sheet.title or f"{len(sheet.tiles)} rows of {columns} tiles"
-    return Chart(sheet.title, words, across - sheet.gap, down - sheet.gap, tuple(elements), wide=True)
+    shrinks = not (sheet.rows or sheet.columns)
+    return Chart(sheet.title, words, across - sheet.gap, down - sheet.gap, tuple(elements), wide=True, shrinks=shrinks)
 
 
 def _uri(image: Image.Image) -> str:
@@ -225,7 +227,8 @@ def png_bytes(svg: str) -> bytes:
 def _icon(key: Key) -> str:
     """How a legend shows an entry, in a box of 22 x 10."""
     if key.shape in ("bar", "line"):
-        width, opacity = (6, 0.85) if key.shape == "bar" else (2, 0.55)
+        width, solid, pale = (6, 0.85, 0.35) if key.shape == "bar" else (2, 1.0, 0.55)
+        opacity = solid if key.filled else pale
         return f'<path d="M1 5H21" style="stroke:var(--{key.colour});stroke-width:{width};stroke-opacity:{opacity}"/>'
     mark: Mark = key.shape  # type: ignore[assignment]
     return mark_shape(mark, 11, 5, key.colour, key.filled)
