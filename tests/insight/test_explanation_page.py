@@ -34,12 +34,15 @@ def test_images_stand_beside_their_maps_with_a_verdict_on_each() -> None:
     assert [each.split("of")[0] for each in tiles] == [
         *("1faithfulness: strong", "0faithfulness: fair", "1faithfulness: weak", "0faithfulness: none")
     ]
+    tones = [each.attributes["class"] for each in found.all("div", "tile")]
+    assert tones == ["tile good", "tile good", "tile warn", "tile bad"]  # those of the maps
     assert "1 image, explained for net" in found.text
     assert "speaks most for the answer" in found.text
     assert CROSSED not in found.text
     assert "Why “ant”? The network gives it 93.0 %." in found.text
     rows = [each.text for each in found.all("tr")]
-    assert any(each.startswith("rolloutlikeness to a map without learning0.95poor") for each in rows)
+    assert any(each.startswith("rolloutlikeness to a map without learningpoor0.95") for each in rows)
+    assert any(each.startswith("rolloutfaithfulnessweak+0.06") for each in rows)
 
 
 def test_crosses_have_a_legend_and_many_images_an_end() -> None:

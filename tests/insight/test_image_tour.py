@@ -20,6 +20,7 @@ from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.inference import predict
 from vitrail.insight import image_tour as tours
+from vitrail.insight.attention_figures import HOW_IT_WORKS
 from vitrail.insight.image_tour import tour
 from vitrail.insight.tracing import LaidOutTrace, Trace
 from vitrail.network import Positions, Rotary, ViT, ViTConfig
@@ -50,6 +51,8 @@ def test_the_tour_writes_its_images_and_a_page(tmp_path: Path) -> None:
     text = found.page.read_text("utf-8")
     page = read(text)  # strict: nothing is fetched, nothing runs
     assert len(page.all("figure", "plate")) == len(figures)
+    assert len(page.all("ul", "heat")) == 5  # scales of all but the patches and the filters
+    assert HOW_IT_WORKS in page.text
     assert len(page.all("img")) == 0  # all are drawn in the colours of the page, light or dark
     assert len(page.all("svg", "plot")) == len(figures)
     assert f"{found.prediction.labels[0]} ({100 * found.prediction.probabilities[0]:.1f} %)" in text
@@ -100,7 +103,8 @@ def test_other_networks(tmp_path: Path, changes: dict[str, Any]) -> None:
     checkpoint = small(**changes)
     found = tour(checkpoint, window(2, 96).image, tmp_path)
     assert len(found.files) >= 6
-    assert ("the cls token looks" in found.page.read_text("utf-8")) == (checkpoint.model.config.pool == "cls")
+    for words in ("the cls token looks", "The cls token is an extra one"):
+        assert (words in found.page.read_text("utf-8")) == (checkpoint.model.config.pool == "cls")
     height, width = checkpoint.preprocess.size
     with Image.open(tmp_path / "1-patches.png") as image:
         assert image.width / image.height == pytest.approx(width / height, abs=0.05)

@@ -15,6 +15,7 @@ import vitrail
 from evaluation.markup import read
 from insight.small import build
 from vitrail.insight import model_figures as portraits
+from vitrail.insight.attention_figures import HOW_IT_WORKS
 from vitrail.insight.measures import (
     attention_distances,
 )
@@ -70,12 +71,19 @@ def test_a_portrait_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     np.testing.assert_allclose(drawn["distances"][0], expected, rtol=1e-5)
     assert drawn["norms"][1][0] == [(1.0, "median"), (3.0, "3 x median"), (7.0, "prefix tokens")]
     assert f"{500 / 24:.1f} % are larger than 3 times the median" in figures["norms"].caption
+    assert "Do not trust attention maps of this network" in figures["norms"].caption
     monkeypatch.setattr(portraits, "token_norms", lambda model, pixels: (np.ones(1), np.linspace(1, 2, 24)))
     [calm] = [each for each in portraits.figures_of_images(loaded, images[:4], "4 images") if each.name == "norms"]
     assert "none are larger than 3 times the median" in calm.caption
+    assert "Do not trust" not in calm.caption
     monkeypatch.undo()
     page = portrait(loaded, tmp_path, images).page.read_text()
-    assert "Measured on 16 images." in page
+    assert "Measured on 16 images.</p>" in page
+    assert HOW_IT_WORKS in page
+    assert "unlike <svg" in page  # what the colours of the positions mean
+    assert "Measured on 8 drawn test images of stained glass. Give your own with --images.</p>" in portrait(
+        loaded, tmp_path
+    ).page.read_text("utf-8")
 
 
 @pytest.mark.row("000.28", "P.9")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 from PIL import Image
@@ -15,6 +17,14 @@ from vitrail.network.config import ViTConfig
 from vitrail.network.positions import sincos_2d
 from vitrail.network.vit import ViT
 from vitrail.reporting.image_sheets import PAPER, TileSheet, coloured, marked, normalised, overlay
+
+HOW_IT_WORKS: Final = (
+    "A vision transformer cuts an image into patches and turns each into a token, a row of numbers. The tokens pass "
+    "through blocks; in each, every token looks at the others, in several ways at once, called heads. The answer is "
+    "read after the last block."
+)
+LOOKS: Final = ("looks least", "looks most")  # the ends of the scale of colours
+ALIKE: Final = ("unlike", "alike")
 
 
 def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | None = None) -> Tensor:

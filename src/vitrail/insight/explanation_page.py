@@ -12,17 +12,21 @@ from vitrail.insight.cards import HIGH, LOW, value_of
 from vitrail.insight.explanation import Explanation
 from vitrail.reporting import html_page as html
 from vitrail.reporting.heat_legend import legend_html
-from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, number
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, Tone, counted
 from vitrail.reporting.image_sheets import fitted
 
 MOST: Final = 100  # images on a page: more would make it slow to open
 SIDE: Final = 480  # pixels of an image on the page
-WORTH: Final = ("strong", "fair", "weak", "none")
+WORTH: Final[dict[str, tuple[str, Tone]]] = {  # the colours are those below the maps
+    "strong": ("far better than random", "good"),
+    "fair": ("better than random", "good"),
+    "weak": ("about as good as random", "warn"),
+    "none": ("no better than random", "bad"),
+}
 
 MEANING: Final = (
-    "A map marks the patches that speak for the answer. Faithfulness tells whether the answer really goes by them: "
-    "patches are taken away (deletion) or brought back (insertion), those marked most first, and what that changes is "
-    "set beside random orders. The last number compares the map with that of the same network with shuffled weights."
+    "A map marks the patches that speak for the answer. To test it, the marked patches are covered first: a faithful "
+    "map makes the answer fall sooner than covering at random."
 )
 
 
@@ -43,12 +47,12 @@ def explained_image(name: str, explanations: Sequence[Explanation]) -> Explained
     doubts: list[Html] = []
     for each in explanations:
         judged = each.verdicts
-        worth = f"{judged[0].name}: {judged[0].word}, {judged[0].value:+.2f}\n{judged[0].meaning}" if judged else ""
+        worth = f"{judged[0].name}: {judged[0].word}, {judged[0].value_words}\n{judged[0].meaning}" if judged else ""
         tone = judged[0].tone if judged else ""
         items.append(Shown(_small(each.overlay()), f"{each.method}\n{worth or 'not checked'}", tone))
-        rows += [[each.method, one.name, number(one.value), one.word, one.meaning] for one in judged]
+        rows += [[each.method, one.name, one.word, one.value_words, one.meaning] for one in judged]
         doubts += [html.callout(f"{each.method} is not to be relied on: {why}", "warn") for why in each.warnings]
-    numbers = html.table(["method", "number", "value", "verdict", "what it means"], rows)
+    numbers = html.table(["method", "number", "verdict", "value", "what it means"], rows)
     parts = [
         html.heading(name),
         html.paragraph(f"Why “{first.target}”? The network gives it {value_of(first)}."),
@@ -93,10 +97,9 @@ def _worth(images: Sequence[ExplainedImage]) -> Html:
     words = [word for each in images for word in each.words]
     if not words:
         return html.callout("The maps were not checked, so nothing is known of what they are worth.", "warn")
-    notes = ("far better than random", "better than random", "about as good as random", "no better than random")
     tiles = [
-        Tile(f"{words.count(word):,}", f"faithfulness: {word}", f"of {counted(len(words), 'map')}: {note}")
-        for word, note in zip(WORTH, notes, strict=True)
+        Tile(f"{words.count(word):,}", f"faithfulness: {word}", f"of {counted(len(words), 'map')}: {note}", tone)
+        for word, (note, tone) in WORTH.items()
     ]
     return html.tiles(tiles)
 

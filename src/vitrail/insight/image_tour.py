@@ -13,7 +13,7 @@ from vitrail.images import Source
 from vitrail.inference import Prediction, predict
 from vitrail.insight import attention_figures
 from vitrail.insight.activations import pixels_of, traced
-from vitrail.insight.attention_figures import framed, looks
+from vitrail.insight.attention_figures import ALIKE, HOW_IT_WORKS, LOOKS, framed, looks
 from vitrail.insight.cost import Step, shape_walk
 from vitrail.insight.tracing import LaidOutTrace
 from vitrail.reporting.charts import Bar, bars
@@ -51,7 +51,8 @@ def tour(checkpoint: Checkpoint, image: Source, out: Path) -> Tour:
     answer = f"The answer: {prediction.labels[0]} ({100 * prediction.probabilities[0]:.1f} %)."
     if prediction.remark:
         answer = f"{answer[:-1]}, {prediction.remark}."
-    files += write_figure_page(out, "An image through a vision transformer", answer, figures, [_walk(walk)])
+    title = "An image through a vision transformer"
+    files += write_figure_page(out, title, answer, figures, [_walk(walk)], HOW_IT_WORKS)
     return Tour(prediction, walk, files, out / "index.html")
 
 
@@ -71,6 +72,7 @@ def draw_figures(
     tiles = [framed(large, grid, busiest), *(overlay(large, each) for each in of_patch)]
     small = (190, round(190 * large.height / large.width))
     who = attention_figures.reader(config)
+    cls = " The cls token is an extra one that stands for no patch." if config.pool == "cls" else ""
     figures = [
         Figure(
             "1-patches",
@@ -80,13 +82,15 @@ def draw_figures(
         ),
         Figure(
             "2-answer",
-            f"Where {who} in the last block, averaged over heads; what it gathers there gives the answer.",
+            f"Where {who} in the last block, averaged over heads.{cls} What is gathered there gives the answer.",
             answer_chart(large, overlay(large, last), prediction),
+            scale=LOOKS,
         ),
         Figure(
             "3-attention",
             f"Where {who}, for every block and head: exact weights, not an approximation.",
             attention_figures.attention_tiles(record, config, grid, large),
+            scale=LOOKS,
         ),
         Figure(
             "4-one-patch",
@@ -96,6 +100,7 @@ def draw_figures(
                 "Where one patch looks",
                 columns=["the patch", *(f"block {number}" for number in range(config.depth))],
             ),
+            scale=LOOKS,
         ),
     ]
     if config.positions.kind == "learned" and config.positions.at == "stem":
@@ -103,8 +108,9 @@ def draw_figures(
         figures.append(
             Figure(
                 "5-positions",
-                "The learned positions: a tile for each patch, bright where another patch's is like its own.",
+                "The learned positions, one tile per patch. Bright: positions that the network takes for similar.",
                 attention_figures.position_tiles(positions, grid),
+                scale=ALIKE,
             )
         )
     filters = attention_figures.filter_tiles(model)
@@ -115,6 +121,7 @@ def draw_figures(
                 "7-sincos",
                 "The fixed alternative to learned positions: sines and cosines, columns left, rows right.",
                 attention_figures.sincos_tiles(grid, config.width),
+                scale=("-1", "1"),
             )
         )
     return figures
@@ -128,7 +135,10 @@ def answer_chart(image: Image.Image, heat: Image.Image, prediction: Prediction) 
 
 
 def _walk(walk: list[Step]) -> Section:
-    """The shape walk as a table of the page."""
+    """The sizes on the way as a table of the page."""
     rows: list[list[Cell]] = [[step.name, " x ".join(map(str, step.shape)), step.parameters] for step in walk]
-    note = "How large is what each station hands on: images x channels x height x width, then images x tokens x width."
-    return Section("The shape walk", table(["station", "shape", "parameters"], rows), note)
+    note = (
+        "The size of the data after each step: images x channels x height x width, then images x tokens x numbers of "
+        "each token."
+    )
+    return Section("Sizes, step by step", table(["step", "size", "parameters"], rows), note)

@@ -15,7 +15,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.data.glass import window
 from vitrail.images import Source
 from vitrail.insight.activations import frozen, pixels_of
-from vitrail.insight.attention_figures import filter_tiles, position_tiles, sincos_tiles
+from vitrail.insight.attention_figures import ALIKE, HOW_IT_WORKS, filter_tiles, position_tiles, sincos_tiles
 from vitrail.insight.head_importance import Batches, importance
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
 from vitrail.insight.sanity import OUTLYING
@@ -52,7 +52,7 @@ def portrait(
     config = checkpoint.model.config
     own = not images
     sources: Sequence[Source] = list(images[:IMAGES]) or [window(seed, 224).image for seed in range(8)]
-    whose = f"{len(sources)} windows drawn by Vitrail" if own else counted(len(sources), "image")
+    whose = f"{len(sources)} drawn test images of stained glass" if own else counted(len(sources), "image")
     figures = figures_of_weights(checkpoint)
     if config.stem is not None:
         left_out.append("patch filters: the patches of this network are of what its stem gives, not of pixels")
@@ -73,7 +73,8 @@ def portrait(
         figures.append(Figure("importance", caption, heat_map(scores.heads, "Importance of heads", "block", "head")))
     else:
         left_out.append("importance of heads: name labelled images with --data")
-    files = write_figure_page(out, f"Inside {name}", f"Measured on {whose}.", figures)
+    subtitle = f"Measured on {whose}.{' Give your own with --images.' * own}"
+    files = write_figure_page(out, f"Inside {name}", subtitle, figures, note=HOW_IT_WORKS)
     return Portrait(out / "index.html", files, left_out)
 
 
@@ -85,19 +86,19 @@ def figures_of_weights(checkpoint: Checkpoint) -> list[Figure]:
     if len(model.tokens.tables) and config.positions.kind != "relative":
         table = model.tokens.tables[0](grid)[config.slots :].detach()
         caption = (
-            f"Positions ({config.positions.kind}): a tile for each patch, bright where another's is like its own. "
-            "A network that knows where its patches are shows a bright spot that moves from tile to tile."
+            f"Positions ({config.positions.kind}), one tile per patch. Bright: positions that the network takes for "
+            "similar. After good training, each tile is bright at its own patch and around it."
         )
-        figures.append(Figure("positions", caption, position_tiles(table, grid, min(40, max(1, 980 // grid[1] ** 2)))))
+        tiles = position_tiles(table, grid, min(40, max(1, 980 // grid[1] ** 2)))
+        figures.append(Figure("positions", caption, tiles, scale=ALIKE))
     if config.positions.kind.startswith("sincos-2d"):
         caption = "The fixed table itself: a row for each patch, a column for each of its values."
-        figures.append(
-            Figure("sincos", caption, sincos_tiles(grid, config.width, moco=config.positions.kind.endswith("moco")))
-        )
+        tiles = sincos_tiles(grid, config.width, moco=config.positions.kind.endswith("moco"))
+        figures.append(Figure("sincos", caption, tiles, scale=("-1", "1")))
     if config.stem is None:
         caption = (
             "What a patch is measured by: the principal components of the first layer's filters, the strongest first. "
-            "Smooth waves and colours say that it was trained long enough; noise, that it was not."
+            "Smooth waves and colours: trained long enough. Noise: not."
         )
         figures.append(Figure("filters", caption, filter_tiles(model, 28, order=checkpoint.preprocess.order)))
     return figures
@@ -115,20 +116,22 @@ def figures_of_images(checkpoint: Checkpoint, sources: Sequence[Source], whose: 
     middle = float(np.median(patches))
     beyond = float((patches > OUTLYING * middle).mean())
     outlying = percent(beyond) if beyond else "none"
+    doubt = " Do not trust attention maps of this network: such patches serve it as memory." if beyond else ""
+    extra = " Prefix tokens are extra ones that stand for no patch, such as the cls token." if len(prefix) else ""
     lines = [Line(middle, "median"), Line(OUTLYING * middle, f"{OUTLYING:g} x median")]
     if len(prefix):
         lines.append(Line(float(np.median(prefix)), "prefix tokens"))
     return [
         Figure(
             "distance",
-            f"How far each head looks on average, in pixels, over {whose}: a ring a head, the line their mean. "
+            f"How far each head looks on average, in pixels, over {whose}: one ring per head; the line is their mean. "
             "Heads of the first blocks look near and far; later ones look far.",
             distance_chart(np.asarray(distances)),
         ),
         Figure(
             "norms",
             f"Sizes of the patch tokens after the last block: {outlying} are larger than {OUTLYING:g} times the "
-            "median. Where there are any, maps of attention show where the network keeps things, not what it looks at.",
+            f"median.{doubt}{extra}",
             norm_chart(patches, lines),
         ),
         Figure(

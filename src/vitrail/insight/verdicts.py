@@ -30,10 +30,14 @@ class MapVerdict(NamedTuple):
     tone: Tone
 
     @property
+    def value_words(self) -> str:
+        """+0.06, or 0.24 where a number has no side to be on."""
+        return f"{self.value:{'+' if self.name == 'faithfulness' else ''}.2f}"
+
+    @property
     def line(self) -> str:
         """faithfulness: weak, +0.06; about as good as random."""
-        sign = "+" if self.name == "faithfulness" else ""
-        return f"{self.name}: {self.word}, {self.value:{sign}.2f}; {self.meaning}"
+        return f"{self.name}: {self.word}, {self.value_words}; {self.meaning}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
