@@ -91,6 +91,25 @@ def test_a_folder_that_cannot_be_written_is_an_error(found: Audit, root: Path, t
         write_audit(found, tmp_path / "file", read_data(str(root)))
 
 
+def test_one_of_a_kind_is_one() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 40, 40, 3), np.uint8)
+    images[1] = images[0]
+    dataset = array_dataset(images, *[("a", "train", "")] * 4)
+    found = dataclasses.replace(audit(dataset), unreadable=(("b.png", "cut off"),))
+    tiles = [each.text for each in markup.read(build_page(found, dataset)).all("div", "tile")]
+    assert any(each.startswith("1group of duplicates") for each in tiles)
+    assert any(each.startswith("1unreadable file") and "files" not in each for each in tiles)
+
+
+@pytest.mark.parametrize("agreement, doubted", [(None, False), (0.79, True), (0.81, False)])
+def test_look_alikes_of_a_weak_network_are_doubted(
+    found: Audit, root: Path, agreement: float | None, doubted: bool
+) -> None:
+    alike = dataclasses.replace(found, lookalikes=found.duplicates[:1], agreement=agreement)
+    page = markup.read(build_page(alike, read_data(str(root))))
+    assert ("finds only 79.0 % of the labels: what it takes for alike may not be" in page.text) == doubted
+
+
 def test_images_of_one_size_are_told_in_plain_numbers() -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 40, 40, 3), np.uint8)
     dataset = array_dataset(images, *[("a", "train", "")] * 3)

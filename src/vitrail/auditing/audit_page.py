@@ -24,7 +24,7 @@ from vitrail.images.preprocess import Resize
 from vitrail.reporting import html_page as html
 from vitrail.reporting.axes import Axis
 from vitrail.reporting.charts import histogram
-from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent
+from vitrail.reporting.html_page import Cell, Html, Section, Shown, Tile, counted, percent, plural
 from vitrail.types import Array
 
 Sources = Mapping[str, Path | Array]  # images by name
@@ -69,7 +69,7 @@ def build_page(audit: Audit, images: Dataset, table: str | os.PathLike[str] = "a
             audit.lookalikes,
             sources,
             "Not the same image, but the network sees hardly any difference: frames of one video, series of one "
-            "object, crops. Where they stand in different splits, scores may be too good.",
+            f"object, crops. Where they stand in different splits, scores may be too good.{_doubt(audit)}",
             "alike to the network",
         ),
         _classes(audit),
@@ -107,20 +107,24 @@ def _short(audit: Audit) -> Section:
         Tile(f"{counts['images']:,}", "images", f"of {_kinds(audit)}"),
         Tile(
             f"{counts['leaks']:,}" if split else "–",
-            "leaks across splits",
+            f"{plural(counts['leaks'], 'leak')} across splits",
             "images in one split whose twins are in another" if split else "the images are not split",
         ),
         Tile(
             f"{len(audit.duplicates):,}",
-            "groups of duplicates",
+            f"{plural(len(audit.duplicates), 'group')} of duplicates",
             f"{counts['exact_groups']:,} of the same pixels, {counts['near_groups']:,} of nearly the same",
         ),
         Tile(
             f"{counts['suspects']:,}" if known else "–",
-            "possible label errors",
+            f"possible label {plural(counts['suspects'], 'error')}",
             "by probes that never saw the image" if known else "not looked for: that needs a checkpoint",
         ),
-        Tile(f"{counts['unreadable']:,}", "unreadable files", "which a training would skip"),
+        Tile(
+            f"{counts['unreadable']:,}",
+            f"unreadable {plural(counts['unreadable'], 'file')}",
+            "which a training would skip",
+        ),
     ]
     body = [html.callout(each.words, "bad" if each.grave else "warn") for each in findings_table.verdicts(audit)]
     body = body or [html.callout("Nothing was found that would spoil a training or its score.", "good")]
@@ -142,6 +146,13 @@ def _leaks(audit: Audit, sources: Sources) -> Section | None:
         "Training images that audit.csv excludes are underlined in red."
     )
     return Section("Leaks across splits", "".join(body), note)
+
+
+def _doubt(audit: Audit) -> str:
+    """A warning where probes show that the network knows little of these images."""
+    if audit.agreement is None or audit.agreement >= WEAK:
+        return ""
+    return f" This network finds only {percent(audit.agreement)} of the labels: what it takes for alike may not be."
 
 
 def _suspects(audit: Audit, sources: Sources) -> Section | None:
@@ -333,15 +344,13 @@ def _unreadable(audit: Audit) -> Section | None:
         ]
         body += [html.heading("Left out"), html.table(["why", "files", "the first of them"], rows)]
     title = "Unreadable files" if audit.unreadable else "Files left out"
-    return Section(title, "".join(body), "Nothing of these reached the other parts of this page.")
+    return Section(title, "".join(body), "These files are not counted elsewhere on this page.")
 
 
 def _next(audit: Audit, table: str | os.PathLike[str]) -> Section:
     body = html.paragraph(
-        "audit.csv lies beside this page, with a row for every finding. Its last column says what to leave out of a "
-        "training: 1 for unreadable files, for training images of which a copy is held out, for all but the first of "
-        "the same images in training, and for flat images that come back again and again; 0 for all that is only "
-        "likely. Change it as you see fit, then:"
+        "audit.csv, beside this page, has a row for every finding. Where its last column is 1, training leaves the "
+        "file out: unreadable files, copies, placeholders. Where it is 0, you decide. Edit it, then:"
     )
     return Section("What to do next", Html(body + html.code(next_command(audit, table))))
 
