@@ -35,6 +35,21 @@ def test_square_images_need_no_resize_and_others_get_theirs(tmp_path: Path) -> N
     assert shlex.split(next_command(wide, table))[-2:] == ["--resize", wide.sizes.suggestion.resize]
 
 
+def test_images_of_one_shape_are_trained_on_in_that_shape(tmp_path: Path) -> None:
+    folder = tmp_path / "wide"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for row in range(3):
+            Image.new("RGB", (300, 100), (40 * row, 90, 0 if name == "a" else 200)).save(folder / name / f"{row}.png")
+    audited = audit(folder)
+    height, width = audited.sizes.suggestion.size
+    assert width == 3 * height  # height first, as --size reads it
+    assert shlex.split(next_command(audited)) == [
+        *("vitrail", "train", str(folder), "--resize", "squash", "--size", f"{height}x{width}"),
+    ]
+    assert f"{height}x{width} (height x width)" in audited.sizes.suggestion.reason
+
+
 def test_what_a_training_would_refuse_is_said_in_place_of_the_command(tmp_path: Path) -> None:
     folder = images(tmp_path / "data", (32, 32), count=2)
     (folder / "c").mkdir()

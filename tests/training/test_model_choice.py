@@ -127,16 +127,44 @@ def test_the_network_for_small_sets_has_about_sixteen_tokens() -> None:
     assert grids == {(32, 32): (4, 4), (64, 64): (4, 4), (96, 96): (6, 6), (224, 224): (7, 7), (64, 96): (4, 6)}
 
 
-@pytest.mark.parametrize("resize", ["crop", "pad", "squash"])
-def test_images_are_resized_as_asked_for_and_a_rerun_keeps_it(resize: str, tmp_path: Path) -> None:
-    """A wide image, bright at its ends alone: cut, they are not seen; squashed or padded, they are."""
-    folder = tmp_path / "photos"
+def wide_images(folder: Path, width: int = 120) -> Path:
+    """Two classes, three times as wide as high where nobody says another width, with a bright left edge."""
     for label in ("a", "b"):
         (folder / label).mkdir(parents=True)
         for number in range(6):
-            image = Image.new("RGB", (120, 40), (number, 0, ord(label)))
+            image = Image.new("RGB", (width, 40), (number, 0, ord(label)))
             image.paste((255, 255, 255), (0, 0, 12, 40))
             image.save(folder / label / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "width, own, seen, told",
+    [
+        (120, "crop", ("squash", 1.0), True),  # a crop would cut two thirds off
+        (120, "pad", ("pad", 1.0), False),  # it sees whole images already
+        (40, "crop", ("crop", 0.9), False),
+    ],
+)
+def test_images_for_a_checkpoint_are_resized_as_suits_their_shapes_and_that_is_told(
+    width: int, own: Any, seen: tuple[str, float], told: bool, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    crop = 0.9 if own == "crop" else 1.0
+    given = replace(checkpoint(), preprocess=vitrail.Preprocess(size=32, crop=crop, resize=own))
+    tuned = train(
+        wide_images(tmp_path / "photos", width), start=given, steps=1, batch=4, report=False, check=False,
+        out=tmp_path, callbacks=Callbacks(log=lines.append),
+    )  # fmt: skip
+    saved = vitrail.load(tuned.best).preprocess
+    assert (saved.resize, saved.crop) == seen
+    assert any("--resize squash: all of the images have one shape" in line for line in lines) == told
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "squash"])
+def test_images_are_resized_as_asked_for_and_a_rerun_keeps_it(resize: str, tmp_path: Path) -> None:
+    """A wide image, bright at its ends alone: cut, they are not seen; squashed or padded, they are."""
+    folder = wide_images(tmp_path / "photos")
     crop = 0.9  # of the checkpoint: pad and squash show all of the image instead
     model = checkpoint()
     vitrail.save(replace(model, preprocess=vitrail.Preprocess(size=32, crop=crop)), tmp_path / "start.safetensors")

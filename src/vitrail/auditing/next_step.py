@@ -11,12 +11,15 @@ from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
 
 
-def next_command(audit: Audit, table: str | os.PathLike[str]) -> str:
-    """How to train on these images without those that the table excludes, shown as the audit suggests."""
-    words = ["vitrail", "train", audit.source, "--exclude", os.fspath(table)]
-    resize = audit.sizes.suggestion.resize
+def next_command(audit: Audit, table: str | os.PathLike[str] | None = None) -> str:
+    """How to train on these images, shown as the audit suggests; without those that a table excludes."""
+    words = ["vitrail", "train", audit.source]
+    if table is not None:
+        words += ["--exclude", os.fspath(table)]
+    (height, width), resize = audit.sizes.suggestion.size, audit.sizes.suggestion.resize
     if resize != "crop":  # where a centre crop cuts off next to nothing, it is what happens anyway
         words += ["--resize", resize]
+        words += ["--size", f"{height}x{width}"] if height != width else []
     return shlex.join(words)
 
 

@@ -117,7 +117,7 @@ def suggest(entries: Sequence[HasSize], multiple: int | None = None) -> Suggesti
         if abs(np.log(size[1] / size[0]) - middle) <= np.log(ONE_SHAPE):
             reason = (
                 f"{_share(alike)} of the images have one shape, {np.exp(middle):.2f} times as wide as high: "
-                f"a frame of that shape, {size[1]}x{size[0]}, shows them whole and hardly distorted"
+                f"a frame of that shape, {size[0]}x{size[1]} (height x width), shows them whole and hardly distorted"
             )
             return Suggestion(size, "squash", reason)
     lost = float(1 - 1 / np.median(long))

@@ -73,7 +73,7 @@ def _say_findings(audit: Audit) -> None:
     from vitrail.images import describe
     from vitrail.reporting.html_page import counted
 
-    classes = "1 class" if len(audit.balance.counts) == 1 else f"{len(audit.balance.counts):,} classes"
+    classes = counted(len(audit.balance.counts), "class")
     say(f"{counted(audit.images, 'image')} of {classes} in {describe(audit.source)}")
     findings = verdicts(audit)
     for verdict in findings:
@@ -87,12 +87,18 @@ def _say_findings(audit: Audit) -> None:
         say(line)
     for note in audit.notes:
         say(note)
+    if audit.sizes.suggestion.resize != "crop":
+        say(f"How to bring them to one size: {audit.sizes.suggestion.reason}.")
 
 
 def _say_next(audit: Audit, to: Path | None, images: Dataset) -> None:
     """The command to type next, as it works."""
+    from vitrail.auditing.findings_table import verdicts
     from vitrail.auditing.next_step import next_command, obstacle
 
+    if to is None and audit.balance.counts and not verdicts(audit):
+        say(f"Train on them: {next_command(audit)}")
+        return
     if to is None:
         command = shlex.join(["vitrail", "audit", audit.source, "--out", "audit"])
         say(f"All files of each finding, with images, are written by: {command}")

@@ -45,6 +45,14 @@ class ModelChoice(NamedTuple):
     preprocess: Preprocess
     origin: str
     start: Checkpoint | None  # what it was made from
+    note: str = ""  # how images are brought to size, where their shapes decided it
+
+
+class ChosenResize(NamedTuple):
+    """How images are brought to size, None as the checkpoint does; and what to say of it."""
+
+    resize: Resize | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class ModelRequest:
         if self.start is None:
             return fresh_preprocess(dataset, sizes, self)
         bands = bands_of(dataset)
-        changes = _resize_changes(self.resize)
+        changes = _resize_changes(self.chosen_resize(sizes).resize)
         if self.size is not None:
             changes["size"] = check_pair("size", self.size)
         if bands["channels"] > 3:
@@ -85,19 +93,31 @@ class ModelRequest:
             changes["range"] = bands["range"]
         return Preprocess.from_dict(self.start.preprocess.to_dict() | changes)
 
+    def chosen_resize(self, sizes: Sequence[HasSize]) -> ChosenResize:
+        """How images are brought to size: as asked for; else as suits their shapes, where a crop would cut them."""
+        if self.resize is not None:
+            return ChosenResize(self.resize)
+        if self.start is not None and self.start.preprocess.resize != "crop":
+            return ChosenResize(None)  # a checkpoint that sees whole images goes on as it is
+        hint = suggest(sizes)
+        if hint.resize == "crop":
+            return ChosenResize(None if self.start is not None else "crop")
+        return ChosenResize(hint.resize, f"images are brought to size by --resize {hint.resize}: {hint.reason}")
+
 
 def build_model(request: ModelRequest, prepared: PreparedData, recipe: Recipe, seed: int) -> ModelChoice:
     """A fresh network for these images, or a trained one with a head for their classes."""
     torch.default_generator.manual_seed(key(seed, "weights"))
     dataset = prepared.dataset
     if request.start is not None:
-        return _from_checkpoint(dataset, request.start, request, recipe)
+        return _from_checkpoint(prepared, request.start, request, recipe)
     preprocess = fresh_preprocess(dataset, prepared.entries, request)
     config = request.config or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
     config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
     mean, std = band_statistics(Views(dataset.part("train"), preprocess, threads=2, store=prepared.store))
     measured = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
-    return ModelChoice(ViT(_regularised(config, recipe)), measured, "", None)
+    note = request.chosen_resize(prepared.entries).note
+    return ModelChoice(ViT(_regularised(config, recipe)), measured, "", None, note)
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:
@@ -130,7 +150,7 @@ def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConf
 
 def fresh_preprocess(dataset: Dataset, entries: Sequence[HasSize], request: ModelRequest) -> Preprocess:
     """Size, bands and resize policy that are asked for or suit the images; mean and deviation are measured later."""
-    resize = request.resize or suggest(entries).resize
+    resize = request.chosen_resize(entries).resize or "crop"
     bands = bands_of(dataset)
     size = request.config.image_size if request.size is None and request.config is not None else request.size
     crop = 1.0
@@ -184,8 +204,9 @@ def _loaded(start: str | os.PathLike[str] | Checkpoint) -> tuple[Checkpoint, str
     return open_checkpoint(start), str(Path(text)) if os.sep in text else text
 
 
-def _from_checkpoint(dataset: Dataset, start: Checkpoint, request: ModelRequest, recipe: Recipe) -> ModelChoice:
+def _from_checkpoint(prepared: PreparedData, start: Checkpoint, request: ModelRequest, recipe: Recipe) -> ModelChoice:
     """A trained network with a head for these classes; what it knows of them by name stays."""
+    dataset, chosen = prepared.dataset, request.chosen_resize(prepared.entries)
     if request.size is not None:
         start = with_size(start, request.size)
     bands = bands_of(dataset)
@@ -193,14 +214,14 @@ def _from_checkpoint(dataset: Dataset, start: Checkpoint, request: ModelRequest,
         start = with_channels(start, bands["channels"])
     if "range" in bands:
         start = replace(start, preprocess=replace(start.preprocess, range=bands["range"]))
-    if request.resize is not None:
-        changed = start.preprocess.to_dict() | _resize_changes(request.resize)
+    if chosen.resize is not None:
+        changed = start.preprocess.to_dict() | _resize_changes(chosen.resize)
         start = replace(start, preprocess=Preprocess.from_dict(changed))
     start = with_classes(start, dataset.classes)
     config = replace(_regularised(start.model.config, recipe), **request.ends)
     if config != start.model.config:  # the recipe's dropout and drop path, and what it changes after the blocks
         start = replace(start, model=rebuild(start.model, config))
-    return ModelChoice(start.model, start.preprocess, request.origin, start)
+    return ModelChoice(start.model, start.preprocess, request.origin, start, chosen.note)
 
 
 def _resize_changes(resize: Resize | None) -> dict[str, Any]:

@@ -57,9 +57,10 @@ def with_steps(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
 
 def recipe_notes(preset: Preset, choice: ModelChoice, options: Options) -> list[str]:
     """What a recipe makes of the network it starts from, and what it leaves as it is, in words."""
+    notes = [choice.note] if choice.note else []
     if choice.start is None:
-        return []
-    config, notes = choice.model.config, []
+        return notes
+    config = choice.model.config
     if options.size is None and preset.size:
         notes.append(f"images of {preset.size}x{preset.size}, as the recipe says: --size gives another")
     others = {name: value for name, value in preset.changes.items() if name not in ENDS}
@@ -83,6 +84,7 @@ def lint_plan(plan: Plan, prepared: PreparedData) -> tuple[Finding, ...]:
             pretrained=bool(plan.origin),
             sizes=[(each.height, each.width) for each in prepared.entries],
             names=plan.classes,
+            minutes=plan.minutes,
         )
     )
 
