@@ -176,6 +176,26 @@ def test_grey_arrays_and_networks_of_other_channels() -> None:
     assert isinstance(as_images(torch.zeros(5, 16, 16), bands), PreparedPixels)
 
 
+def test_a_list_may_hold_folders_and_patterns(small: Checkpoint, folder: Path) -> None:
+    names = [Path(each.path).name for each in vitrail.predict(small, folder)]
+    assert len(names) > 1
+    given = [folder, str(folder / "*.png"), folder / names[0]]
+    paths = [Path(each.path).name for each in vitrail.predict(small, given)]
+    assert paths == [*names, *names, names[0]]
+    assert count_of(given, as_images(given, small.preprocess)) is None  # only their end tells
+    assert count_of(given[2:], as_images(given[2:], small.preprocess)) == 1
+
+
+def test_an_open_file_of_text_or_at_its_end_is_told(small: Checkpoint, folder: Path) -> None:
+    path = next(folder.glob("*.png"))
+    with open(path) as text, pytest.raises(InputError, match="open it in binary mode"):
+        vitrail.predict(small, text)
+    with open(path, "rb") as file:
+        file.read()
+        with pytest.raises(ImageError, match=r"wants a seek\(0\) first"):
+            vitrail.predict(small, file)
+
+
 def test_files_that_are_open_keep_their_name(small: Checkpoint, folder: Path) -> None:
     with open(folder / "1.png", "rb") as file:
         [answer] = vitrail.predict(small, file)

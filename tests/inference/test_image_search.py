@@ -75,6 +75,16 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert find_images([]) == FoundImages(())
 
 
+def test_what_is_not_there_stands_among_those_that_are(tmp_path: Path) -> None:
+    """One wrong name of a hundred should not cost the answers of the others."""
+    touch(tmp_path, "a.png")
+    (tmp_path / "broken.png").symlink_to(tmp_path / "gone")
+    given = [tmp_path / "a.png", tmp_path / "broken.png", tmp_path / "none" / "*.png"]
+    assert list(find_images(given)) == given
+    with pytest.raises(InputError, match=r"no file or folder .*broken\.png"):
+        find_images(given[1:])
+
+
 # ---- what is passed over -----------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ Tensors are known by their class's name: torch is not imported here.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def as_images(images: ManyImages, preprocess: Preprocess) -> Iterable[Source | N
     if isinstance(images, Image.Image | bytes | bytearray | memoryview | ReadableFile):
         return [as_image(images, preprocess)]
     if isinstance(images, Iterable) and not isinstance(images, Mapping):
-        return (each if isinstance(each, Named) else as_image(each, preprocess) for each in images)
+        return (image for given in images for image in _each_of(given, preprocess))
     raise InputError(
         "expected images as a path, a folder, a PIL image, an array, a tensor, bytes, an open file or a list of these, "
         f"got {describe(images)}"
@@ -72,6 +73,8 @@ def count_of(images: ManyImages, stream: Iterable[Source | Named] | PreparedPixe
     """How many images `as_images` made of those; None where only their end tells."""
     if isinstance(stream, PreparedPixels):
         return len(stream.values)
+    if isinstance(images, Sequence) and not isinstance(images, str) and any(map(_is_several, images)):
+        return None
     return next((len(each) for each in (stream, images) if isinstance(each, Sized)), None)
 
 
@@ -82,18 +85,37 @@ def as_image(image: OneImage, preprocess: Preprocess) -> Source | Named:
         if isinstance(images, PreparedPixels):
             raise InputError(
                 "these pixels are prepared already: expected an image as it is; predict and embed take pixels, too, "
-                "as one tensor (B, C, H, W)"
+                "as one tensor (B, C, H, W), which torch.stack makes of several"
             )
         if len(images) != 1:
             raise InputError(f"expected one image, got a tensor of {len(images)}")
         return images[0]
     if isinstance(image, Image.Image | np.ndarray) or not isinstance(image, ReadableFile):
         return image  # type: ignore[return-value]  # what is none of these is told by whoever decodes it
-    data: object = image.read()
+    try:
+        data: object = image.read()
+    except UnicodeDecodeError:
+        data = ""
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise InputError(f"{describe(image)}: expected bytes, got {type(data).__name__}: open it in binary mode")
+        raise InputError(f"{describe(image)}: expected bytes, got {type(data).__name__}: open it in binary mode, 'rb'")
+    if not data:
+        raise ImageError(f"{describe(image)}: nothing is left to read: it is empty, or wants a seek(0) first")
     name = getattr(image, "name", None)
     return Named(name, data) if isinstance(name, str) else data
+
+
+def _each_of(given: OneImage | Named, preprocess: Preprocess) -> Iterable[Source | Named]:
+    """What one entry of a list stands for: an image, or all those of a folder or pattern."""
+    if isinstance(given, str | os.PathLike) and _is_several(given):
+        return _in_path(given)
+    return (given if isinstance(given, Named) else as_image(given, preprocess),)
+
+
+def _is_several(given: object) -> bool:
+    """Whether this is the path of a folder, or a pattern that is no file's name."""
+    if not isinstance(given, str | os.PathLike):
+        return False
+    return os.path.isdir(given) or (glob.has_magic(os.fspath(given)) and not os.path.exists(given))
 
 
 def _in_path(path: str | os.PathLike[str]) -> Iterator[Source | Named]:
@@ -132,7 +154,8 @@ def _of_tensor(tensor: Any, preprocess: Preprocess) -> list[Array] | PreparedPix
     values: Array = tensor.detach().cpu().numpy()
     if values.dtype != np.uint8:
         raise InputError(
-            f"expected a tensor of 8-bit images (torch.uint8), or of float pixels that are prepared, got {tensor.dtype}"
+            f"expected a tensor of 8-bit images (torch.uint8), or of float pixels that are prepared, got "
+            f"{tensor.dtype}: values from 0 to 255 become such images by tensor.to(torch.uint8)"
         )
     several = values if values.ndim == 4 else values[None]
     if several.ndim != 4 or several.shape[1] not in (1, 3, 4, preprocess.channels):

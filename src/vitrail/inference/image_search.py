@@ -73,18 +73,24 @@ class FoundImages(Sequence[Path]):
 def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
     """Every file named, every image in every folder named, below it too, and what a pattern such as photos/*.jpg fits.
 
-    In folders an image is known by its ending, or where it has none by its first bytes.
+    In folders an image is known by its ending, or where it has none by its first bytes. What is not there stands among
+    the files, to be told as an image that cannot be read, unless nothing at all is there.
     """
     files: list[Path] = []
     others: dict[str, list[str]] = {}
+    missing: list[Path] = []
     for given in paths:
         if not os.fspath(given):  # as an empty variable of a shell; Path("") would be all that lies here
             raise InputError(f"expected the path of an image or folder, got {given!r}")
-        for path in _matching(Path(given)):
-            if path.is_dir():
+        matches = _matching(Path(given))
+        missing += [] if matches else [Path(given)]
+        for path in matches or [Path(given)]:
+            if os.path.isdir(path):
                 files += _in_folder(path, others)
             else:
                 files.append(path)
+    if missing and len(missing) == len(files):
+        raise InputError(_not_there(missing[0]))
     passed_over = (
         PassedOver(reason, len(others[reason]), tuple(others[reason])) for reason in REASONS if reason in others
     )
@@ -93,16 +99,21 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
 
 def _matching(path: Path) -> list[Path]:
     """The path, where there is such a file or folder; else all that it fits as a pattern."""
+    if os.path.exists(path) or not glob.has_magic(str(path)):
+        return [path] if os.path.exists(path) else []
+    return [Path(match) for match in in_order(glob.glob(str(path), recursive=True))]
+
+
+def _not_there(path: Path) -> str:
+    if glob.has_magic(str(path)):
+        return f"no file or folder fits the pattern {path}"
     try:
         path.stat()
-        return [path]
     except OSError as error:
-        if not glob.has_magic(str(path)):
-            raise InputError(f"no file or folder {path}: {error.strerror}") from error
-    matches = in_order(glob.glob(str(path), recursive=True))
-    if not matches:
-        raise InputError(f"no file or folder fits the pattern {path}")
-    return [Path(match) for match in matches]
+        return f"no file or folder {path}: {error.strerror}"
+    except ValueError as error:  # a zero byte
+        return f"no file or folder {describe(path)}: {error}"
+    return f"no file or folder {path}"
 
 
 def _in_folder(folder: Path, others: dict[str, list[str]]) -> list[Path]:
