@@ -62,7 +62,7 @@ def test_images_in_arrays_go_by_name(tmp_path: Path) -> None:
     [
         (
             "path\ncat/1.jpg\ncat/3.jpg\ncat/4.jpg\n",
-            "excludes 2 images that are not in photos: line 3: cat/3.jpg; line 4",
+            "excludes 2 images not in photos: line 3: cat/3.jpg; line 4",
         ),
         ("path\ncat/1.jpg\ncat/2.jpg\n", "leaves photos without any image of 'cat': exclude fewer"),
         ("name\ncat/1.jpg\n", "has no column 'path'"),

@@ -23,8 +23,8 @@ def test_every_class_has_its_share() -> None:
     found = split(of_sizes(a=100, b=50, c=7), val=0.2, test=0.1)
     assert counts(found.dataset) == {"a": [70, 20, 10], "b": [35, 10, 5], "c": [5, 1, 1]}
     assert found.notes == (
-        "val: 31 of 157 images, cut from those without a split (seed 0)",
-        "test: 16 of 157 images, cut from those without a split (seed 0)",
+        "31 of 157 images set aside for validation, at random (seed 0)",
+        "16 of 157 images set aside for the test, at random (seed 0)",
     )
 
 
@@ -108,7 +108,7 @@ def test_val_is_cut_from_train_and_never_from_test() -> None:
     found = split(given(train=10, test=20), val=0.3, test=0.5)
     assert counts(found.dataset) == {"a": [7, 3, 20], "b": [7, 3, 20]}
     assert all(each.split == "test" for each in found.dataset.samples if each.name.startswith("test/"))
-    assert found.notes == ("val: 6 of 20 images, cut from train (seed 0)",)
+    assert found.notes == ("6 of 20 training images set aside for validation, at random (seed 0)",)
 
 
 def test_all_three_stay_as_they_are() -> None:

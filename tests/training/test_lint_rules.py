@@ -72,12 +72,12 @@ def test_batch_norm_with_few_images_at_a_time(config: ViTConfig) -> None:
 
 
 def test_few_images_from_scratch() -> None:
-    one(found(data={"images": 10_000}), "few-images", "advice", "10,000 images are few", "--from")
+    one(found(data={"images": 10_000}), "few-images", "advice", "10,000 images to train from nothing", "--from")
     assert found(data={"images": 50_000}) == {}
 
 
 def test_few_images_a_class() -> None:
-    one(tuned({"classes": 300}), "few-per-class", "advice", "2,000 images of 300 classes", "recipe 'probe'")
+    one(tuned({"classes": 300}), "few-per-class", "advice", "2,000 images for 300 classes", "recipe 'probe'")
     assert tuned({"classes": 200}) == {}
     assert "start from a pretrained" in found(data={"images": 900, "classes": 100})["few-per-class"].message
 
@@ -186,8 +186,9 @@ def test_a_batch_larger_than_the_data() -> None:
 
 
 def test_too_few_steps() -> None:
-    one(tuned({"images": 320}, batch=320, epochs=1), "steps", "warning", "1 step in all is too few", "(now 1 epoch)")
+    one(tuned({"images": 320}, batch=320, epochs=1), "steps", "warning", "1 step in all is too few", "--epochs, now 1)")
     one(tuned({"images": 320}, epochs=9.9), "steps", "warning", "99 steps in all", "batch (now 32)")
+    assert "(--minutes, now 0.3)" in tuned({"images": 320, "minutes": 0.3}, epochs=9.9)["steps"].message
     assert tuned({"images": 320}, epochs=10) == {}
     assert tuned({"images": 320}, epochs=1, tune="head") == {}
 

@@ -25,6 +25,7 @@ from vitrail.evaluation.probes import features as embeddings_of
 from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
 from vitrail.progress import counting
+from vitrail.reporting.html_page import counted
 from vitrail.types import Array, ProgressCallback
 
 
@@ -65,7 +66,7 @@ def _audited(
     kept = np.array([row for row in range(len(dataset)) if row not in prints.failed], np.int64)
     if not len(kept):
         raise ImageError(
-            f"none of the {len(dataset):,} images in {dataset.source} can be read: "
+            f"none of the {counted(len(dataset), 'image')} in {dataset.source} can be read: "
             f"{join_limited([f'{name}: {reason}' for name, reason in unreadable], most=3)}"
         )
     dataset, prints = dataset.select(kept), prints.select(kept)

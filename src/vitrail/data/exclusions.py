@@ -14,6 +14,7 @@ from vitrail.data.samples import Dataset
 from vitrail.data.tables import read_rows
 from vitrail.errors import InputError
 from vitrail.images import describe
+from vitrail.reporting.html_page import counted
 
 KEPT: Final = ("", "0", "no", "n", "false")  # answers to "exclude?" that leave an image in
 
@@ -39,7 +40,7 @@ def exclude(dataset: Dataset, csv_path: str | os.PathLike[str]) -> tuple[Dataset
             unwanted.add(row)
     if unknown:
         raise InputError(
-            f"{describe(table)} excludes {len(unknown):,} images that are not in {dataset.source}: "
+            f"{describe(table)} excludes {counted(len(unknown), 'image')} not in {dataset.source}: "
             f"{join_limited(unknown)}"
         )
     if not unwanted:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,10 @@ from vitrail.data.samples import SPLITS, Dataset, Sample, labels_of
 from vitrail.data.stratification import Unit, by_unit
 from vitrail.errors import ConfigError, InputError
 from vitrail.images.file_names import in_order
+from vitrail.reporting.html_page import counted
 from vitrail.types import Array
+
+PURPOSES: Final = {"val": "validation", "test": "the test"}
 
 
 class Split(NamedTuple):
@@ -50,10 +53,10 @@ def split(dataset: Dataset, *, val: float = 0.2, test: float = 0.0, seed: int = 
         cut = _cut([dataset.samples[row] for row in pool], (cuts.get("val", 0.0), cuts.get("test", 0.0)), seed)
         for row, place in zip(pool, cut.tolist(), strict=True):
             splits[row] = SPLITS[place]
-        notes += _notes(dataset, splits, pool, cuts, "those without a split" if undecided else "train", seed)
+        notes += _notes(dataset, splits, pool, cuts, "image" if undecided else "training image", seed)
     elif pool:
         splits = [name or "train" for name in splits]
-        notes.append(f"{len(pool):,} images without a split go to train")
+        notes.append(f"{counted(len(pool), 'image')} without a split {'goes' if len(pool) == 1 else 'go'} to train")
     if "train" not in splits:
         raise InputError(f"{dataset.source} has no images to train on: it has {', '.join(dataset.splits)} only")
     samples = tuple(
@@ -112,19 +115,21 @@ def random_places(names: Sequence[str], seed: int) -> Array:
 
 
 def _notes(
-    dataset: Dataset, splits: Sequence[str], pool: Sequence[int], cuts: dict[str, float], origin: str, seed: int
+    dataset: Dataset, splits: Sequence[str], pool: Sequence[int], cuts: dict[str, float], what: str, seed: int
 ) -> list[str]:
     """What was cut from what, and which classes came off badly."""
     notes = []
     everything = labels_of(dataset.samples[row] for row in pool)
     for name in cuts:
         rows = [row for row in pool if splits[row] == name]
-        notes.append(f"{name}: {len(rows):,} of {len(pool):,} images, cut from {origin} (seed {seed})")
+        notes.append(
+            f"{len(rows):,} of {counted(len(pool), what)} set aside for {PURPOSES[name]}, at random (seed {seed})"
+        )
         absent = in_order(everything - labels_of(dataset.samples[row] for row in rows))
         if absent:
             named = join_limited([repr(each) for each in absent], ", ")
             notes.append(f"{name} has no images of {named}: too few of them, or all in one group")
     groups = {dataset.samples[row].group for row in pool} - {""}
     if groups:
-        notes.append(f"{len(groups):,} groups stay whole")
+        notes.append("1 group stays whole" if len(groups) == 1 else f"{len(groups):,} groups stay whole")
     return notes

@@ -19,6 +19,7 @@ from vitrail.evaluation.torch_data import LabelledAnswers, Pace, is_torch_data, 
 from vitrail.inference import Runtime
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
+from vitrail.reporting.html_page import counted
 from vitrail.types import ProgressCallback
 
 Data = Dataset | str | os.PathLike[str]
@@ -73,7 +74,9 @@ def evaluate(
     judge = _judge_pairs if not isinstance(data, Dataset) and is_torch_data(data) else _judge_dataset
     source, name, judged = judge(runtime, data, split, Pace(batch, threads, leave_out, done, progress))
     if not judged.names:
-        raise InputError(f"{source}: none of {len(skipped)} images can be read: the first says {skipped[0][1]}")
+        raise InputError(
+            f"{source}: none of {counted(len(skipped), 'image')} can be read: the first says {skipped[0][1]}"
+        )
     evaluation = evaluation_of(
         judged.logits,
         judged.targets,
@@ -140,8 +143,8 @@ def opened(data: object, runtimes: Sequence[Runtime], split: str) -> Dataset:
             continue
         if source_name(about.source) == source_name(data):
             raise InputError(
-                f"{about.run} was trained on images of {data}, and its folder knows which: pass "
-                "vitrail.evaluation.data_for(folder, data), where they are marked, or split='all' if you mean them too"
+                f"{about.run} was trained on images of {data}, and its folder knows which: give the run's folder "
+                "in place of its checkpoint, or split='all' if you mean those images too"
             )
     return dataset
 

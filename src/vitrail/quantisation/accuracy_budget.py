@@ -17,6 +17,7 @@ from vitrail.evaluation.results import Evaluation, Score
 from vitrail.images import Source
 from vitrail.inference import Runtime, predict
 from vitrail.quantisation.range_calibration import FEWEST
+from vitrail.reporting.html_page import counted
 from vitrail.types import ProgressCallback
 
 CALIBRATE = 256  # images that ranges are taken from, at most
@@ -140,8 +141,8 @@ def _check(calibration: Dataset) -> None:
     """Images that would give ranges of too little."""
     if len(calibration) < FEWEST:
         raise InputError(
-            f"{calibration.source} has {len(calibration)} images to calibrate on, expected at least {FEWEST}: "
-            "ranges taken from so few would be too narrow"
+            f"{calibration.source} has {counted(len(calibration), 'image')} to calibrate on, expected at least "
+            f"{FEWEST}: ranges taken from so few would be too narrow"
         )
     shown = sorted({label for each in calibration.samples for label in each.labels})
     if len(shown) == 1 and len(calibration.classes) > 1:

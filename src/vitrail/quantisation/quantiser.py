@@ -25,6 +25,7 @@ from vitrail.quantisation.ood_recalibration import recalibrated
 from vitrail.quantisation.quant_plan import QuantPlan
 from vitrail.quantisation.range_calibration import Sensitivity, calibrate, calibration_pixels, rank_sensitivity
 from vitrail.quantisation.smooth_quant import smooth
+from vitrail.reporting.html_page import counted
 from vitrail.types import LogCallback
 
 RANKED_ON = 16  # images that layers are ranked on
@@ -155,7 +156,7 @@ def quantise(
         checkpoint = recalibrated(checkpoint, checkpoint.ood, rounded, split.choosing, batch, log)
         return _with_report(original, checkpoint, SearchResult(plan, ()), split, judge, max_drop)
     batches = calibration_pixels(checkpoint, split.calibration, batch)
-    log(f"calibrating on {sum(map(len, batches))} images")
+    log(f"calibrating on {counted(sum(map(len, batches)), 'image')}")
     evened, plan = plan_all_int8(checkpoint, batches)
     search = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log)
     evened = recalibrated(evened, checkpoint.ood, faked(evened, search.plan), split.choosing, batch, log)
@@ -187,10 +188,10 @@ def search_plan(
     """The plan with as many of its layers in int8 as the budget allows, the harmful ones left out; layers are ranked on
     these pixels."""
     verdict = judge(faked(checkpoint, plan))
-    log(f"all {len(plan.int8)} layers in int8: {points(verdict.drop.value)}")
+    log(f"all {counted(len(plan.int8), 'layer')} in int8: {points(verdict.drop.value)}")
     if verdict.drop.value <= max_drop:
         return SearchResult(plan, ())
-    log(f"ranking {len(plan.int8)} layers by what each loses alone")
+    log(f"ranking {counted(len(plan.int8), 'layer')} by what each loses alone")
     order = rank_sensitivity(checkpoint.model, plan, pixels)
     tried = {0: verdict}
 
@@ -200,7 +201,7 @@ def search_plan(
     def holds(count: int) -> bool:
         tried[count] = judge(faked(checkpoint, without(count)))
         lost = tried[count].drop.value
-        log(f"{count} layers in {plan.precision}: {points(lost)}")
+        log(f"{counted(count, 'layer')} in {plan.precision}: {points(lost)}")
         return lost <= max_drop
 
     count = fewest(len(order) - 1, holds)

@@ -11,6 +11,7 @@ from vitrail.checkpoint import Checkpoint, answers
 from vitrail.data.cache import Views, normalise
 from vitrail.errors import InputError
 from vitrail.images.ood_detector import MOST_FALSE_ALARMS, OodDetector, fewest, promised_by
+from vitrail.reporting.html_page import counted
 from vitrail.training.job import Job
 from vitrail.types import Array
 
@@ -29,8 +30,9 @@ def fit_ood(job: Job, checkpoint: Checkpoint, validation: Array, seen: int) -> O
     log, false_alarms = job.callbacks.log, promised_by(len(validation))
     if false_alarms is None:
         log(
-            f"{len(validation)} validation images cannot promise at most {100 * MOST_FALSE_ALARMS:g} % false alarms "
-            f"({fewest(MOST_FALSE_ALARMS)} can): answers will not say which images are unlike the training ones"
+            f"{counted(len(validation), 'validation image')} cannot promise at most {100 * MOST_FALSE_ALARMS:g} % "
+            f"false alarms ({fewest(MOST_FALSE_ALARMS)} can): answers will not say which images are unlike "
+            "the training ones"
         )
         return None
     dice = np.random.default_rng(job.plan.seed)

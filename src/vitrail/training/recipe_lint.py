@@ -43,6 +43,7 @@ class LintCase:
     pretrained: bool
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
+    minutes: float | None = None
 
     @property
     def steps(self) -> int:
@@ -64,15 +65,18 @@ def lint(
     pretrained: bool,
     names: Sequence[str] = (),
     sizes: Sequence[tuple[int, int]] = (),
+    minutes: float | None = None,
 ) -> list[Finding]:
     """What is known to go wrong, the worst first.
 
     `images`: images to train on; `size`: pixels (H, W) that the network sees; `names`: of the classes, and `sizes`:
-    (H, W) of the images as they are, where known.
+    (H, W) of the images as they are, where known; `minutes`: what the steps were measured for.
     """
     check_int("images", images, 1, 1 << 40, InputError)
     check_int("classes", classes, 0, error=InputError)
-    case = LintCase(config, recipe, images, classes, check_pair("size", size), pretrained, tuple(names), tuple(sizes))
+    case = LintCase(
+        config, recipe, images, classes, check_pair("size", size), pretrained, tuple(names), tuple(sizes), minutes
+    )
     findings = [finding for rules in (_of_network, _of_data, _of_rate, _of_steps) for finding in rules(case)]
     return sorted(findings, key=lambda finding: ("error", "warning", "advice").index(finding.level))
 
@@ -105,7 +109,7 @@ def _of_network(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "depth",
-            f"{config.depth} blocks from scratch on {images:,} images learn them by heart (L/16 is worse than "
+            f"{config.depth} blocks from scratch on {counted(images, 'image')} learn them by heart (L/16 is worse than "
             "B/16 even on the 1.3 million of ImageNet, paper, table 5): take 12 blocks or fewer, or pretrained weights",
         )
     dropout = config.dropout if recipe.dropout is None else recipe.dropout
@@ -113,8 +117,8 @@ def _of_network(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "dropout",
-            f"dropout {dropout:g} leaves too little of each token to learn from on {images:,} images: 0.1 is the "
-            "most that the paper and its followers use; for small sets rely on augmentation and drop_path",
+            f"dropout {dropout:g} leaves too little of each token to learn from on {counted(images, 'image')}: 0.1 is "
+            "the most that the paper and its followers use; for small sets rely on augmentation and drop_path",
         )
     part = recipe.batch // recipe.pieces
     if part < 8 and (config.norm == "batch" or isinstance(config.stem, ConvStem)):
@@ -131,16 +135,17 @@ def _of_data(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "advice",
             "few-images",
-            f"{case.images:,} images are few for a network from scratch (CIFAR-100: 30.7 % from scratch, 92 % from "
-            "ImageNet-21k weights): start from a pretrained checkpoint, with --from, if there is one for such images",
+            f"{counted(case.images, 'image')} to train from nothing: that is little (CIFAR-100: 30.7 %, and 92 % from "
+            "ImageNet-21k weights): start from a pretrained network with --from NAME; `vitrail models --pretrained` "
+            "lists some",
         )
     if case.images < 10 * case.classes:
         remedy = "train the head alone (recipe 'probe')" if case.pretrained else "start from a pretrained checkpoint"
         yield Finding(
             "advice",
             "few-per-class",
-            f"{case.images:,} images of {case.classes:,} classes are fewer than 10 a class, and a whole network learns "
-            f"them by heart: {remedy}",
+            f"{counted(case.images, 'image')} for {counted(case.classes, 'class')}: fewer than 10 a class, which a "
+            f"whole network learns by heart: {remedy}",
         )
     own = median(min(each) for each in case.sizes) if case.sizes else math.inf
     times = min(case.size) / own
@@ -267,16 +272,17 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "batch",
-            f"a batch of {recipe.batch:,} is more than all {images:,} images: every epoch is one step on the "
+            f"a batch of {recipe.batch:,} is more than all {counted(images, 'image')}: every epoch is one step on the "
             f"same batch; set batch={2 ** max(0, int(math.log2(max(1, images // 8))))} or so",
         )
     if case.steps < 100 and recipe.tune != "head":
+        epochs = f"--epochs, now {recipe.epochs:.3g}"
+        length = epochs if case.minutes is None else f"--minutes, now {case.minutes:g}"
         yield Finding(
             "warning",
             "steps",
             f"{counted(case.steps, 'step')} in all {'is' if case.steps == 1 else 'are'} too few to learn much: set a "
-            f"smaller batch (now {recipe.batch}), or train longer (now {recipe.epochs:.3g} "
-            f"epoch{'' if recipe.epochs == 1 else 's'}), for some hundreds of steps at least",
+            f"smaller --batch (now {recipe.batch}), or train longer ({length}), for some hundreds of steps at least",
         )
     augment, least = recipe.augment, 5 if case.pretrained else 20
     mixing = augment.mixup > 0 or augment.cutmix > 0
@@ -292,7 +298,7 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "by-heart",
-            f"{recipe.epochs:g} times the very same {images:,} images will be learned by heart: CIFAR-100 in "
+            f"{recipe.epochs:g} times the very same {counted(images, 'image')} will be learned by heart: CIFAR-100 in "
             "50 epochs ended at 98.5 % of the training images and 30.7 % of the others; augment them (crop, shift, "
             "flip, rand_ops), or train for fewer epochs",
         )
