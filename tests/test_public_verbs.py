@@ -23,6 +23,7 @@ class Places(NamedTuple):
     checkpoint: vitrail.Checkpoint
     file: Path
     run: Path
+    trained: vitrail.training.Run
     photos: Path
     image: Image.Image
 
@@ -41,7 +42,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     checkpoint = vitrail.load(run.folder)
     file = tmp_path_factory.mktemp("files") / "own.safetensors"
     vitrail.save(checkpoint, file)
-    return Places(checkpoint, file, run.folder, photos, Image.fromarray(dice.integers(0, 255, (20, 30, 3), np.uint8)))
+    return Places(
+        checkpoint, file, run.folder, run, photos, Image.fromarray(dice.integers(0, 255, (20, 30, 3), np.uint8))
+    )
 
 
 # A verb on something given as a checkpoint -> what can be compared.
@@ -64,7 +67,8 @@ ANY_RUNTIME = {"predict", "embed", "explain", "evaluate", "compare", "audit"}
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_path_is_taken_wherever_a_checkpoint_is(places: Places, tmp_path: Path, verb: str) -> None:
     answers = []
-    for number, given in enumerate((places.checkpoint, places.file, str(places.file), places.run, str(places.run))):
+    ways = (places.checkpoint, places.file, str(places.file), places.run, str(places.run), places.trained)
+    for number, given in enumerate(ways):
         out = tmp_path / str(number)
         out.mkdir()
         answers.append(VERBS[verb](given, places, out))
@@ -130,6 +134,12 @@ def test_a_traced_model_is_as_good_as_its_checkpoint(places: Places) -> None:
 
 
 DOCUMENTED = (*VERBS, "load", "train", "prune_heads", "optimize", "bench")
+
+
+def test_a_fresh_network_completes_the_settings_of_its_config() -> None:
+    settings = inspect.signature(vitrail.create).parameters
+    assert list(settings) == ["name", *inspect.signature(vitrail.ViTConfig).parameters]
+    assert all(each.kind is each.KEYWORD_ONLY for each in list(settings.values())[1:])
 
 
 @pytest.mark.parametrize("verb", DOCUMENTED)

@@ -52,6 +52,18 @@ def test_what_is_printed_has_ten_lines_of_a_hundred_columns_at_most() -> None:
     assert lines[-1].startswith("  and   row8, row9, row10")
 
 
+def test_a_long_value_goes_on_below_as_long_as_there_is_room() -> None:
+    """The number at the end of a long line is not lost."""
+    words = "of images like them at most " * 6 + "12 %"
+    lines = Card("Title", (("long", words), ("short", "x"))).as_text().splitlines()
+    assert " ".join(each[9:] for each in lines[1:-1]) == words
+    assert lines[-1] == "  short  x"
+    assert all(each.startswith(" " * 9) for each in lines[2:-1])
+    full = Card("Title", (("long", words), *((str(number), "x") for number in range(8)))).as_text().splitlines()
+    assert len(full) == 10
+    assert full[1].endswith("…")
+
+
 def test_wide_letters_take_two_columns() -> None:
     assert cut("漢" * 50, 100) == "漢" * 50
     assert cut("漢" * 51, 100) == "漢" * 49 + "…"

@@ -184,7 +184,7 @@ class Checkpoint:
         trust: bool = False,
         progress: bool | None = None,
     ) -> list[Prediction]:
-        """The likeliest classes of every image: `vitrail.predict` of this checkpoint."""
+        """The likeliest classes of every image: `vitrail.predict` of this checkpoint, with the same options."""
         from vitrail.inference import predict
 
         return predict(self, images, top, batch, skip, done, threads, decline, trust, progress)
@@ -198,7 +198,7 @@ class Checkpoint:
         threads: int = 2,
         progress: bool | None = None,
     ) -> Array:
-        """What the head receives for every image (n, D): `vitrail.embed` of this checkpoint."""
+        """What the head receives for every image (n, D): `vitrail.embed` of this checkpoint, with the same options."""
         from vitrail.inference import embed
 
         return embed(self, images, batch, skip, done, threads, progress)
@@ -212,7 +212,7 @@ class Checkpoint:
         check: bool = True,
         seed: int = 0,
     ) -> Explanation:
-        """Where on an image the answer comes from: `vitrail.explain` of this checkpoint."""
+        """Where on an image the answer comes from: `vitrail.explain` of this checkpoint, with the same options."""
         from vitrail.insight import explain
 
         return explain(self, image, method, target, check=check, seed=seed)

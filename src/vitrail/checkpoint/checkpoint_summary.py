@@ -23,7 +23,7 @@ SPLIT_WORDS: Final = {
 
 
 def checkpoint_card(checkpoint: Checkpoint) -> Card:
-    """Nine rows at most; what is not known is left out."""
+    """Nine rows at most are filled; what is not known is left out."""
     origin = checkpoint.provenance
     name = origin.run or os.path.basename(origin.source.rstrip("/"))
     return Card(
@@ -34,10 +34,11 @@ def checkpoint_card(checkpoint: Checkpoint) -> Card:
             ("classes", listing(checkpoint.classes) or "none: this network gives embeddings alone"),
             ("answers", _answers(checkpoint) if checkpoint.classes else ""),
             ("scored", scores_in_words(origin.metrics)),
-            ("from", f"{origin.source} (read as {origin.family})" if origin.family else origin.source),
+            ("from", f"{origin.source} (read as {origin.family})" if origin.family else ""),
+            ("learned from", "" if origin.family else origin.source),
             ("left open", origin.left_open and f"{origin.left_open}; .provenance.settings says why"),
             ("licence", origin.licence),
-            ("notes", origin.notes),
+            ("started from" if origin.run else "notes", origin.notes),
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -147,5 +148,18 @@ def preset(name: str, **changes: Any) -> ViTConfig:
 
 
 def create(name: str, **changes: Any) -> ViT:
-    """A fresh network from a preset: create("vit-b16", classes=10)."""
+    """A fresh network from a preset: create("vit-b16", classes=10).
+
+    - name: of a preset: "vit-b16", "dinov2-s14" and so on; `vitrail models` lists them.
+    - changes: any setting of ViTConfig, by its name, in place of the preset's.
+    """
     return ViT(preset(name, **changes))
+
+
+create.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # so that editors complete the settings
+    [
+        inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str),
+        *(each.replace(kind=each.KEYWORD_ONLY) for each in inspect.signature(ViTConfig).parameters.values()),
+    ],
+    return_annotation=ViT,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -35,7 +36,12 @@ class Card(NamedTuple):
             rest = ", ".join(name for name, _ in rows[LINES - 2 :])
             rows = [*rows[: LINES - 2], ("and", rest)]
         indent = max((len(name) for name, _ in rows), default=0) + 2
-        lines = [_one_line(self.title), *(f"  {name.ljust(indent)}{value}" for name, value in rows)]
+        lines, spare = [_one_line(self.title)], LINES - 1 - len(rows)
+        for name, value in rows:
+            parts = _wrapped(value, COLUMNS - 2 - indent, 1 + spare)
+            spare -= len(parts) - 1
+            names = (name, *[""] * (len(parts) - 1))
+            lines += [f"  {each.ljust(indent)}{part}" for each, part in zip(names, parts, strict=True)]
         return "\n".join(cut(line, COLUMNS) for line in lines)
 
     def as_html(self) -> str:
@@ -73,6 +79,14 @@ def cut(line: str, columns: int) -> str:
         used += widths[kept]
         kept += 1
     return line[:kept] + "…"
+
+
+def _wrapped(value: str, columns: int, most: int) -> list[str]:
+    """A value in lines of so many columns; the last takes all that is left, however long."""
+    whole = value.replace(" %", "\u00a0%")  # a number keeps its unit
+    lines = textwrap.wrap(whole, columns, break_long_words=False, break_on_hyphens=False)
+    lines = [each.replace("\u00a0", " ") for each in lines]
+    return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines
 
 
 def _one_line(value: str) -> str:

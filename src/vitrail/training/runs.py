@@ -68,7 +68,7 @@ class BestEpoch(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training: its folder, and what it reached."""
+    """A finished training: its folder, and what it reached; taken wherever the path of a checkpoint is."""
 
     folder: Path
     plan: Plan
@@ -80,22 +80,27 @@ class Run:
     warnings: tuple[str, ...] = ()
     resumed: bool = False
     best_epoch: BestEpoch | None = None
+    notes: tuple[str, ...] = ()  # what was found before it started: images that were left out, splits that were made
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def card(self) -> Card:
         """What it says of itself in a REPL and a notebook."""
         evaluation, report = self.evaluation, self.folder / "report.html"
         before = ", ".join(f"{each.name} {percent(each.score.value)}" for each in self.stages)
+        best = "" if self.best_epoch is None else f"; best epoch {self.best_epoch.epoch} of {self.best_epoch.epochs}"
         since = " since it went on" if self.resumed else ""
         return Card(
             f"Run: {self.folder}",
             (
-                ("data", f"{self.plan.data}: {len(self.plan.classes):,} classes"),
+                ("data", f"{self.plan.data}: {counted(len(self.plan.classes), 'class')}"),
                 ("judged by", f"{counted(len(evaluation), 'image')} ({evaluation.split})"),
                 *evaluation.card().rows[:1],
                 ("caveat", evaluation.caveat),
                 ("before", before),
-                ("training", f"{counted(self.steps, 'step')} in {self.seconds:.0f} s{since}"),
-                ("warnings", "; ".join(self.warnings)),
+                ("training", f"{counted(self.steps, 'step')} in {self.seconds:.0f} s{since}{best}"),
+                ("warnings", "; ".join((*self.warnings, *self.notes))),
                 ("checkpoint", str(self.best)),
                 ("report", str(report) if report.is_file() else ""),
             ),
@@ -202,6 +207,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             warnings,
             resumes,
             BestEpoch.of(job.plan, progress),
+            prepared.notes,
         )
         write_json(folder / RESULT, result.to_dict())
     return result
