@@ -64,7 +64,7 @@ def test_files_are_named_and_the_next_command_works_as_printed(vit: Line, tmp_pa
     unreadable = lines[lines.index("Unreadable: 2 files.") + 1 :][:2]
     assert [each.rpartition(": ")[2] for each in sorted(unreadable)] == ["red/empty.png", "red/page.jpg"]
     left_out = (
-        "1 hidden folder: __pycache__",
+        "1 folder of a tool: __pycache__",
         "1 broken link: green/gone.png",
         "1 file that is not an image (.txt): green/notes.txt",
     )

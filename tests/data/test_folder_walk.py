@@ -24,7 +24,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert [each.name for each in data.samples] == ["a/1.jpg", "b/1.jpg"]
     assert data.left_out == {
         "hidden files": 2,
-        "hidden folders": 5,
+        "hidden folders": 2,
+        "folders of tools": 3,
         "not images (.txt)": 2,
         "not images (.db)": 1,
         "not images (no suffix)": 1,

@@ -52,7 +52,8 @@ def walk(root: Path, without: Collection[str] = ()) -> Walk:
             name = entry.name
             if is_hidden(name):
                 is_folder = entry.is_dir(follow_symlinks=False)
-                left_out.add("hidden folders" if is_folder else "hidden files", below + name)
+                kind = "folders of tools" if name in HIDDEN else "hidden folders"
+                left_out.add(kind if is_folder else "hidden files", below + name)
             elif entry.is_dir(follow_symlinks=False):
                 if below or name not in without:
                     waiting.append(f"{below}{name}/")

@@ -72,6 +72,7 @@ _ONE: Final = {
     "folders that cannot be read": "folder that cannot be read",
     "folders without images": "folder without images",
     "folders of logs": "folder of logs",
+    "folders of tools": "folder of a tool",
     "hidden files": "hidden file",
     "hidden folders": "hidden folder",
     "images outside class folders": "image outside class folders",
