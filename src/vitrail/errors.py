@@ -27,7 +27,7 @@ class CheckpointError(VitrailError, ValueError):
 
 
 class MissingExtraError(VitrailError, ImportError):
-    """Something that needs an optional dependency which is not installed."""
+    """Something that needs an optional dependency which is not installed, or does not load."""
 
 
 class StoppedError(VitrailError):
@@ -46,3 +46,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(each) for each in close)}?"
     return f"expected one of: {', '.join(names)}"
+
+
+def is_missing(error: BaseException, module: str) -> bool:
+    """Whether an import failed because the module itself is not there; else it is, and does not load."""
+    return isinstance(error, ModuleNotFoundError) and error.name in (module, module.partition(".")[0])
+
+
+def not_loading(package: str, error: BaseException) -> str:
+    """What is said of a package that is installed, and whose import failed: why, and what to do."""
+    return f"{package} is installed, but does not load ({first_line(error)}): pip install --force-reinstall {package}"
+
+
+def first_line(error: BaseException) -> str:
+    """An error of a library in one line: its kind, and the first line of what it says."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]:.160}"

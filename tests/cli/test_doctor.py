@@ -64,7 +64,12 @@ def test_an_extra_that_does_not_load_is_told_and_the_rest_goes_on(
     vit: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Installed, but a library of the system is missing, or it breaks on import in any other way."""
-    for package, fault in (("brokenlib", "OSError('libnone.so: cannot open')"), ("oddlib", "SystemError('a\\nb')")):
+    faults = {
+        "brokenlib": "OSError('libnone.so: cannot open')",
+        "oddlib": "SystemError('a\\nb')",
+        "leaver": "SystemExit(2)",
+    }
+    for package, fault in faults.items():
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(f"print('hello')\nraise {fault}\n")
         about = tmp_path / f"{package}-1.0.dist-info"
@@ -73,6 +78,7 @@ def test_an_extra_that_does_not_load_is_told_and_the_rest_goes_on(
         (about / "RECORD").write_text(f"{package}/__init__.py,,\n{about.name}/METADATA,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     needs = ["brokenlib; extra == 'one'", "oddlib; extra == 'two'", "rich; extra == 'two'", "rich; extra == 'three'"]
+    needs.append("leaver; extra == 'four'")
     monkeypatch.setattr(doctor, "_requirements", lambda: needs)
     said = vit("doctor", "--json")
     assert (said.code, said.err) == (0, "")
@@ -81,6 +87,7 @@ def test_an_extra_that_does_not_load_is_told_and_the_rest_goes_on(
         "pip install --force-reinstall brokenlib",
         "two": "broken: oddlib is installed but does not load (SystemError: a): pip install --force-reinstall oddlib",
         "three": "complete",
+        "four": "broken: leaver is installed but does not load (SystemExit: 2): pip install --force-reinstall leaver",
     }
 
 

@@ -143,12 +143,46 @@ def test_a_program_of_torch_is_not_opened(tmp_path: Path) -> None:
         open_model(tmp_path / "a.pt2")
 
 
-@pytest.mark.parametrize("body", ["raise RuntimeError('a broken build')", "import no_such_thing"])
-def test_an_extra_that_does_not_load_is_told_as_one_that_is_missing(
-    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "body, fault",
+    [
+        ("raise RuntimeError('a broken build\\nand more')", "RuntimeError: a broken build"),
+        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("raise ImportError('libtoy.so: cannot open')", "ImportError: libtoy.so: cannot open"),
+        ("import half_installed.native", "ModuleNotFoundError: No module named 'half_installed.native'"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("others", [(), ("json",)])
+def test_an_extra_that_does_not_load_is_told_apart_from_one_that_is_missing(
+    others: tuple[str, ...], body: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "half_installed.py").write_text(body)
+    (tmp_path / "half_installed").mkdir()
+    (tmp_path / "half_installed" / "__init__.py").write_text(body)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MissingExtraError, match=r"pip install 'vitrail\[toy\]'") as told:
-        import_extra("NAME.toy needs a toy: pip install 'vitrail[toy]'", "half_installed")
-    assert ("RuntimeError: a broken build" in str(told.value)) == body.startswith("raise")
+    with pytest.raises(MissingExtraError) as told:
+        import_extra("NAME.toy needs a toy", "toy", *others, "half_installed")
+    assert str(told.value) == (
+        f"NAME.toy needs a toy: half_installed is installed, but does not load ({fault}): "
+        "pip install --force-reinstall half_installed"
+    )
+
+
+@pytest.mark.parametrize("names", [("no_such_toy",), ("json", "no_such_toy"), ("no_such_toy.inside",)])
+def test_an_extra_that_is_missing_is_to_be_installed(names: tuple[str, ...]) -> None:
+    assert import_extra("NAME.toy needs a toy", "toy", "json", "math") is json
+    with pytest.raises(MissingExtraError) as told:
+        import_extra("NAME.toy needs a toy", "toy", *names)
+    assert str(told.value) == "NAME.toy needs a toy: pip install 'vitrail[toy]'"
+
+
+@pytest.mark.parametrize("module, target", [("onnxruntime", "onnx"), ("openvino", "openvino")])
+def test_a_broken_runtime_is_no_missing_one(
+    module: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{module}.py").write_text("raise ImportError('libnone.so: cannot open')")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = rf": {module} is installed, but does not load \(ImportError: libnone.so: cannot open\): pip install --force"
+    with pytest.raises(MissingExtraError, match=words):
+        TARGETS[target].import_runtime()

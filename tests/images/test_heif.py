@@ -170,6 +170,29 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     assert str(told.value) == f"{name} is a HEIC image: reading it needs pillow-heif: pip install 'vitrail[heif]'"
 
 
+@pytest.mark.parametrize(
+    "fault, told",
+    [
+        ("OSError('libheif.so.1: broken')", "OSError: libheif.so.1: broken"),
+        ("ImportError('DLL load failed')", "ImportError: DLL load failed"),
+        ("SystemExit(1)", "SystemExit: 1"),
+    ],
+)
+def test_an_extra_that_does_not_load_is_no_missing_one_and_no_damage(
+    fault: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.heic").write_bytes(heic(smooth()))
+    (tmp_path / "pillow_heif.py").write_text(f"raise {fault}")
+    monkeypatch.delitem(sys.modules, "pillow_heif")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImageError) as error:
+        decode(tmp_path / "a.heic")
+    assert str(error.value) == (
+        f"{tmp_path / 'a.heic'} is a HEIC image: pillow-heif is installed, but does not load ({told}): "
+        "pip install --force-reinstall pillow-heif"
+    )
+
+
 def test_the_library_is_loaded_for_heic_alone() -> None:
     program = (
         "import io, sys; from PIL import Image; from vitrail.images import decode; file = io.BytesIO();"

@@ -13,6 +13,7 @@ from vitrail import __version__
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson
 from vitrail.cli.terminal import print_json, say
+from vitrail.errors import first_line
 
 TOOLS: Final = ("dev", "docs")  # extras that vitrail itself never imports
 
@@ -95,9 +96,8 @@ def _import_fault(package: str) -> str:
     try:
         with quietly():
             importlib.import_module(name)
-    except Exception as error:  # a library that lacks another, or was built for another machine, raises anything
-        lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"
+    except (Exception, SystemExit) as error:  # a library that lacks another, or is for another machine, raises anything
+        return first_line(error)
     return ""
 
 

@@ -37,8 +37,8 @@ def onnx_model(graph: Graph, program: torch.export.ExportedProgram, free: Sequen
     """The ONNX model of a traced graph (an onnx.ModelProto); its free sides are called by the names in `free`."""
     import torch
 
-    wanted = "exporting to ONNX needs onnx and onnxscript: pip install 'vitrail[onnx]'"
-    onnx = import_extra(wanted, "onnx", "onnxscript")  # which torch's exporter stands on
+    wanted = "exporting to ONNX needs onnx and onnxscript"
+    onnx = import_extra(wanted, "onnx", "onnx", "onnxscript")  # which torch's exporter stands on
     from vitrail.exporters.onnx_operators import TRANSLATIONS
 
     try:
@@ -186,7 +186,7 @@ def read_onnx(path: Path) -> Entries:
 
 
 def import_onnxruntime() -> Any:
-    return import_extra("NAME.onnx runs in ONNX Runtime: pip install 'vitrail[onnx]'", "onnxruntime")
+    return import_extra("NAME.onnx runs in ONNX Runtime", "onnx", "onnxruntime")
 
 
 def start_onnxruntime(runtime: Any, path: Path, contents: ExportInfo, how: Session) -> Compute:

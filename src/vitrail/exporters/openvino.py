@@ -33,7 +33,7 @@ def check_bf16(graph: Graph, precision: str) -> None:
 
 def openvino_model(draft: Draft) -> Any:
     """The model (an openvino.Model): by way of ONNX, which is quick, or directly where that is too large for ONNX."""
-    openvino = import_extra("exporting to OpenVINO needs it: pip install 'vitrail[openvino,onnx]'", "openvino")
+    openvino = import_extra("exporting to OpenVINO needs it", "openvino,onnx", "openvino")
     graph, contents = draft.graph, draft.contents
     if onnx.fits(graph):
         return openvino.Core().read_model(onnx.quantised_model(draft).SerializeToString())
@@ -89,7 +89,7 @@ def read_openvino(path: Path) -> Entries:
 
 
 def import_openvino() -> Any:
-    return import_extra("NAME.xml runs in OpenVINO: pip install 'vitrail[openvino]'", "openvino")
+    return import_extra("NAME.xml runs in OpenVINO", "openvino", "openvino")
 
 
 @cache

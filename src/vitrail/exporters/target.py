@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from vitrail.errors import MissingExtraError
+from vitrail.errors import MissingExtraError, is_missing, not_loading
 
 if TYPE_CHECKING:
     import torch
@@ -56,15 +56,15 @@ class Session(NamedTuple):
     few_images: bool = False  # for a few images alone: a runtime need not prepare for many
 
 
-def import_extra(message: str, *names: str) -> Any:
-    """The first of these modules; where one of them is missing, an error that says what to install."""
-    try:
-        modules = [import_module(name) for name in names]
-    except ImportError:
-        raise MissingExtraError(message) from None
-    except Exception as error:  # half an installation raises anything
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise MissingExtraError(f"{message} (what is there does not load: {why:.160})") from error
+def import_extra(what: str, extra: str, *names: str) -> Any:
+    """The first of these modules; where one is missing or does not load, an error that says so and what to do."""
+    modules = []
+    for name in names:
+        try:
+            modules.append(import_module(name))
+        except (Exception, SystemExit) as error:  # half an installation raises anything
+            todo = f"pip install 'vitrail[{extra}]'" if is_missing(error, name) else not_loading(name, error)
+            raise MissingExtraError(f"{what}: {todo}") from error
     return modules[0]
 
 

@@ -156,7 +156,7 @@ def _check_precision(path: Path, contents: ExportInfo, spec: EngineSpec) -> None
 
 
 def _check_symmetric(path: Path) -> None:
-    onnx = import_extra("looking at an int8 file needs onnx: pip install 'vitrail[onnx]'", "onnx")
+    onnx = import_extra("looking at an int8 file needs onnx", "onnx", "onnx")
     graph = onnx.load(path, load_external_data=False).graph
     zeros = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
     if any(each.name in zeros and each.data_type != onnx.TensorProto.INT8 for each in graph.initializer):

@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import ImageFile
 
-from vitrail.errors import ImageError
+from vitrail.errors import ImageError, is_missing, not_loading
 
 BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}  # HEVC inside; AVIF is Pillow's own
 EXTRA = "reading it needs pillow-heif: pip install 'vitrail[heif]'"
@@ -29,8 +29,9 @@ def open_heif(data: bytes, name: str) -> ImageFile.ImageFile:
     """The main image of the file, its header read and nothing decoded."""
     try:
         import pillow_heif
-    except ImportError as error:
-        raise ImageError(f"{name} is a HEIC image: {EXTRA}") from error
+    except (Exception, SystemExit) as error:  # half an installation raises anything
+        todo = EXTRA if is_missing(error, "pillow_heif") else not_loading("pillow-heif", error)
+        raise ImageError(f"{name} is a HEIC image: {todo}") from error
     # One of overlaid images says nothing of how many are decoded for it; no camera writes it.
     if b"iovl" in data[:65_536]:
         raise ImageError(f"{name}: refused, a HEIC image laid together from others: save it as PNG or JPEG")
