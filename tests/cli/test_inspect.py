@@ -90,6 +90,13 @@ def test_inspect_speaks_in_words(vit: Line, file: Path, tmp_path: Path) -> None:
 
 def test_a_name_that_is_nothing(vit: Line, tmp_path: Path) -> None:
     assert "no preset 'vit-b61': did you mean 'vit-b16'" in vit.mistake("inspect", "vit-b61")
+    assert "no preset 'vit-b61': did you mean 'vit-b16'" in vit.mistake("bench", "vit-b61")
+    assert vit.mistake("inspect", "qqq").endswith("no preset 'qqq': `vitrail models` lists the presets")
+    (tmp_path / "photos-1").mkdir()
+    for verb in ("inspect", "bench"):
+        near = f"did you mean {str(tmp_path / 'photos-1')!r}?"
+        assert vit.mistake(verb, tmp_path / "photo-1").endswith(near)
+    (tmp_path / "photos-1").rmdir()
     assert "no weights in this folder" in vit.mistake("inspect", tmp_path)
     assert "did you mean 'vitrail:glass'" in vit.mistake("inspect", "vitrail:glas")
     (tmp_path / "a.png").touch()

@@ -161,3 +161,12 @@ def test_seeds_say_their_mean_and_sample_deviation(vit: Line, monkeypatch: pytes
     said = vit("train", "photos", "--seed", "3", "--seeds", "3").out
     assert said.endswith("accuracy: 66.67 % on average over 3 seeds, standard deviation 20.82 %\n")
     assert re.search(r"^seed +accuracy +run *$", said, re.MULTILINE)
+
+
+def test_weights_are_no_preset_to_train_from_nothing(vit: Line, photos: Path, start: Path, tmp_path: Path) -> None:
+    for name in ("timm:vit_tiny_patch16_224", start):
+        said = vit.mistake("train", photos, "--model", name, "--out", tmp_path)
+        assert said == f"--model trains a preset from nothing, and {name} has weights: start from it by --from {name}"
+    assert "that is a preset, which has no weights: `vitrail train --model vit-ti16` trains it" in vit.mistake(
+        "train", photos, "--from", "vit-ti16", "--out", tmp_path
+    )

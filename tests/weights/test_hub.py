@@ -209,18 +209,80 @@ def test_offline_it_is_said_what_was_looked_for_where_and_what_to_copy(
 ) -> None:
     with pytest.raises(CheckpointError) as told:
         load("timm:small")
-    for words in ("timm:small could not be fetched (no route to anywhere)", "VITRAIL_WEIGHTS is not set"):
-        assert words in str(told.value)
+    files = "config.json, model.safetensors and, where there is one, preprocessor_config.json"
+    assert str(told.value) == (
+        "timm:small could not be fetched (no network), and VITRAIL_WEIGHTS is not set. Without a network, copy "
+        f"{files} of timm/small from another machine into FOLDER/timm/small, and set VITRAIL_WEIGHTS=FOLDER"
+    )
+    assert len(str(told.value).split()) <= 45
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(CheckpointError) as told:
         load("timm:small")
-    names = ", ".join(str(tmp_path / name) for name in ("timm/small", "timm--small", "small"))
-    assert f"looked for {names}, and for .safetensors files of these names" in str(told.value)
-    assert "copy config.json, model.safetensors and, where there is one, preprocessor_config.json of timm/small" in str(
-        told.value
+    assert str(told.value) == (
+        f"timm:small could not be fetched (no network), and VITRAIL_WEIGHTS ({tmp_path}) has no timm/small, "
+        f"timm--small or small. Without a network, copy {files} of timm/small from another machine into "
+        f"{tmp_path}/timm/small"
     )
-    assert "into a folder FOLDER/timm/small, and set VITRAIL_WEIGHTS=FOLDER" in str(told.value)
-    assert "\n" not in str(told.value)
+
+
+def test_why_nothing_was_fetched_is_told_in_words(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the libraries are an address and a number."""
+    httpx = pytest.importorskip("httpx")
+    reasons = {
+        hub.errors.OfflineModeIsEnabled("Cannot reach https://huggingface.co/api"): "HF_HUB_OFFLINE is set",
+        httpx.ConnectError("[Errno -2] Name or service not known"): "no network",
+        httpx.ReadTimeout("timed out"): "the hub did not answer",
+        RuntimeError("the disk\nis full"): "the disk",
+    }
+    for error, words in reasons.items():
+
+        def fail(*_: Any, error: Exception = error, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(hub, "model_info", fail)
+        with pytest.raises(CheckpointError, match=rf"^hf:a/b could not be fetched \({words}\), and"):
+            load("hf:a/b")
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_mistyped_name_is_told_with_the_nearest(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = f"timm:{TINY}"
+    for name in (published[:-1], published.partition(".")[0]):
+        with pytest.raises(CheckpointError) as told:
+            load(name)
+        assert str(told.value).startswith(f"{name} could not be fetched (no network): did you mean '{published}'? ")
+        assert len(str(told.value).split()) <= 45
+    for name in (published, published.replace("tiny", "large")):  # not mistyped: that there is no network is all
+        with pytest.raises(CheckpointError, match=r"\(no network\), and VITRAIL_WEIGHTS is not set"):
+            load(name)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (tmp_path / "someone").mkdir()
+    for stem, typed, name in (
+        ("someone/net", "hf:someone/nett", "hf:someone/net"),
+        ("small", "timm:smal", "timm:small"),
+    ):
+        shutil.copy(bare, tmp_path / f"{stem}.safetensors")
+        with pytest.raises(CheckpointError, match=rf"did you mean '{name}'\? Without a network, copy"):
+            load(typed)
+
+
+@pytest.mark.parametrize("has_refs", [True, False])
+def test_a_cache_that_was_copied_into_the_folder_is_found(
+    in_timm: Path, bare: Path, tmp_path: Path, has_refs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the revision that its refs name; without refs, if there is one snapshot alone."""
+    copied = tmp_path / "folder" / "models--timm--small"
+    shutil.copytree(in_timm, copied / "snapshots" / "abc")
+    if has_refs:
+        (copied / "refs").mkdir()
+        (copied / "refs" / "main").write_text("abc")
+        (copied / "snapshots" / "older").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "folder"))
+    assert torch.equal(load("timm:small").model.norm.weight, load(bare).model.norm.weight)
+    assert load("hf:timm/small@abc").provenance is not None
+    if not has_refs:
+        (copied / "snapshots" / "other").mkdir()
+        assert not any(place.exists() for place in places(parse("timm:small")))  # which of two is not known
 
 
 def test_without_a_network_it_is_asked_once_and_silently(
@@ -259,11 +321,11 @@ def test_a_refusal_is_told_in_words(kind: str, words: str, hub: Any, monkeypatch
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(
-        vitrail.VitrailError, match=r"pip install 'vitrail\[hub\]'; without a network, copy config.json"
+        vitrail.VitrailError, match=r"pip install 'vitrail\[hub\]'. Without a network, copy config.json"
     ):
         load("hf:someone/nothing")
 
 
 def test_a_file_that_is_not_there_reminds_of_names() -> None:
     with pytest.raises(CheckpointError, match=r"hf:owner/name or timm:name \(`vitrail models --pretrained`"):
-        load("vit_tiny_patch16_224")
+        load("nothing")

@@ -9,7 +9,7 @@ import typer
 from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, parse_numbers
 from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
-from vitrail.cli.weights import load_checkpoint
+from vitrail.cli.weights import load_checkpoint, refuse_unknown
 from vitrail.shipping.candidates import bench_kinds
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _weights_or_preset(name: str) -> Checkpoint:
     from vitrail.images import Preprocess
     from vitrail.network.presets import PRESETS, create
 
+    refuse_unknown(name)
     if name not in PRESETS:
         return load_checkpoint(name, None, None)
     complain(f"{name} is a preset: its weights are random, so only speed is true")

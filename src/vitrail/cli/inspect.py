@@ -12,9 +12,8 @@ from vitrail.cli.application import app
 from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings, parse_size
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import busy, left_table, print_json, say, short, show, size_of, table_of
-from vitrail.cli.weights import show_settings
-from vitrail.errors import InputError, nearest
-from vitrail.files import is_name
+from vitrail.cli.weights import refuse_unknown, show_settings
+from vitrail.errors import InputError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint
@@ -165,10 +164,7 @@ def _checkpoint(what: str, override: list[str] | None, leave_out: list[str] | No
         if override or leave_out:
             raise InputError(f"--set and --leave-out belong to a file of weights, and {what} is a preset")
         return None
-    if not is_name(what) and not Path(what).exists():
-        hint = nearest(what, PRESETS)
-        hint = "`vitrail models` lists the presets" if hint.startswith("expected") else hint
-        raise InputError(f"no checkpoint file and no preset {what!r}: {hint}")
+    refuse_unknown(what)
     return open_checkpoint(what, override=parse_settings(override), leave_out=leave_out or ())
 
 

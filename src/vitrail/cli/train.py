@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 from dataclasses import replace
@@ -11,19 +12,21 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, Data, parse_size, share_option
+from vitrail.cli.options import DATA_HELP, AsJson, Data, parse_size, share_option
 from vitrail.cli.terminal import command_line, left_table, print_json, say, show
 from vitrail.cli.training_progress import report_run, train_with_bar, training_bar
 from vitrail.errors import InputError
+from vitrail.files import best_of_run, is_name
 
 if TYPE_CHECKING:
     from vitrail.images.preprocess import Resize
-    from vitrail.training import Options
+    from vitrail.training import Options, Run
 
 
 @app.command("train")
 def train_model(
-    data: Data,
+    context: typer.Context,
+    data: Data = "",
     model: Annotated[
         str, typer.Option(metavar="NAME", help="Train this preset from nothing.", show_default="a small network")
     ] = "",
@@ -115,6 +118,15 @@ def train_model(
     """Train a classifier on your images: a checkpoint, honest numbers, and a report."""
     from vitrail.training import Options
 
+    if is_name(model) or os.path.isfile(best_of_run(model)):
+        raise InputError(
+            f"--model trains a preset from nothing, and {model} has weights: start from it by --from {model}"
+        )
+    if resume and not data:
+        report_run(_as_recorded(context, Path(resume)), as_json)
+        return
+    if not data:
+        raise InputError(f"train: DATA is missing: {DATA_HELP} (`vitrail train --help` tells more)")
     if resume:
         to, name = _of_run(resume, name)
     options = Options(
@@ -164,7 +176,8 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
     values = [each.evaluation.scores[key].value for each in runs]
     mean, spread = statistics.mean(values), statistics.stdev(values)
     if as_json:
-        print_json({"runs": [each.to_dict() for each in runs], "score": key, "mean": mean, "spread": spread})
+        scores = {"score": key, "mean": mean, "spread": spread, "caveat": runs[0].evaluation.caveat}
+        print_json({"runs": [each.to_dict() for each in runs], **scores})
         return
     from vitrail.reporting.metric_names import metric_name, metric_value
 
@@ -174,6 +187,8 @@ def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
         table.add_row(str(result.plan.seed), metric_value(key, value), str(result.folder))
     show(table)
     say(f"{name}: {100 * mean:.2f} % on average over {seeds} seeds, standard deviation {100 * spread:.2f} %")
+    if runs[0].evaluation.caveat:
+        say(f"caveat: {runs[0].evaluation.caveat}")
 
 
 def _try(data: str, options: Options, show_lr: bool, find_lr: bool, as_json: bool) -> None:
@@ -209,4 +224,21 @@ def _of_run(resume: str, name: str) -> tuple[Path, str]:
         raise InputError("--resume names the run already: leave --name out")
     if not (folder / "config.json").is_file():
         raise InputError(f"--resume: {resume} is no run: expected a folder with a config.json")
+    if (folder / "result.json").is_file():
+        raise InputError(f"--resume: {resume} is finished; `vitrail rerun {resume}` repeats it")
     return folder.parent, folder.name
+
+
+def _as_recorded(context: typer.Context, folder: Path) -> Run:
+    """An unfinished run, gone on with as its record says: other options would have no meaning beside it."""
+    from vitrail.training.reruns import recorded_request
+
+    parameters = [each for each in context.command.params if each.name not in ("resume", "as_json")]
+    sources = [(each, context.get_parameter_source(str(each.name))) for each in parameters]
+    typed = [each for each, source in sources if source is not None and source.name == "COMMANDLINE"]
+    if typed:
+        names = ", ".join(each.opts[-1] for each in typed)
+        raise InputError(f"--resume goes on as the run was started: leave {names} out, or name DATA and all options")
+    to, name = _of_run(str(folder), "")
+    request = recorded_request(folder)
+    return train_with_bar(request.data, replace(request.options, out=to, name=name, fresh=False, finished=False))

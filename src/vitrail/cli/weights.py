@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import parse_settings
 from vitrail.cli.terminal import busy, complain, left_table, show
+from vitrail.errors import InputError, nearest
+from vitrail.files import is_name
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Setting
@@ -22,6 +25,18 @@ def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] 
         opened = open_checkpoint(path, override=parse_settings(override), leave_out=leave_out or ())
     _tell_notes(opened)
     return opened
+
+
+def refuse_unknown(what: str) -> None:
+    """An error that says what is near, where this is neither a checkpoint nor a preset."""
+    from vitrail.network.presets import PRESETS
+    from vitrail.weights.near_names import near_path
+
+    if what in PRESETS or is_name(what) or os.path.lexists(what):
+        return
+    preset = nearest(what, PRESETS)
+    listed = "`vitrail models` lists the presets" if preset.startswith("expected") else preset
+    raise InputError(f"no checkpoint file and no preset {what!r}: {near_path(what) or listed}")
 
 
 def load_runtime(

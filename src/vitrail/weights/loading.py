@@ -56,11 +56,21 @@ def _load(
         _refuse_settings(local, override, leave_out)
         return checkpoint.load(local)
     local = str(fetch(local)) if local.startswith(HUB) else best_of_run(local)
+    if not os.path.lexists(local):
+        _refuse_missing(local)
     contents = open_contents(local, override.get("take", ""), header)
     if checkpoint.KEY in contents.metadata:
         _refuse_settings(local, override, leave_out)
         return checkpoint.load(local, Safetensors(dict(contents.tensors), dict(contents.metadata)))
     return from_contents(contents, override, leave_out)
+
+
+def _refuse_missing(path: str) -> None:
+    """An error where something was probably meant that is there; else whoever opens the path says what is expected."""
+    from vitrail.weights.near_names import near_path
+
+    if hint := near_path(path):
+        raise CheckpointError(f"no checkpoint {path}: {hint}")
 
 
 def from_contents(contents: WeightContents, override: Mapping[str, Any], leave_out: Sequence[str] = ()) -> Checkpoint:
