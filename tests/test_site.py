@@ -11,6 +11,7 @@ import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert (built.returncode, built.stdout) == (0, ""), built.stderr
     return folder
 
@@ -61,8 +62,19 @@ def test_every_verb_and_every_recipe_has_its_entry(site: Path) -> None:
     verbs = (site / "reference" / "command-line.html").read_text("utf-8")
     assert set(re.findall(r'<h2 id="([\w-]+)"', verbs)) == set(VERBS)
     assert "--from CHECKPOINT" in verbs
+    assert verbs.count("-h, --help") == len(VERBS) + 1  # as a terminal shows it
     recipes = (site / "reference" / "recipes.html").read_text("utf-8")
     assert [name for name in RECIPES if f"<code>{name}</code>" not in recipes] == []
+
+
+def test_a_notebook_shows_what_its_cells_show(site: Path) -> None:
+    names = ("look-inside", "your-own-images")
+    pages = {name: (site / "notebooks" / f"{name}.html").read_text("utf-8") for name in names}
+    assert pages["look-inside"].count("faithfulness: strong") == 4
+    assert 'aria-label="Run: runs/photos-1"' in pages["your-own-images"]
+    assert ": Pullover, taken for Coat (" in pages["your-own-images"]
+    shown = {name: re.findall(rf'src="({name}-\d\.png)"', page) for name, page in pages.items()}
+    assert {name: len(images) for name, images in shown.items()} == {"look-inside": 4, "your-own-images": 2}
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
@@ -89,7 +101,7 @@ def test_search_finds_no_map_of_files(site: Path) -> None:
     """Lists that hold every word would stand above what people look for."""
     entries = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
     places = {each["location"]: each.get("boost", 1) for each in entries}
-    assert places["decisions.html"] < places["glossary.html"] == 1
+    assert places["decisions.html"] < places["insight.html"] == 1 < places["glossary.html"]
     assert "how-to/explain.html#believe-it-or-not" in places
     assert not {place for place in places if place.startswith(("contributing.html#the-map", "capabilities.html"))}
 
@@ -98,22 +110,28 @@ def test_search_finds_no_map_of_files(site: Path) -> None:
 def test_search_works_from_a_disk(site: Path) -> None:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.common.by import By
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(argument)
     with webdriver.Chrome(options=options, service=Service(str(DRIVER))) as browser:
-        browser.get((site / "reference" / "python.html").as_uri())
-        browser.find_element(By.CSS_SELECTOR, "input.md-search__input").send_keys("rollout")
-        found = ""
-        for _ in range(100):
-            found = browser.find_element(By.CSS_SELECTOR, ".md-search-result").text
-            if "matching" in found:
-                break
-            time.sleep(0.1)
-        assert "A look inside" in found
+        page = (site / "reference" / "python.html").as_uri()
+        assert "A look inside" in found(browser, page, "rollout")
+        assert found(browser, page, "not confident enough").splitlines()[1] == "When something is odd"
+
+
+def found(browser: Any, page: str, words: str) -> str:
+    """What a search shows: how many documents match, then their titles and texts."""
+    browser.get(page)
+    browser.find_element("css selector", "input.md-search__input").send_keys(words)
+    shown = ""
+    for _ in range(100):
+        shown = str(browser.find_element("css selector", ".md-search-result").text)
+        if "matching" in shown:
+            break
+        time.sleep(0.1)
+    return shown
 
 
 def test_a_resource_from_elsewhere_is_found() -> None:

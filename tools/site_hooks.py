@@ -1,21 +1,25 @@
 """What mkdocs cannot read from docs/ by itself: the README as the first page, and reference pages made from the code.
 
 `make docs` builds the site (mkdocs.yml names this file as a hook). Nothing here is written by hand twice: public names
-come from `vitrail.__all__`, verbs and options from the command line itself, recipes from their table.
+come from `vitrail.__all__`, verbs and options from the command line itself, recipes from their table, and what the
+cells of notebooks show from a run of them.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
+import tempfile
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import nbformat
 import typer.main
 from mkdocs.structure.files import File, Files
+from nbclient import NotebookClient
 
 import vitrail
 from vitrail.cli.application import VERBS, load_verbs
@@ -24,6 +28,12 @@ from vitrail.training import RECIPES
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 PROJECT = ("architecture.md", "changelog.md", "contributing.md", "decisions.md", "extending.md", "testing.md")
+FOUND = {  # words of the terminal lead to where they are explained; a title that has one of them weighs 1,000
+    **dict.fromkeys(PROJECT, 0.2),
+    **dict.fromkeys(("reference/classes.md", "how-to/notebooks.md"), 0.1),
+    **dict.fromkeys(("glossary.md", "tutorial.md"), 10),
+    "troubles.md": 30,
+}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *(?:`{3,}|~{3,}) *[a-z]+) [^`\n]*$", re.MULTILINE)
 
@@ -36,7 +46,10 @@ def on_files(files: Files, config: Any) -> Files:
     for name, text in made.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
+        text, images = notebook_page(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, content in images.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
 
 
@@ -44,8 +57,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A page of the project -> as the site needs it: fences without our marks, links that lead somewhere."""
     if page.file.src_uri == "capabilities.md":
         page.meta["search"] = {"exclude": True}  # a table of every test would bury all else
-    if page.file.src_uri in PROJECT:
-        page.meta["search"] = {"boost": 0.2}  # found below what is for users
+    if page.file.src_uri in FOUND:
+        page.meta["search"] = {"boost": FOUND[page.file.src_uri]}
     if page.file.src_uri == "contributing.md":  # so would the map of all files
         markdown = markdown.replace("\n## The map\n", "\n## The map {data-search-exclude}\n")
     base = "" if page.file.src_uri in COPIED.values() else "docs/"
@@ -59,6 +72,8 @@ def _link(link: re.Match[str], folder: Path) -> str:
     path = _normal(folder / target)
     if path in COPIED:
         page = COPIED[path]
+    elif path.endswith(".ipynb"):
+        page = f"notebooks/{Path(path).stem}.md"
     elif path.startswith("docs/") and not path.endswith(("/", ".json")):
         page = path.removeprefix("docs/")
     else:
@@ -79,13 +94,39 @@ def _normal(path: Path) -> str:
     return "/".join(parts)
 
 
-def notebook_page(path: Path) -> str:
-    """A notebook as a page to read."""
-    cells = json.loads(path.read_text("utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells]
-    kinds = [cell["cell_type"] for cell in cells]
-    parts = [text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in zip(kinds, texts, strict=True)]
-    return "\n\n".join((*parts, f"The notebook: `{path.relative_to(ROOT)}`.\n"))
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook -> a page to read, with what its cells show; and the images on it, by name."""
+    parts: list[str] = []
+    images: dict[str, bytes] = {}
+    for cell in run_notebook(path):
+        parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+        for output in cell.get("outputs", []):
+            parts.append(_shown(output, f"{path.stem}-{len(images) + 1}.png", images))
+    return "\n\n".join((*parts, f"The notebook: `{path.relative_to(ROOT)}`.\n")), images
+
+
+def run_notebook(path: Path) -> list[Any]:
+    """The cells of a notebook after a run in an empty folder."""
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=300, resources=place, extra_arguments=["--log-level=ERROR"]).execute()
+    return list(notebook.cells)
+
+
+def _shown(output: Any, name: str, images: dict[str, bytes]) -> str:
+    """What a cell shows, as it stands on the page: a card, an image (put among them by its name) or lines of text."""
+    data = output.get("data", {})
+    if "text/html" in data:
+        return str(data["text/html"])
+    if "image/png" in data:
+        images[name] = b64decode(data["image/png"])
+        return f"![What the cell above shows]({name})"
+    text = output.get("text") or data["text/plain"]
+    return f"```{{ .text .output }}\n{text.rstrip()}\n```"
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
@@ -111,16 +152,17 @@ def classes_page() -> str:
 def verbs_page() -> str:
     """What `vitrail --help` and every `vitrail VERB --help` print."""
     group: Any = typer.main.get_command(load_verbs())
-    text = ["# Command line\n", "What `vitrail --help` and `vitrail VERB --help` print, on one page.\n", _help(group)]
+    whole = group.make_context("vitrail", [], resilient_parsing=True)
+    text = ["# Command line\n", "What `vitrail --help` and `vitrail VERB --help` print, on one page.\n", _help(whole)]
     for name in sorted(VERBS):
-        text += [f"## {name}\n", _help(group.commands[name])]
+        context = group.commands[name].make_context(name, [], parent=whole, resilient_parsing=True)
+        text += [f"## {name}\n", _help(context)]
     return "\n".join(text)
 
 
-def _help(command: Any) -> str:
+def _help(context: Any) -> str:
     with mock.patch.dict(os.environ, {"COLUMNS": "90"}):
-        context = command.make_context(command.name, [], resilient_parsing=True)
-        return f"```text\n{command.get_help(context).strip()}\n```\n"
+        return f"```text\n{context.get_help().strip()}\n```\n"
 
 
 def _cell(text: str) -> str:
