@@ -40,8 +40,8 @@ def test_models_lists_checkpoints_to_start_from(vit: Line) -> None:
     lines = said.out.splitlines()
     assert lines[:3] == [
         "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-        "  for a first try; a CPU; licence: Apache-2.0",
-        "  5.7 M parameters, 224 pixels; learned from: 1,000 classes",
+        "  for a first try; quick on a CPU; licence: Apache-2.0",
+        "  5.7 M parameters, about 23 MB to fetch; images of 224 pixels; trained on the 1,000 classes of ImageNet",
     ]
     assert set(rows) <= set(lines)  # a line each, to be copied
     assert "`vitrail train DATA --from NAME`" in said.out

@@ -44,3 +44,11 @@ def test_names_are_told_once_and_licences_with_conditions_are_told_as_such() -> 
         "vit_base_patch16_224.mae",
     }
     assert any(entry.learned == SELF_SUPERVISED for entry in PRETRAINED)
+
+
+def test_the_list_is_in_order() -> None:
+    """By what they learned; free licences first; then by size."""
+    kinds = list(dict.fromkeys(entry.learned for entry in PRETRAINED))
+    ranks = [(kinds.index(entry.learned), entry.licence not in ("Apache-2.0", "MIT")) for entry in PRETRAINED]
+    places = [(*rank, MILLIONS[entry.preset]) for rank, entry in zip(ranks, PRETRAINED, strict=True)]
+    assert places == sorted(places)

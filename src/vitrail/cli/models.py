@@ -86,8 +86,8 @@ def _list_pretrained(as_json: bool) -> None:
     for row in rows:
         say(row["name"])
         say(f"  for {row['good_for']}; licence: {row['licence']}")
-        size = f"{row['parameters'] / 1e6:.1f} M parameters, {row['image_size'][0]} pixels"
-        say(f"  {size}; learned from: {row['learned']}")
+        size = f"{row['parameters'] / 1e6:.1f} M parameters, about {4 * row['parameters'] / 1e6:.0f} MB to fetch"
+        say(f"  {size}; images of {row['image_size'][0]} pixels; {row['learned']}")
     say("start from one with `vitrail train DATA --from NAME`; read its licence before you ship")
     say(
         f"fetched once, then from the cache; without a network, from the folder that {VARIABLE} names (docs/weights.md)"

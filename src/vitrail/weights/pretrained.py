@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 
-SELF_SUPERVISED: Final = "self-supervised"
-IMAGE_TEXT: Final = "images and texts"
+IMAGENET: Final = "trained on the 1,000 classes of ImageNet"
+IMAGE_TEXT: Final = "trained on images and their texts"
+SELF_SUPERVISED: Final = "trained without labels"
 
 
 class Pretrained(NamedTuple):
@@ -29,15 +30,20 @@ def _augreg(size: str) -> str:
     return f"timm:vit_{size}_patch16_224.augreg_in21k_ft_in1k"
 
 
-IMAGENET: Final = "1,000 classes"
 APACHE: Final = "Apache-2.0"
-PRETRAINED: Final = (
-    Pretrained(_augreg("tiny"), "vit-ti16", IMAGENET, APACHE, "a first try; a CPU"),
-    Pretrained(_augreg("small"), "vit-s16", IMAGENET, APACHE, "photos, on a CPU with patience"),
+NOT_PHOTOS: Final = "drawings, logos and other images that are no photos"
+PRETRAINED: Final = (  # by what they learned, then by size; those whose licence has conditions stand last
+    Pretrained(_augreg("tiny"), "vit-ti16", IMAGENET, APACHE, "a first try; quick on a CPU"),
+    Pretrained(_augreg("small"), "vit-s16", IMAGENET, APACHE, "photos; slow on a CPU"),
+    Pretrained("timm:deit3_small_patch16_224.fb_in22k_ft_in1k", "deit3-s16", IMAGENET, APACHE, "photos; slow on a CPU"),
     Pretrained(_augreg("base"), "vit-b16", IMAGENET, APACHE, "photos, on a GPU"),
-    Pretrained("timm:deit3_small_patch16_224.fb_in22k_ft_in1k", "deit3-s16", IMAGENET, APACHE, "photos"),
+    Pretrained("timm:vit_base_patch16_clip_224.openai", "clip-b16", IMAGE_TEXT, "MIT", f"{NOT_PHOTOS}, on a GPU"),
+    Pretrained("timm:vit_base_patch32_clip_224.openai", "clip-b32", IMAGE_TEXT, "MIT", f"{NOT_PHOTOS}; fast"),
+    Pretrained("timm:vit_base_patch16_siglip_224.webli", "siglip-b16", IMAGE_TEXT, APACHE, f"{NOT_PHOTOS}, on a GPU"),
     Pretrained("hf:facebook/dinov2-small", "dinov2-s14", SELF_SUPERVISED, APACHE, "few labels; search by likeness"),
-    Pretrained("hf:facebook/dinov2-base", "dinov2-b14", SELF_SUPERVISED, APACHE, "the same, on a GPU"),
+    Pretrained(
+        "hf:facebook/dinov2-base", "dinov2-b14", SELF_SUPERVISED, APACHE, "few labels; search by likeness, on a GPU"
+    ),
     Pretrained(
         "hf:facebook/dinov3-vits16-pretrain-lvd1689m",
         "dinov3-s16",
@@ -45,9 +51,6 @@ PRETRAINED: Final = (
         "DINOv3's own; gated: ask for access",
         "few labels; fine detail",
     ),
-    Pretrained("timm:vit_base_patch32_clip_224.openai", "clip-b32", IMAGE_TEXT, "MIT", "unusual images; fast"),
-    Pretrained("timm:vit_base_patch16_clip_224.openai", "clip-b16", IMAGE_TEXT, "MIT", "unusual images"),
-    Pretrained("timm:vit_base_patch16_siglip_224.webli", "siglip-b16", IMAGE_TEXT, APACHE, "unusual images"),
     Pretrained(
         "timm:vit_base_patch16_224.mae", "mae-b16", SELF_SUPERVISED, "non-commercial (CC-BY-NC-4.0)", "long fine-tuning"
     ),
