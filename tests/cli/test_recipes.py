@@ -16,6 +16,7 @@ def test_all_recipes_are_listed_with_what_they_reached(vit: Line) -> None:
     assert (cifar["size"], cifar["model"], cifar["batch"], cifar["trainable"]) == (384, None, 512, True)
     assert "99.15 and 93.25 %" in cifar["note"]
     assert rows["mae-finetune-b16"]["length"] == "100 epochs"
+    assert "85.15 % on ImageNet, after 30 or 90 epochs" in rows["paper-pretrain-l16-i21k"]["note"]
     assert rows["probe"]["length"] == "the head alone"
     assert not rows["paper-pretrain-masked-patch"]["trainable"]
     said = vit("recipes")
@@ -40,9 +41,16 @@ def test_a_recipe_in_full(vit: Line) -> None:
         "size 224 pixels",
         "epochs 50",
         "lr 3e-05",
-        "augment: flip True",
+        "augment: flip yes",
+        "augment: crop 0.08 to 1",
+        "augment: aspect 1.333",
+        "checkpointing no",
+        "dropout as the network says",
     ):
-        assert row in lines or f"{row}.0" in lines
+        assert row in lines
+    assert "augment: crop none" in {" ".join(line.split()) for line in vit("recipes", "scratch").out.splitlines()}
+    hybrid = {" ".join(line.split()) for line in vit("recipes", "paper-pretrain-r50-l16-jft").out.splitlines()}
+    assert {"network: patch_size 1, 1", "warmup 10000", "weight_decay 0.1"} <= hybrid
     assert lines[-1] == "try it vitrail train DATA --recipe eva6-cats-dogs"
     assert vit("recipes", "paper-pretrain-r50-l16-jft", "--json").json["changes"]["patch_size"] == [1, 1]
 

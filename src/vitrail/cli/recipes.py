@@ -80,7 +80,7 @@ def _show_recipe(name: str, preset: Preset, as_json: bool) -> None:
     if preset.model:
         table.add_row("network", preset.model)
     for setting, value in _plain(preset).items():
-        table.add_row(f"network: {setting}", str(value))
+        table.add_row(f"network: {setting}", _in_words(value))
     if preset.size:
         table.add_row("size", f"{preset.size} pixels")
     if preset.steps:
@@ -88,13 +88,26 @@ def _show_recipe(name: str, preset: Preset, as_json: bool) -> None:
     for setting, value in settings.items():
         if isinstance(value, dict):
             for part, own in value.items():
-                table.add_row(f"{setting}: {part}", str(own))
+                table.add_row(f"{setting}: {part}", _in_words(own))
         elif not (setting == "epochs" and preset.steps):
-            table.add_row(setting, str(value))
+            table.add_row(setting, "as the network says" if value is None else _in_words(value))
     if preset.sweep:
         table.add_row("learning rates tried", ", ".join(map(str, preset.sweep)))
     show(table)
     say(f"try it            vitrail train DATA --recipe {name}")
+
+
+def _in_words(value: Any) -> str:
+    """A setting as people write it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(own)}" for name, own in value.items())
+    if isinstance(value, list | tuple):  # of fractions: from one to the other
+        return (" to " if any(isinstance(each, float) for each in value) else ", ").join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    return "none" if value is None else str(value)
 
 
 def _plain(preset: Preset) -> dict[str, Any]:
