@@ -61,7 +61,7 @@ def process(*arguments: str | Path, stderr_to_stdout: bool = False, **more: Any)
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, timeout=600, check=False, **more)
 
 
-def run_of(score: float = 0.5, seed: int = 0) -> Any:
+def run_of(score: float = 0.5, seed: int = 0, caveat: str = "") -> Any:
     """A finished run, as the verbs see it."""
     about = {
         "steps": 1,
@@ -71,7 +71,7 @@ def run_of(score: float = 0.5, seed: int = 0) -> Any:
         "best": Path("best"),
         "folder": Path(f"run-{seed}"),
     }
-    evaluation = SimpleNamespace(caveat="", unlike_words="", scores={"top1": Score(score, 0.0, 1.0)}, split="test")
+    evaluation = SimpleNamespace(caveat=caveat, unlike_words="", scores={"top1": Score(score, 0.0, 1.0)}, split="test")
     return SimpleNamespace(
         evaluation=evaluation, stages=(), plan=SimpleNamespace(seed=seed), to_dict=lambda: {"seed": seed}, **about
     )

@@ -472,6 +472,7 @@ class Stage:
         def audited(data: Any, *, checkpoint: Any, done: Any) -> Any:
             self.seen["has_network"] = checkpoint is not None
             about = {"images": 1, "source": "made", "unreadable": (), "left_out": {}, "left_out_names": {}}
+            about["sizes"] = SimpleNamespace(suggestion=SimpleNamespace(resize="crop", size=(32, 32)))
             return SimpleNamespace(**about, balance=SimpleNamespace(counts={"cat": 1}), notes=(), to_dict=dict)
 
         self.stand_in(next_step, "obstacle", lambda found, table, images: "nothing can be trained")

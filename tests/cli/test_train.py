@@ -60,6 +60,27 @@ def test_the_flags_of_a_training_reach_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert (Path(given.out), given.name) == (run.parent, "photos-7")
 
 
+def test_a_run_goes_on_from_its_own_record(vit: Line, photos: Path, start: Path, tmp_path: Path) -> None:
+    """`--resume RUN` alone: the images and the options are those it was started with."""
+    flags = ("--from", start, "--epochs", "2", "--batch", "8", "--lr", "2e-3", "--out", tmp_path, "--name", "one")
+    first = vit("train", photos, *flags, "--json").json
+    said = vit("train", "--resume", tmp_path / "one")
+    assert said.code == 2
+    assert said.err.endswith(f"{tmp_path / 'one'} is finished; `vitrail rerun {tmp_path / 'one'}` repeats it\n")
+    (tmp_path / "one" / "result.json").unlink()  # as if it had been stopped before its end
+    refused = vit("train", "--resume", tmp_path / "one", "--lr", "1e-2", "--epochs", "3")
+    assert refused.code == 2
+    assert "leave --epochs, --lr out, or name DATA and all options" in refused.err
+    again = vit("train", "--resume", tmp_path / "one", "--json").json
+    assert again["resumed"]
+    assert {key: again[key] for key in ("run", "steps", "evaluation")} == {
+        key: first[key] for key in ("run", "steps", "evaluation")
+    }
+    nothing = vit("train", "--epochs", "2")
+    assert nothing.code == 2
+    assert "train: DATA is missing" in nothing.err
+
+
 def test_from_images_to_a_verdict(vit: Line, photos: Path, start: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     flags = ("--from", start, "--epochs", "3", "--batch", "8", "--lr", "2e-3", "--out", out)
@@ -161,6 +182,12 @@ def test_seeds_say_their_mean_and_sample_deviation(vit: Line, monkeypatch: pytes
     said = vit("train", "photos", "--seed", "3", "--seeds", "3").out
     assert said.endswith("accuracy: 66.67 % on average over 3 seeds, standard deviation 20.82 %\n")
     assert re.search(r"^seed +accuracy +run *$", said, re.MULTILINE)
+
+
+def test_a_mean_over_seeds_keeps_the_caveat_of_its_numbers(vit: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vitrail.training, "run", lambda data, options: run_of(0.5, options.seed, caveat="Chosen by."))
+    assert vit("train", "photos", "--seeds", "2").out.endswith("\ncaveat: Chosen by.\n")
+    assert vit("train", "photos", "--seeds", "2", "--json").json["caveat"] == "Chosen by."
 
 
 def test_weights_are_no_preset_to_train_from_nothing(vit: Line, photos: Path, start: Path, tmp_path: Path) -> None:

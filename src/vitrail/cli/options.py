@@ -71,9 +71,8 @@ ScaledDecoding = Annotated[
     bool,
     typer.Option("--scaled-decoding", help="Decode large JPEGs at a part of their size: faster, nearly the same."),
 ]
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A folder for each class, a CSV, arrays, or vitrail:fashion.")
-]
+DATA_HELP = "A folder for each class, a CSV, arrays, or vitrail:fashion"
+Data = Annotated[str, typer.Argument(metavar="DATA", help=f"{DATA_HELP}.")]
 BudgetData = Annotated[
     str, typer.Option(metavar="DATA", help="Images to measure accuracy on.", show_default="those of the run")
 ]

@@ -12,10 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from vitrail.cli.terminal import add_score, complain, drawn_bar, print_json, say, show, table_of
 
 if TYPE_CHECKING:
+    from vitrail.data.samples import Dataset
     from vitrail.training import Callbacks, Options, Run
 
 
-def train_with_bar(data: str, options: Options) -> Run:
+def train_with_bar(data: str | Dataset, options: Options) -> Run:
     """A training with a bar."""
     from dataclasses import replace
 

@@ -30,6 +30,14 @@ class RerunResult(NamedTuple):
     differences: tuple[str, ...]
 
 
+class RecordedRequest(NamedTuple):
+    """What a run was asked for, and where the files that it was given are now."""
+
+    data: str | Dataset
+    options: Options
+    paths_now: Mapping[str, str]
+
+
 def rerun(
     folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, callbacks: Callbacks | None = None
 ) -> RerunResult:
@@ -42,20 +50,12 @@ def rerun(
     if config["options"]["start"] is None and plan["origin"]:
         raise InputError(f"{first} started from a checkpoint that was given as an object: its file is not known")
     hashes = _hashes(first)  # first of all: what cannot be read cannot be compared with
-    recorded = Options.from_dict(config["options"])
-    paths_now = {name: find_recorded(first, config, name, what) for name, what in _named(config["options"]).items()}
-    options = replace(
-        recorded,
-        start=_now(recorded.start, paths_now),
-        exclude=_now(recorded.exclude, paths_now),
-        out=first.parent if out is None else out,
-        name="",
-        fresh=True,
-        callbacks=callbacks or Callbacks(),
-    )
+    data, recorded, paths_now = recorded_request(first)
+    out = first.parent if out is None else out
+    options = replace(recorded, out=out, name="", fresh=True, callbacks=callbacks or Callbacks())
     if plan["minutes"] is not None:
         options = replace(options, steps=int(plan["steps"]))  # what minutes were measured to be, not measured again
-    again = run(_images(config["options"]["data"], paths_now, options), options)
+    again = run(data, options)
     origin = again.plan.origin
     for name, path in paths_now.items():
         origin = origin.replace(path, str(Path(name)), 1)  # the same file, under the name it had
@@ -68,6 +68,15 @@ def rerun(
         if (first / name).read_bytes() != (again.folder / name).read_bytes():
             differences.append(f"{name} differs")
     return RerunResult(again, not differences, tuple(differences))
+
+
+def recorded_request(folder: Path) -> RecordedRequest:
+    """What a run's record says that it was asked for."""
+    config = read_json(folder / CONFIG)
+    recorded = Options.from_dict(config["options"])
+    paths_now = {name: find_recorded(folder, config, name, what) for name, what in _named(config["options"]).items()}
+    options = replace(recorded, start=_now(recorded.start, paths_now), exclude=_now(recorded.exclude, paths_now))
+    return RecordedRequest(_images(config["options"]["data"], paths_now, options), options, paths_now)
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, str]:
