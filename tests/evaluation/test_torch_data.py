@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,19 @@ class Photos(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, row: int) -> Any:
         path = self.paths[row]
-        return self.transform(Image.open(path).copy()), self.classes.index(path.parent.name)
+        return self.transform(Image.open(path).copy()), CLASSES.index(path.parent.name)
+
+
+class Dicts(Photos):
+    """The same as Hugging Face's data sets give it: a dict each, the names of the classes beside the label."""
+
+    def __init__(self, folder: Path, transform: Callable[[Image.Image], Any], names: tuple[str, str]) -> None:
+        super().__init__(folder, transform)
+        self.keys, self.features = names, {names[1]: SimpleNamespace(names=list(CLASSES))}
+
+    def __getitem__(self, row: int) -> Any:
+        image, label = super().__getitem__(row)
+        return dict(zip((*self.keys, "path"), (image, label, str(self.paths[row])), strict=True))
 
 
 class Streamed(IterableDataset[Any]):
@@ -106,6 +119,8 @@ def test_every_way_gives_the_numbers_of_the_folder(checkpoint: Checkpoint, folde
         "a loader of images": DataLoader(photos, batch_size=4, collate_fn=apart),
         "a loader of 8-bit tensors": DataLoader(arrays, batch_size=5),
         "a loader without batches": DataLoader(prepared, batch_size=None),
+        "dicts": Dicts(folder, lambda image: image, ("image", "label")),
+        "a loader of dicts": DataLoader(Dicts(folder, checkpoint.transform, ("pixel_values", "labels")), batch_size=4),
         "parts": ConcatDataset([Subset(prepared, range(8)), Subset(prepared, range(8, COUNT))]),
     }
     for name, data in ways.items():
@@ -132,6 +147,9 @@ def test_numbers_are_meant_in_the_order_of_the_datasets_own_classes(checkpoint: 
     ours, theirs = evaluate(other, Photos(folder), resamples=0), evaluate(other, folder, resamples=0)
     assert np.array_equal(ours.targets, theirs.targets)
     assert ours.targets.tolist()[:7] == [1] * 7
+    dicts = Dicts(folder, lambda image: image, ("img", "label"))
+    del dicts.classes  # their names are known by the label's feature alone
+    assert np.array_equal(evaluate(other, dicts, resamples=0).targets, theirs.targets)
     for wrapped in (DataLoader(Photos(folder, other.transform)), Subset(Photos(folder), range(COUNT))):
         assert evaluate(other, wrapped, resamples=0).scores == theirs.scores
 
@@ -220,6 +238,8 @@ IMAGE, PIXELS = Image.new("RGB", (20, 20)), torch.full((3, 16, 16), -0.5)
         ([(PIXELS, 0), (IMAGE, 1)], "expected pixels"),
         ([(IMAGE, 0), (PIXELS, 1)], "pixels among images"),
         ([IMAGE, IMAGE], r"expected a pair \(image, label\)"),
+        ([(IMAGE, 0, "a.jpg")], "got tuple of 3 from list"),
+        ([{"image": IMAGE, "class": 0}], "expected a dict with image or pixel_values and label or labels, got one of"),
         ([(IMAGE, 3)], "class number 3: expected one from 0 to 2"),
         ([(IMAGE, -1)], "class number -1"),
         ([(IMAGE, 0.5)], "number or the name of a class"),

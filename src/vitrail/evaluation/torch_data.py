@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from vitrail.checks import check_int, short_repr
+from vitrail.checks import check_int, join_limited, short_repr
 from vitrail.data.classes import differing
 from vitrail.errors import InputError, nearest
 from vitrail.inference import Runtime
@@ -23,6 +23,8 @@ from vitrail.progress import counting
 from vitrail.types import Array, ProgressCallback
 
 EXPECTED: Final = "a pair (image, label): a PIL image, an 8-bit array or pixels (C, H, W), and a number or a name"
+IMAGES: Final = ("image", "pixel_values", "img", "pixels")  # what data sets call them that give dicts
+LABELS: Final = ("label", "labels", "target", "targets")
 NO_DATA: Final = (str, bytes, os.PathLike, Mapping, np.ndarray)
 
 
@@ -99,7 +101,7 @@ class Labels:
 
     def __init__(self, runtime: Runtime, data: object) -> None:
         self.classes, self.task = runtime.classes, runtime.task
-        own = getattr(_innermost(data), "classes", None)
+        own = _own_classes(_innermost(data))
         self.names = tuple(map(str, own)) if isinstance(own, list | tuple) and own else self.classes
         if difference := differing(self.classes, self.names):
             raise InputError(
@@ -141,15 +143,29 @@ def _pairs(data: Any) -> Iterator[tuple[Any, Any]]:
     """One image and its label after another, out of batches where it gives batches."""
     batched = getattr(data, "batch_size", None) is not None or getattr(data, "batch_sampler", None) is not None
     for item in _items(data):
-        if not isinstance(item, list | tuple) or len(item) != 2:
-            raise InputError(f"expected {EXPECTED}; got {type(item).__name__} from {name_of(data)}")
-        images, labels = item
+        images, labels = _pair(item, data)
         if not batched:
             yield images, labels
         elif len(images) != len(labels):
             raise InputError(f"a batch of {len(images)} images with {len(labels)} labels: expected as many of both")
         else:
             yield from zip(images, labels, strict=True)
+
+
+def _pair(item: Any, data: Any) -> tuple[Any, Any]:
+    """Image and label, or batches of them, from a pair or a dict."""
+    if isinstance(item, Mapping):
+        names = [next((name for name in known if name in item), None) for known in (IMAGES, LABELS)]
+        if None not in names:
+            return item[names[0]], item[names[1]]
+        raise InputError(
+            f"expected a dict with {' or '.join(IMAGES[:2])} and {' or '.join(LABELS[:2])}, got one of "
+            f"{join_limited(list(map(str, item)), ', ')} from {name_of(data)}"
+        )
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        several = f" of {len(item)}" if isinstance(item, list | tuple) else ""
+        raise InputError(f"expected {EXPECTED}; got {type(item).__name__}{several} from {name_of(data)}")
+    return item[0], item[1]
 
 
 def _items(data: Any) -> Iterable[Any]:
@@ -197,6 +213,13 @@ def _image(image: Any) -> Any:
     if first and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
         image = image.transpose(1, 2, 0)
     return image[:, :, 0] if first and image.shape[2] == 1 else image
+
+
+def _own_classes(data: Any) -> Any:
+    """The names of a dataset's classes: its `classes`, or those of its label's feature, as Hugging Face's have it."""
+    features = getattr(data, "features", None)
+    labels = [features[name] for name in LABELS if name in features] if isinstance(features, Mapping) else []
+    return getattr(data, "classes", None) or getattr(labels[0] if labels else None, "names", None)
 
 
 def _innermost(data: Any) -> Any:
