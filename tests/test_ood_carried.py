@@ -139,9 +139,7 @@ def test_int8_has_its_promise_set_anew(known: Checkpoint) -> None:
 def test_a_search_says_of_which_way_a_promise_is_set_anew(known: Checkpoint, tmp_path: Path) -> None:
     data = packs.labelled(known, 90, train=30, val=40, test=20)
     messages: list[str] = []
-    optimize(
-        *(known, data, tmp_path / "fast"), max_drop=30.0, batches=(4,), runtimes=("packed",), log=messages.append
-    )
+    optimize(*(known, data, tmp_path / "fast"), max_drop=30.0, batches=(4,), runtimes=("packed",), log=messages.append)
     told = [text.partition(": images unlike ")[0] for text in messages if "would be taken for such" in text]
     merged = told[1]
     assert told[:3] == ["int8", merged, f"int8, {merged}"]

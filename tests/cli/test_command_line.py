@@ -154,6 +154,8 @@ def test_a_verb_that_is_typed_is_the_only_one_imported() -> None:
         ("train photos --epoch 3", "train has no option --epoch: did you mean '--epochs'? {train}"),
         ("train photos --qqq", "train has no option --qqq {train}"),
         ("train photos --batch 0", "--batch: expected 1 or more {train}"),
+        ("train photos --epochs -1", "--epochs: expected 0 or more {train}"),
+        ("prune net --max-drop -1", "--max-drop: expected 0 or more (`vitrail prune --help` tells more)"),
         ("train photos --epochs many", "--epochs: expected a number {train}"),
         ("train photos --val 2", "--val: expected 0% to 90%, or 0 to 0.9, got '2': did you mean 2%? {train}"),
         ("train photos --name", "train: --name needs a value after it {train}"),

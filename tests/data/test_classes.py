@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,18 @@ def test_a_class_folder_without_images(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/2.jpg", "tulip/notes.txt", "tulip/.hidden.jpg")
     with pytest.raises(InputError, match=r"has no images of 'tulip': .*\(left out: 1 (file|hid).*, 1 (file|hid).*\)$"):
         read_data(tmp_path)
+    with pytest.raises(InputError, match=rf"'tulip': add images, or delete {re.escape(str(tmp_path / 'tulip'))} \("):
+        read_data(tmp_path)
     assert read_data(tmp_path, classes=["tulip", "b", "a"]).targets().tolist() == [2, 1]
+
+
+def test_a_class_without_images_in_any_split(tmp_path: Path) -> None:
+    pairs = ("train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "test/b/4.jpg")
+    touch(tmp_path, *pairs, "train/c/notes.txt", "test/c/notes.txt")
+    with pytest.raises(InputError) as told:
+        read_data(tmp_path)
+    folders = " and ".join(str(tmp_path / split / "c") for split in ("train", "test"))
+    assert f"has no images of 'c': add images, or delete {folders} (" in str(told.value)
 
 
 @pytest.mark.fault("T22")

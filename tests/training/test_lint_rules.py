@@ -77,7 +77,7 @@ def test_few_images_from_scratch() -> None:
 
 
 def test_few_images_a_class() -> None:
-    one(tuned({"classes": 300}), "few-per-class", "advice", "2,000 images for 300 classes", "recipe 'probe'")
+    one(tuned({"classes": 300}), "few-per-class", "advice", "2,000 images for 300 classes", "--recipe probe")
     assert tuned({"classes": 200}) == {}
     assert "start from a pretrained" in found(data={"images": 900, "classes": 100})["few-per-class"].message
 
@@ -181,13 +181,16 @@ def test_the_head_of_a_random_network() -> None:
 
 
 def test_a_batch_larger_than_the_data() -> None:
-    one(tuned({"images": 100}, batch=512, epochs=200), "batch", "warning", "more than all 100 images", "batch=8")
+    one(
+        tuned({"images": 100}, batch=512, epochs=200), "batch", "warning", "more than all 100 images", "--batch 8 or so"
+    )
     assert tuned({"images": 512}, batch=512, epochs=200) == {}
 
 
 def test_too_few_steps() -> None:
     one(tuned({"images": 320}, batch=320, epochs=1), "steps", "warning", "1 step in all is too few", "--epochs, now 1)")
     one(tuned({"images": 320}, epochs=9.9), "steps", "warning", "99 steps in all", "batch (now 32)")
+    assert "steps" not in tuned({"images": 320}, epochs=0)  # as asked for
     assert "(--minutes, now 0.3)" in tuned({"images": 320, "minutes": 0.3}, epochs=9.9)["steps"].message
     assert tuned({"images": 320}, epochs=10) == {}
     assert tuned({"images": 320}, epochs=1, tune="head") == {}

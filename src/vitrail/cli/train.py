@@ -43,10 +43,10 @@ def train_model(
         typer.Option(metavar="NAME", help="One of `vitrail recipes`.", show_default="one that suits"),
     ] = "",
     epochs: Annotated[
-        float | None, typer.Option(help="How often every image is seen; else as the recipe says.")
+        float | None, typer.Option(min=0, help="How often every image is seen; else as the recipe says.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Instead: as many steps as this machine does in that time.")
+        float | None, typer.Option(min=0, help="Instead: as many steps as this machine does in that time.")
     ] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Images per step.", show_default="as the recipe says")
@@ -62,7 +62,7 @@ def train_model(
         int | None, typer.Option(min=1, help="At most so many images of each split, for a quick try.")
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="The highest learning rate.", show_default="as the recipe says")
+        float | None, typer.Option(min=0, help="The highest learning rate.", show_default="as the recipe says")
     ] = None,
     patience: Annotated[
         int | None, typer.Option(min=0, help="Stop when so many epochs in a row bring no gain; 0: never.")

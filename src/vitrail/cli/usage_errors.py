@@ -48,7 +48,7 @@ def _wrong(error: Any, verb: str, verbs: tuple[str, ...]) -> str:
 def _expected(message: str) -> str:
     for pattern, words in EXPECTED:
         if match := re.search(pattern, message):
-            return match.expand(words)
+            return match.expand(words).replace(".0 or", " or")
     return message
 
 

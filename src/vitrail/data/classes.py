@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
 from vitrail.data.left_out import LeftOut, kind_of
-from vitrail.data.samples import Dataset, Files, Sample, labels_of
+from vitrail.data.samples import SPLIT_NAMES, Dataset, Files, Sample, labels_of
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
@@ -98,12 +98,19 @@ def _check_learnable(name: str, reading: Reading, order: tuple[str, ...]) -> Non
     seen = labels_of(reading.samples)
     if empty := [each for each in order if each not in seen]:
         names = join_limited([repr(each) for each in empty], ", ")
-        raise InputError(
-            f"{name} has no images of {names}: add some, or remove the name of the class{_left_out(reading)}"
-        )
+        folders = [str(path) for each in empty for path in _folders(reading.images, each)]
+        remedy = f"delete {join_limited(folders, ' and ')}" if folders else "leave out the name of the class"
+        raise InputError(f"{name} has no images of {names}: add images, or {remedy}{_left_out(reading)}")
     for split in ("val", "test"):
         if difference := differing(learned, labels_of(reading.samples, (split,)) | learned, "unknown to train"):
             raise InputError(f"{name}: {split} has classes that train does not: {difference}")
+
+
+def _folders(images: Path | Array, label: str) -> list[Path]:
+    """Where images of a class would be, in folders by class or by split and class."""
+    if not isinstance(images, Path):
+        return []
+    return [path for path in (images / label, *(images / split / label for split in SPLIT_NAMES)) if path.is_dir()]
 
 
 def _spellings(classes: Sequence[str], found: Collection[str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -164,7 +164,7 @@ def chosen(data: Dataset, split: str) -> tuple[str, Dataset]:
     if not loose:
         raise InputError(
             f"{data.source} has only images to train on, which flatter the network: name other data, "
-            "or pass split='train' if you mean them"
+            "or choose split train (--split train) if you mean them"
         )
     return LOOSE, data.select(loose)
 

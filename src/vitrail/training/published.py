@@ -66,8 +66,8 @@ I21K = PRETRAIN | {
     "note": "Paper, table 3, ImageNet-21k. Fine-tuned at 384 pixels: {} % on ImageNet.",
 }
 I21K_EITHER = I21K | {
-    "note": "Paper, table 5, ImageNet-21k. Fine-tuned at 384 pixels: {} % on ImageNet, after 30 or 90 epochs: the paper "
-    "does not say.",
+    "note": "Paper, table 5, ImageNet-21k. Fine-tuned at 384 pixels: {} % on ImageNet, after 30 or 90 epochs: the "
+    "paper does not say.",
 }
 # Table 4 of the paper: SGD with momentum, no weight decay, a head of zeros. The paper does not say how long the warm-up
 # is; Google's code has 500 steps, and 100 of 500.

@@ -140,7 +140,7 @@ def _of_data(case: LintCase) -> Iterator[Finding]:
             "lists some",
         )
     if case.images < 10 * case.classes:
-        remedy = "train the head alone (recipe 'probe')" if case.pretrained else "start from a pretrained checkpoint"
+        remedy = "train the head alone (--recipe probe)" if case.pretrained else "start from a pretrained checkpoint"
         yield Finding(
             "advice",
             "few-per-class",
@@ -273,9 +273,9 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
             "warning",
             "batch",
             f"a batch of {recipe.batch:,} is more than all {counted(images, 'image')}: every epoch is one step on the "
-            f"same batch; set batch={2 ** max(0, int(math.log2(max(1, images // 8))))} or so",
+            f"same batch; choose --batch {2 ** max(0, int(math.log2(max(1, images // 8))))} or so",
         )
-    if case.steps < 100 and recipe.tune != "head":
+    if case.steps < 100 and recipe.tune != "head" and recipe.epochs > 0:  # with 0, none were asked for
         epochs = f"--epochs, now {recipe.epochs:.3g}"
         length = epochs if case.minutes is None else f"--minutes, now {case.minutes:g}"
         yield Finding(
