@@ -208,6 +208,9 @@ def test_a_last_method_that_fell_behind_says_so(before: Score, after: Score | fl
 
 def test_stages_have_their_interval_where_they_have_one() -> None:
     rows = [each.text for each in whole().all("tr")]
-    assert "nearest neighbours50.0 %40.0 % to 60.0 %20 of them" in rows
+    assert "nearest neighbours50.0 %40.0 % to 60.0 %" in rows
+    assert ("nearest neighbours", "20 of them") in zip(
+        (each.text for each in whole().all("dt")), (each.text for each in whole().all("dd")), strict=True
+    )
     assert "linear probe62.0 %–" in rows
     assert "nearest neighbours: 50.0 %, 40.0 % to 60.0 %" in [each.text for each in whole().all("title")]

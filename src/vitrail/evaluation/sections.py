@@ -210,7 +210,9 @@ def trust(evaluation: Evaluation) -> list[str]:
         if kind:
             sentences.append(f"On the whole it is {kind}: it {shares}.")
         else:
-            sentences.append(f"It {shares}. With {counted(total, 'answer')} such a difference may be chance.")
+            reach = 100 * (chance.high - true if stated > true else true - chance.low)
+            with_so_many = f"With {counted(total, 'answer')}, up to {reach:.1f} points of difference may be chance."
+            sentences.append(f"It {shares}. {with_so_many}")
     if "ece" in evaluation.scores:
         score = evaluation.scores["ece"]
         sentences.append(

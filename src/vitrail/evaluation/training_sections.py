@@ -57,9 +57,11 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
     for name, score, note in found:
         value, low, high = score if isinstance(score, Score) else (float(score), math.nan, math.nan)
         bars.append(Bar(name, value, low, high))
-        rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–", note])
+        rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–"])
     chart = charts.bars(bars, "accuracy")
-    body = html.beside(chart.html, html.table(["method", "accuracy", "95 % interval", "note"], rows))
+    listed = html.table(["method", "accuracy", "95 % interval"], rows)
+    notes = html.facts([(name, note) for name, _, note in found if note])  # below: a phone has no room beside
+    body = html.beside(chart.html, listed + notes)
     behind = fell_behind(bars)
     body = Html(html.callout(behind, "warn") + body) if behind else body
     return Section("Step by step", body, "What each method reached, from the simplest on. Lines are 95 % intervals.")
