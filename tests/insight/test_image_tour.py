@@ -55,7 +55,7 @@ def test_the_tour_writes_its_images_and_a_page(tmp_path: Path) -> None:
     assert HOW_IT_WORKS in page.text
     assert len(page.all("img")) == 0  # all are drawn in the colours of the page, light or dark
     assert len(page.all("svg", "plot")) == len(figures)
-    assert f"{found.prediction.labels[0]} ({100 * found.prediction.probabilities[0]:.1f} %)" in text
+    assert f"{found.prediction.labels[0]} ({100 * found.prediction.probabilities[0]:.1f} %)" in page.text
     assert sorted(file.name for file in found.page.parent.iterdir()) == sorted({*names, "index.html"})
 
 

@@ -129,6 +129,17 @@ def test_a_phone_needs_no_sideways_scrolling_but_inside_a_table(
     assert browser.run(CUT) == 0
 
 
+def test_a_phone_shows_what_a_map_is_worth_without_scrolling(browser: Browser, pages: dict[str, Path]) -> None:
+    """The first four columns; what that means, in sentences, is wide enough to be read where it is scrolled to."""
+    browser.open(pages["explain"], width=375)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+    cells = "return [...document.querySelector('.table tbody tr').cells].map((each) => each.getBoundingClientRect()"
+    assert browser.run(f"{cells}.right)")[3] <= 375
+    assert browser.run(f"{cells}.width)")[4] >= 220
+    highest = "Math.max(...[...document.querySelectorAll('.table tbody tr')].map((each) => each.offsetHeight))"
+    assert browser.run(f"return {highest}") <= 85
+
+
 COLUMN = """const box = document.querySelectorAll('.table')[arguments[0]];
 return [...box.querySelectorAll('tbody tr')].map((row) => row.cells[arguments[1]].textContent)"""
 HEADING = "return document.querySelectorAll('.table')[arguments[0]].querySelectorAll('thead th')[arguments[1]]"

@@ -164,10 +164,11 @@ def test_shares_and_counts() -> None:
     assert counted(1200, "image") == "1,200 images"
 
 
-def test_a_share_stays_on_one_line_with_its_sign() -> None:
+def test_shares_and_options_stay_on_one_line() -> None:
     found = read(callout("between 84.9 and 89.0 % of them", "good"))
     assert [each.text for each in found.all("span", "w")] == ["89.0 %"]
     assert found.all("p")[0].text == "between 84.9 and 89.0 % of them"
+    assert [each.text for each in read(callout("set --batch-size (now 16)")).all("span", "w")] == ["--batch-size"]
 
 
 def test_a_table_names_its_rows_and_sets_numbers_right() -> None:

@@ -39,7 +39,7 @@ LINKS: Final = "<!--pages-->"  # where links to other pages go; escaped in any t
 _NUMERIC: Final = re.compile(r"[-+−]?\d[\d,.]*(\s?%)?( to [-+−]?\d[\d,.]*(\s?%)?)?|–")
 _JOINTS: Final = re.compile(r"[/_](?=\w)")  # of a file's name: where it breaks best
 _LONG_NAME: Final = re.compile(r"\S{13,}")
-_SHARE: Final = re.compile(r"\d[\d.,]* %")
+_UNBROKEN: Final = re.compile(r"\d[\d.,]* %|--[a-z][a-z-]*")  # shares and options
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
@@ -95,7 +95,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{text(title)} · Vitrail</title><style>{STYLE}</style></head>\n<body>{BAND}"
         f'<header><div class="inner"><div class="name">{MARK}Vitrail</div><h1>{text(title)}</h1>'
-        f'<p class="subtitle">{text(subtitle)}</p>{LINKS}{contents}</div></header>\n'
+        f'<p class="subtitle">{words(subtitle)}</p>{LINKS}{contents}</div></header>\n'
         f'<main class="inner">{parts}</main>\n'
         '<footer><div class="inner">Made by Vitrail. This file holds everything it shows and fetches nothing.</div>'
         f"</footer><script>{SCRIPT}</script></body></html>\n"
@@ -124,8 +124,8 @@ def printable(name: str) -> str:
 
 
 def words(value: str) -> Html:
-    """Text inside an element, whose numbers stay on one line with their sign of per cent."""
-    return Html(_SHARE.sub(r'<span class="w">\g<0></span>', text(value)))
+    """Text inside an element, whose shares and options stay on one line: 5 %, --images."""
+    return Html(_UNBROKEN.sub(r'<span class="w">\g<0></span>', text(value)))
 
 
 def breakable(value: object) -> Html:
@@ -133,7 +133,7 @@ def breakable(value: object) -> Html:
     if isinstance(value, Html):
         return value
     parted = _LONG_NAME.sub(lambda name: _JOINTS.sub(r"\g<0><wbr>", name[0]), text(value))
-    return Html(_SHARE.sub(r'<span class="w">\g<0></span>', parted))
+    return Html(_UNBROKEN.sub(r'<span class="w">\g<0></span>', parted))
 
 
 def counted(count: int, thing: str) -> str:

@@ -102,7 +102,7 @@ dialog.large::backdrop{{background:rgb(8 7 11/.8)}}
 dialog.large .stage{{overflow:auto;flex:1 1 auto;min-height:0;text-align:center}}
 dialog.large img{{max-width:100%;height:auto;object-fit:contain;margin:0 auto;display:block;border-radius:4px}}
 dialog.large img.tiny{{image-rendering:pixelated}}
-dialog.large svg.plot{{max-width:none;height:auto}}
+dialog.large svg.plot{{max-width:none;height:auto;margin:0 auto}}
 dialog.large p{{flex:none;margin:0 auto;max-width:90ch;color:var(--soft);font-size:15px;text-align:center;
 overflow-wrap:anywhere;max-height:24vh;overflow-y:auto}}
 dialog.large p b{{color:var(--ink)}}
@@ -182,7 +182,8 @@ nav a{{white-space:nowrap}}
 .gallery figcaption{{font-size:13px;padding:6px 8px}}
 .gallery.small figcaption{{font-size:12.5px;padding:6px}}
 th,td{{padding-right:12px}}
-thead th+th.names{{min-width:9em}}
+tbody th{{min-width:6em}}
+thead th+th.names{{min-width:8em}}
 thead th+th.sentences{{min-width:16em}}
 }}
 @media print{{
