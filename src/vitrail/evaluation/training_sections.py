@@ -54,7 +54,7 @@ def stages(found: Sequence[tuple[str, Score | float, str]]) -> Section | None:
     if not found:
         return None
     bars, rows = [], []
-    for name, score, note in found:
+    for name, score, _ in found:
         value, low, high = score if isinstance(score, Score) else (float(score), math.nan, math.nan)
         bars.append(Bar(name, value, low, high))
         rows.append([name, percent(value), f"{percent(low)} to {percent(high)}" if math.isfinite(low) else "–"])
