@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -15,7 +15,14 @@ from cli.command_line import Line
 from cli.pseudo_terminal import in_terminal
 from vitrail.cli import load_verbs, terminal
 from vitrail.cli.application import SHELLS, VERBS
+from vitrail.cli.completion import preset_names, recipe_names
+from vitrail.cli.explain import METHOD_NAMES
 from vitrail.cli.help_texts import EXAMPLES, EXIT_CODES, RARE, VERBS_HELP
+from vitrail.cli.options import RESIZES
+from vitrail.images.preprocess import Resize
+from vitrail.insight import METHODS
+from vitrail.network.presets import PRESETS
+from vitrail.training.published import RECIPES
 
 GROUP: Any = typer.main.get_command(load_verbs())
 SEEN = 25  # lines that a reader sees at once
@@ -98,13 +105,53 @@ def test_completion_offers_verbs_and_options() -> None:
         "import sys; sys.argv = ['vitrail']; from vitrail.cli import main\n"
         "try: main()\nfinally: print('torch' in sys.modules)"
     )
-    for words, offered in (("vitrail tr", {"train"}), ("vitrail train --ep", {"--epochs"})):
+    for words, offered in (
+        *(("vitrail tr", {"train"}), ("vitrail train --ep", {"--epochs"})),
+        *(("vitrail inspect vit-mini", {"vit-mini8-64"}), ("vitrail train x --recipe sc", {"scratch"})),
+        *(("vitrail train x --from hf:facebook/dinov3", {"hf:facebook/dinov3-vits16-pretrain-lvd1689m"}),),
+    ):
         environment = {"_VITRAIL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         run = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=False
         )
         *found, torch = run.stdout.split()
         assert (set(found), torch) == (offered, "False"), run
+
+
+@pytest.mark.parametrize(
+    "words, offered",
+    [
+        ("train photos --resize p", {"pad"}),
+        ("train photos --recipe paper-finetune-c", {"paper-finetune-cifar"}),
+        ("train photos --model mae-", {"mae-b16", "mae-l16", "mae-h14"}),
+        ("train photos --from hf:facebook/dinov2", {"hf:facebook/dinov2-small", "hf:facebook/dinov2-base"}),
+        ("train photos --balance w", {"weights"}),
+        ("recipes fi", {"finetune"}),
+        ("explain net image --method r", {"rollout", "relevance"}),
+        ("inspect vit-ti", {"vit-ti16", "vit-ti16-384"}),
+        ("bench dinov2-g", {"dinov2-g14", "dinov2-g14-registers"}),
+        ("inspect ", set()),  # files are taken, too: they are the shell's
+        ("export net out --to on", {"onnx"}),
+        ("convert net out --to deit", {"deit"}),
+        ("evaluate net --split t", {"train", "test"}),
+        ("prune net --way a", {"ablation"}),
+        ("optimize net --goal l", {"latency"}),
+        ("predict net image --runtime packed-", {"packed-bf16"}),
+    ],
+)
+def test_completion_offers_names(vit: Line, monkeypatch: pytest.MonkeyPatch, words: str, offered: set[str]) -> None:
+    line = f"vitrail {words}"
+    monkeypatch.setenv("_VITRAIL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    assert set(vit().out.split()) == offered
+
+
+def test_the_names_that_are_offered_are_those_that_are_known() -> None:
+    assert preset_names() == list(PRESETS)
+    assert recipe_names() == list(RECIPES)
+    assert list(METHOD_NAMES) == list(METHODS)
+    assert set(RESIZES) == set(get_args(Resize))
 
 
 def test_completion_for_an_unknown_shell(vit: Line) -> None:

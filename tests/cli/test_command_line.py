@@ -149,6 +149,9 @@ def test_a_verb_that_is_typed_is_the_only_one_imported() -> None:
     "words, told",
     [
         ("tain photos", "no verb 'tain': did you mean 'train'? (`vitrail --help` lists the verbs)"),
+        ("help", "no verb 'help': type `vitrail VERB --help` (`vitrail --help` lists the verbs)"),
+        ("help train", "no verb 'help': type `vitrail VERB --help` (`vitrail --help` lists the verbs)"),
+        ("version", "no verb 'version': type `vitrail --version` (`vitrail --help` lists the verbs)"),
         ("qqq", "no verb 'qqq' (`vitrail --help` lists the verbs)"),
         ("train", "train: DATA is missing: A folder for each class, a CSV, arrays, or vitrail:fashion {train}"),
         ("train photos --epoch 3", "train has no option --epoch: did you mean '--epochs'? {train}"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, parse_numbers
+from vitrail.cli.completion import preset_names
+from vitrail.cli.options import AsJson, offer, parse_numbers
 from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint, refuse_unknown
 from vitrail.shipping.candidates import bench_kinds
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 @app.command("bench")
 def bench_runtimes(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A run, weights, or the name of a preset.")
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT|PRESET",
+            help="A run, weights, or the name of a preset.",
+            autocompletion=offer(preset_names, beside_files=True),
+        ),
     ],
     batch: Annotated[str, typer.Option(metavar="N,...", help="Batch sizes to measure.")] = "1,16",
     runtimes: Annotated[

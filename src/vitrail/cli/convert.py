@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings
+from vitrail.cli.options import AsJson, LeaveOut, Override, offer, parse_settings
 from vitrail.cli.terminal import busy, print_json, say
 from vitrail.cli.weights import show_settings
 from vitrail.weights.family_names import FAMILY_NAMES
 
-FAMILIES = ", ".join(["vitrail", *sorted(FAMILY_NAMES)])
+FAMILIES = ("vitrail", *sorted(FAMILY_NAMES))
 
 
 @app.command("convert")
@@ -25,7 +25,10 @@ def convert_weights(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file or folder to write; it may not exist yet.")],
-    to: Annotated[str, typer.Option("--to", metavar="FAMILY", help=f"One of: {FAMILIES}.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="FAMILY", help=f"One of: {', '.join(FAMILIES)}.", autocompletion=offer(FAMILIES)),
+    ],
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
-from vitrail.cli.options import AsJson, ImagePaths, LeaveOut, Override, RuntimePath, parse_settings
+from vitrail.cli.options import AsJson, ImagePaths, LeaveOut, Override, RuntimePath, offer, parse_settings
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import Skipped, command_line, complain, print_json, progress, say
 from vitrail.cli.weights import load_runtime
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from vitrail.inference import Runtime
     from vitrail.insight import Explanation, Method
 
+METHOD_NAMES: Final = (  # as the table of methods has them, which brings torch
+    *("attention", "rollout", "gradient-rollout", "relevance", "grad-cam", "integrated-gradients"),
+    *("occlusion", "flow", "best"),
+)
+
 
 @app.command("explain")
 def explain_images(
@@ -30,9 +35,9 @@ def explain_images(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="attention, rollout, gradient-rollout, relevance, grad-cam, integrated-gradients, occlusion, flow, "
-            "best, or all; may be given several times.",
+            help=f"{', '.join(METHOD_NAMES)}, or all; may be given several times.",
             show_default="relevance",
+            autocompletion=offer((*METHOD_NAMES, "all")),
         ),
     ] = None,
     target: Annotated[

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, LeaveOut, Override, parse_settings, parse_size
+from vitrail.cli.completion import preset_names
+from vitrail.cli.options import AsJson, LeaveOut, Override, offer, parse_settings, parse_size
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import busy, left_table, print_json, say, short, show, size_of, table_of
 from vitrail.cli.weights import refuse_unknown, show_settings
@@ -27,7 +28,14 @@ NOT_BESIDE = ("config", "format", "provenance", "decoder", "ood")  # of a checkp
 
 @app.command("inspect")
 def inspect_model(
-    what: Annotated[str, typer.Argument(metavar="CHECKPOINT|PRESET", help="A run, weights, or the name of a preset.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT|PRESET",
+            help="A run, weights, or the name of a preset.",
+            autocompletion=offer(preset_names, beside_files=True),
+        ),
+    ],
     size: Annotated[str, typer.Option(metavar="PX", help="Another image size: 384, or 160x288 (height x width).")] = "",
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List every tensor: its name here and in the file, its shape.")

@@ -19,6 +19,7 @@ from vitrail.cli.options import (
     Override,
     Unlabelled,
     name_after,
+    offer,
     parse_numbers,
 )
 from vitrail.cli.terminal import busy, complain, print_json, refuse_overwrite, say, show, table_of
@@ -38,7 +39,12 @@ def optimize_checkpoint(
         typer.Option("--out", metavar="NAME", help="The file, without its ending.", show_default="NAME-fast"),
     ] = None,
     goal: Annotated[
-        str, typer.Option(metavar="WHAT", help="throughput, or latency: images one by one.")
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="throughput, or latency: images one by one.",
+            autocompletion=offer(("throughput", "latency")),
+        ),
     ] = "throughput",
     batch: Annotated[str, typer.Option(metavar="N,...", help="Batch sizes to try.")] = "1,8,16",
     merging: Annotated[bool, typer.Option(help="Try merging tokens that look alike, too.")] = True,

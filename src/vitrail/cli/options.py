@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from vitrail.errors import InputError
 from vitrail.files import is_name
+
+SPLITS: Final = ("train", "val", "test", "all")
+RESIZES: Final = ("crop", "pad", "squash")
+
+
+def offer(names: Callable[[], Iterable[str]] | Iterable[str], beside_files: bool = False) -> Callable[[str], list[str]]:
+    """For the Tab key: the names that begin with what was typed. Where files may stand too, the shell offers those
+    until something is typed."""
+
+    def begun(incomplete: str) -> list[str]:
+        if beside_files and not incomplete:
+            return []
+        return [name for name in (names() if callable(names) else names) if name.startswith(incomplete)]
+
+    return begun
 
 
 def parse_share(text: str | float, most: float = 1.0) -> float:
@@ -47,7 +63,11 @@ RuntimePath = Annotated[
 RuntimeName = Annotated[
     str,
     typer.Option(
-        "--runtime", metavar="NAME", help="What computes: eager, packed or packed-bf16 (faster).", show_default="eager"
+        "--runtime",
+        metavar="NAME",
+        help="What computes: eager, packed or packed-bf16 (faster).",
+        show_default="eager",
+        autocompletion=offer(("eager", "packed", "packed-bf16")),
     ),
 ]
 Override = Annotated[
@@ -78,7 +98,13 @@ BudgetData = Annotated[
 ]
 MaxDrop = Annotated[float, typer.Option(help="How many percentage points of accuracy may be lost.")]
 Split = Annotated[
-    str, typer.Option(metavar="NAME", help="train, val, test or all.", show_default="test, else val, else all")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="train, val, test or all.",
+        show_default="test, else val, else all",
+        autocompletion=offer(SPLITS),
+    ),
 ]
 Unlabelled = Annotated[
     bool,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, CheckpointPath, Force, name_after, share_option
+from vitrail.cli.options import SPLITS, AsJson, CheckpointPath, Force, name_after, offer, share_option
 from vitrail.cli.terminal import complain, print_json, refuse_overwrite, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
@@ -28,7 +28,12 @@ def prune_checkpoint(
     ] = None,
     channels: Annotated[bool, typer.Option("--channels", help="Cut MLP channels too, by the same share.")] = False,
     way: Annotated[
-        str, typer.Option(metavar="HOW", help="How heads are ranked: gradient, or ablation (slow).")
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="How heads are ranked: gradient, or ablation (slow).",
+            autocompletion=offer(("gradient", "ablation")),
+        ),
     ] = "gradient",
     tune: Annotated[
         float, typer.Option(min=0.0, metavar="EPOCHS", help="Then train the smaller network for so many epochs.")
@@ -37,7 +42,12 @@ def prune_checkpoint(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write.", show_default="NAME-pruned.safetensors"),
     ] = None,
-    split: Annotated[str, typer.Option(metavar="NAME", help="Which images judge it: test, val, train or all.")] = "",
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Which images judge it: test, val, train or all.", autocompletion=offer(SPLITS)
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(help="Sets every random choice.")] = 0,
     force: Force = False,
     as_json: AsJson = False,

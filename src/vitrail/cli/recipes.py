@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson
+from vitrail.cli.completion import recipe_names
+from vitrail.cli.options import AsJson, offer
 from vitrail.cli.terminal import left_table, print_json, say, show
 from vitrail.errors import InputError, nearest
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 @app.command("recipes")
 def list_recipes(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A recipe to show in full; default: a table of all.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A recipe to show in full; default: a table of all.",
+            autocompletion=offer(recipe_names),
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import DATA_HELP, AsJson, Data, parse_size, share_option
+from vitrail.cli.completion import preset_names, recipe_names, start_names
+from vitrail.cli.options import DATA_HELP, RESIZES, AsJson, Data, offer, parse_size, share_option
 from vitrail.cli.terminal import command_line, left_table, print_json, say, show
 from vitrail.cli.training_progress import report_run, train_with_bar, training_bar
 from vitrail.errors import InputError
@@ -28,7 +29,13 @@ def train_model(
     context: typer.Context,
     data: Data = "",
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="Train this preset from nothing.", show_default="a small network")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Train this preset from nothing.",
+            show_default="a small network",
+            autocompletion=offer(preset_names),
+        ),
     ] = "",
     start: Annotated[
         str,
@@ -36,11 +43,17 @@ def train_model(
             "--from",
             metavar="CHECKPOINT",
             help="Fine-tune these: file, folder, hf:owner/name or timm:name.",
+            autocompletion=offer(start_names, beside_files=True),
         ),
     ] = "",
     recipe: Annotated[
         str,
-        typer.Option(metavar="NAME", help="One of `vitrail recipes`.", show_default="one that suits"),
+        typer.Option(
+            metavar="NAME",
+            help="One of `vitrail recipes`.",
+            show_default="one that suits",
+            autocompletion=offer(recipe_names),
+        ),
     ] = "",
     epochs: Annotated[
         float | None, typer.Option(min=0, help="How often every image is seen; else as the recipe says.")
@@ -56,7 +69,12 @@ def train_model(
     ] = "",
     resize: Annotated[
         str,
-        typer.Option(metavar="HOW", help="Odd shapes: crop, pad or squash.", show_default="what suits them"),
+        typer.Option(
+            metavar="HOW",
+            help="Odd shapes: crop, pad or squash.",
+            show_default="what suits them",
+            autocompletion=offer(RESIZES),
+        ),
     ] = "",
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many images of each split, for a quick try.")
@@ -68,7 +86,12 @@ def train_model(
         int | None, typer.Option(min=0, help="Stop when so many epochs in a row bring no gain; 0: never.")
     ] = None,
     balance: Annotated[
-        str | None, typer.Option(metavar="HOW", help="Help rare classes: none, weights or sampling.")
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Help rare classes: none, weights or sampling.",
+            autocompletion=offer(("none", "weights", "sampling")),
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Sets every random choice.")] = 0,
     seeds: Annotated[
@@ -89,7 +112,12 @@ def train_model(
         Path | None,
         typer.Option(metavar="FILE", help="Leave out the images of this CSV, as `vitrail audit` writes it."),
     ] = None,
-    unreadable: Annotated[str, typer.Option(metavar="HOW", help="Images that cannot be read: skip or stop.")] = "skip",
+    unreadable: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW", help="Images that cannot be read: skip or stop.", autocompletion=offer(("skip", "stop"))
+        ),
+    ] = "skip",
     workers: Annotated[
         int, typer.Option(min=0, help="Threads that read images, two at least; processes where --cache is made.")
     ] = 0,

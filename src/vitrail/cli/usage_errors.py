@@ -15,6 +15,11 @@ EXPECTED: Final = (
     (r"less than or equal to (\S+)", r"expected \1 or less"),
 )
 
+INSTEAD: Final = {  # of verbs that other programs have
+    "help": "`vitrail VERB --help`",
+    "version": "`vitrail --version`",
+}
+
 
 def usage_message(error: Any, typed: str, verbs: tuple[str, ...]) -> str:
     """What typer found wrong with what was typed after a verb, in words of this command line."""
@@ -33,6 +38,8 @@ def _wrong(error: Any, verb: str, verbs: tuple[str, ...]) -> str:
         return f"{verb}: {kind}{parameter.metavar or parameter.name} is missing{what}"
     message = str(error.format_message()).rstrip(".")
     if match := re.match(r"No such command '(.*?)'", message):
+        if match[1] in INSTEAD:
+            return f"no verb {match[1]!r}: type {INSTEAD[match[1]]}"
         hint = nearest(match[1], verbs)
         return f"no verb {match[1]!r}" + (f": {hint}" if hint.startswith("did") else "")
     if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vitrail.network.config import ViTConfig
-from vitrail.network.presets import PRESETS
+if TYPE_CHECKING:
+    from vitrail.network.config import ViTConfig
 
 IMAGENET: Final = "trained on the 1,000 classes of ImageNet"
 IMAGE_TEXT: Final = "trained on images and their texts"
@@ -23,6 +23,8 @@ class Pretrained(NamedTuple):
 
     @property
     def config(self) -> ViTConfig:
+        from vitrail.network.presets import PRESETS  # torch comes with it, and the names alone do without
+
         return PRESETS[self.preset]
 
 
