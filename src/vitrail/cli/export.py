@@ -12,7 +12,17 @@ import typer
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
 from vitrail.cli.budget_images import images_for
-from vitrail.cli.options import AsJson, BudgetData, CheckpointPath, Force, LeaveOut, MaxDrop, Override, Unlabelled
+from vitrail.cli.options import (
+    AsJson,
+    BudgetData,
+    CheckpointPath,
+    Force,
+    LeaveOut,
+    MaxDrop,
+    Override,
+    Unlabelled,
+    offer,
+)
 from vitrail.cli.terminal import busy, complain, print_json, refuse_overwrite, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
@@ -33,7 +43,12 @@ def export_checkpoint(
         Path,
         typer.Argument(metavar="OUT", help=f"{file_names()}; or NAME.safetensors, packed."),
     ],
-    to: Annotated[str, typer.Option("--to", help=f"One of: {', '.join(TARGETS)}; default: by the ending of OUT.")] = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help=f"One of: {', '.join(TARGETS)}; default: by the ending of OUT.", autocompletion=offer(TARGETS)
+        ),
+    ] = "",
     dynamic_size: Annotated[
         bool, typer.Option("--dynamic-size", help="Let the file take images of any size that divides into patches.")
     ] = False,
