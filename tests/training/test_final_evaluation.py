@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitrail
 from training import tiny
+from training.quick import NETWORK
 from vitrail.data.augmentation import Augment
 from vitrail.data.cache import Views
 from vitrail.data.loader import epoch_order
 from vitrail.evaluation.calibration import fit_temperature, fit_thresholds
+from vitrail.evaluation.report import Report
 from vitrail.images import Preprocess
 from vitrail.inference import probabilities
 from vitrail.network.vit import ViT
@@ -76,6 +79,26 @@ def test_with_several_labels_each_has_its_threshold() -> None:
     assert fitted.thresholds == fit_thresholds(known, targets)
     assert ((known >= np.array(fitted.thresholds)) == targets).all()
     assert fitted.reject is None
+
+
+def test_the_report_shows_images_that_a_person_can_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole, and larger than the network sees them."""
+    photos = tmp_path / "photos"
+    for name in ("a", "b"):
+        (photos / name).mkdir(parents=True)
+        for row in range(4):
+            Image.new("RGB", (800, 400), (60 * row, 90, 0 if name == "a" else 200)).save(photos / name / f"{row}.png")
+    sizes: list[tuple[int, int]] = []
+    right = final_evaluation.build
+
+    def build(report: Report) -> str:
+        assert report.images is not None
+        sizes.append(report.images(0).size)
+        return right(report)
+
+    monkeypatch.setattr(final_evaluation, "build", build)
+    vitrail.train(photos, model=NETWORK, size=NETWORK.image_size, steps=1, batch=4, check=False, out=tmp_path / "runs")
+    assert sizes == [(320, 160)]
 
 
 def test_images_are_shown_as_the_network_meets_them(tmp_path: Path) -> None:

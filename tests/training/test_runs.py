@@ -134,7 +134,9 @@ def test_its_training_images_are_known_however_they_are_named(
 def test_images_it_was_trained_on_are_not_taken_for_new_ones(finished: Run, photos: Path) -> None:
     loaded = vitrail.load(finished.best)
     for judge in (vitrail.evaluate, partial(vitrail.compare, loaded)):
-        with pytest.raises(InputError, match="was trained on images of .*data_for"):
+        with pytest.raises(
+            InputError, match="was trained on images of .*: give the run's folder in place of its checkpoint"
+        ):
             judge(loaded, photos)
     assert len(vitrail.evaluate(loaded, photos, split="all", resamples=0)) == 60
     assert len(vitrail.evaluate(loaded, data_for(finished.folder), resamples=0)) == 12

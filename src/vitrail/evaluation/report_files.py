@@ -19,7 +19,7 @@ from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build, comparison_page
 from vitrail.evaluation.results import Evaluation
 from vitrail.evaluation.sections import Images
-from vitrail.images import Preprocess
+from vitrail.images import Preprocess, Source
 from vitrail.inference import Runtime
 from vitrail.reporting.html_page import write_files
 
@@ -69,11 +69,16 @@ def images_of(evaluation: Evaluation, preprocess: Preprocess, dataset: Dataset) 
     rows = {each.name: row for row, each in enumerate(part.samples)}
 
     def image_of(row: int) -> Image.Image:
-        image = preprocess.full_image(part.images[rows[evaluation.names[row]]]).copy()
-        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        return image
+        return reduced_image(part.images[rows[evaluation.names[row]]], preprocess)
 
     return image_of
+
+
+def reduced_image(source: Source, preprocess: Preprocess) -> Image.Image:
+    """An image for a page: whole, and no larger than a person needs to judge it."""
+    image = preprocess.full_image(source).copy()
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return image
 
 
 def predictions_table(evaluation: Evaluation) -> str:

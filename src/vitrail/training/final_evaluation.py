@@ -21,7 +21,7 @@ from vitrail.evaluation.calibration import fit_reject, fit_temperature, fit_thre
 from vitrail.evaluation.caveats import caveat_of
 from vitrail.evaluation.figure_files import write_figures
 from vitrail.evaluation.report import Report, build
-from vitrail.evaluation.report_files import predictions_table
+from vitrail.evaluation.report_files import predictions_table, reduced_image
 from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.scoring import evaluation_of, unlike_of
 from vitrail.inference import probabilities
@@ -91,7 +91,7 @@ def write_everything(job: Job, final: FinalResult, dataset: Dataset, report: Rep
     judged = dataset.part(evaluation.split) if evaluation.split in dataset.splits else dataset
 
     def image(row: int) -> Image.Image:
-        return final.checkpoint.preprocess.visible_image(judged.images[row])
+        return reduced_image(judged.images[row], final.checkpoint.preprocess)
 
     seen = what_it_sees(job)
     report = replace(
@@ -117,7 +117,7 @@ def _last_stage(job: Job, evaluation: Evaluation) -> tuple[str, Score, str]:
     """What the training itself reached, beside the simpler methods before it."""
     score = evaluation.scores["top1" if evaluation.task == "single-label" else "mean_ap"]
     if job.plan.recipe.tune == "head" or not job.plan.steps:
-        return "trained head", score, "the head alone, as this run trained it"
+        return "trained head", score, "only the last layer was trained"
     return "fine-tuned", score, f"the whole network, {counted(job.plan.steps, 'step')}"
 
 

@@ -33,7 +33,7 @@ def probe(checkpoint: Checkpoint, parts: Mapping[str, Part], judged: str) -> tup
     known, queries = (features(checkpoint, part.views) for part in (train, other))
     fitted = fit_probe(known, train.targets, classes)
     score = _score(fitted.logits(queries), other.targets, fitted.task)
-    stages = [Stage("linear probe", score, "the head alone, on cached features")]
+    stages = [Stage("linear probe", score, "only a last layer is trained, on what the network gives")]
     if fitted.task == "single-label" and judged != "train":  # there, the nearest image is itself
         near = knn(known, train.targets, queries, NEIGHBOURS, classes=classes)
         note = f"the {NEIGHBOURS} nearest training images; nothing is learned"
