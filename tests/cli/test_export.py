@@ -20,6 +20,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation import Score
 from vitrail.exporters import TARGETS, target_of
 from vitrail.exporters.exported import Exported, open_exported
+from vitrail.inference import Runtime
 from vitrail.packed import Packed, save_packed
 from vitrail.quantisation.accuracy_budget import BudgetResult, Judge
 from vitrail.quantisation.quantiser import RuntimeMeasurement
@@ -189,6 +190,28 @@ def test_a_file_that_loses_too_much_in_its_own_runtime_is_not_written(
         )
     assert (place / "small.onnx").read_text() == "older"
     assert not [each for each in place.iterdir() if ".tmp" in each.name]
+
+
+@pytest.mark.parametrize("name", ["small.onnx", "small.safetensors"])
+def test_a_file_that_loses_too_much_is_made_with_more_layers_in_higher_precision(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = BudgetResult(Score(0.5, 0.4, 0.6), Score(45.0, 40.0, 50.0), 0.5, 48)
+    true = Judge.__call__
+    files: list[object] = []
+
+    def judge(self: Judge, runtime: Runtime) -> BudgetResult:
+        if not isinstance(runtime, Exported | Packed):
+            return true(self, runtime)
+        files.append(runtime)
+        return bad if len(files) < 3 else true(self, runtime)
+
+    monkeypatch.setattr(Judge, "__call__", judge)
+    words = ("--int8", "--data", place / "data", "--max-drop", 20, "--force", "--json")
+    told = json.loads(typed("export", place / "net.safetensors", place / name, *words))
+    proof = told["int8"] if name == "small.onnx" else told
+    assert (proof["int8_layers"], len(proof["kept"])) == (10, 2)  # after none and one
+    assert proof["after"]["drop"]["value"] <= 20
 
 
 def test_export_packed_and_bf16(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -613,7 +613,9 @@ class Stage:
         def quantise(loaded: Any, data: Any, *, precision: str, max_drop: float, log: Any) -> Any:
             self.seen |= {"precision": precision, "max_drop": max_drop}
             plan = QuantPlan("bf16") if precision == "bf16" else QuantPlan("fp32", {"head": Range(0.0, 1.0)})
-            return SimpleNamespace(checkpoint=loaded, plan=plan, choosing=SimpleNamespace(images=self.data))
+            found = SimpleNamespace(checkpoint=loaded, plan=plan, choosing=SimpleNamespace(images=self.data))
+            found.carry_out = lambda make, log: make(found)
+            return found
 
         def export(loaded: Any, out: Path, *, measure: Any, plan: Any, images: Any, **options: Any) -> ExportReport:
             self.seen |= {"made": str(out), "measured": measure is not None, **options}

@@ -25,8 +25,8 @@ from vitrail.packed import pack_checkpoint
 from vitrail.quantisation import quantiser
 from vitrail.quantisation.accuracy_budget import self_labelled
 from vitrail.quantisation.quant_plan import QuantPlan
-from vitrail.quantisation.quantiser import faked, fewest, quantise
-from vitrail.quantisation.range_calibration import calibration_pixels
+from vitrail.quantisation.quantiser import OverBudgetError, Quantised, RuntimeProof, faked, fewest, quantise
+from vitrail.quantisation.range_calibration import calibration_pixels, rank_sensitivity
 
 FRAGILE = "encoder.blocks.1.mlp.down"
 
@@ -135,6 +135,87 @@ def test_where_the_same_images_choose_and_report_a_file_is_judged_once(tmp_path:
     assert plain["after"]["drop"]["value"] == pytest.approx(25.0)
     assert (plain["runtime"], plain["max_drop"]) == ("onnx", 30.0)
     assert plain["fake_quantised"]["accuracy"] == found.after.accuracy._asdict()
+
+
+@pytest.mark.parametrize("needed, counts", [(0, [0]), (1, [0, 1]), (3, [0, 1, 2, 4])])
+def test_a_runtime_that_loses_too_much_gets_more_layers_in_higher_precision(
+    needed: int, counts: list[int], tmp_path: Path
+) -> None:
+    """The search found nothing lost, and the file loses: it rounds in other places."""
+    made = checkpoint()
+    data = labelled(made, 60, train=20, val=40)
+    found = quantise(made, data, max_drop=30.0, batch=20)
+    labels = [made.classes.index(each.labels[0]) for each in data.samples if each.split == "val"]
+    wrong = [(each + (row < 13)) % 5 for row, each in enumerate(labels)]
+    tried: list[int] = []
+    said: list[str] = []
+
+    def make(quantised: Quantised) -> RuntimeProof:
+        tried.append(len(quantised.kept))
+        assert len(quantised.plan.int8) == 12 - len(quantised.kept)
+        answers = labels if len(quantised.kept) >= needed else wrong
+        return quantised.judge_runtime(constant(tmp_path / "a.onnx", made, answers), "onnx", 100)
+
+    last = found.carry_out(make, said.append).quantised
+    assert tried == counts
+    assert said == [
+        f"in its own runtime: 32.50 points lost; now with {count} layer{'s' * (count > 1)} in higher precision"
+        for count in counts[1:]
+    ]
+    pixels = calibration_pixels(made, data.part("train"), 20)[0][: quantiser.RANKED_ON]
+    everything = QuantPlan(last.plan.precision, found.plan.int8)
+    assert list(last.kept) == rank_sensitivity(found.checkpoint.model, everything, pixels)[: counts[-1]]
+    assert not {each.name for each in last.kept} & set(last.plan.int8)
+    assert last.after == last.reporting(faked(last.checkpoint, last.plan))
+
+
+@pytest.mark.parametrize(
+    "precision, counts, told",
+    [("int8", [0, 1, 2, 4], "; 4 layers stayed in higher precision"), ("bf16", [0], "")],
+)
+def test_a_runtime_that_never_keeps_the_budget_is_refused_after_a_few_tries(
+    precision: str, counts: list[int], told: str, tmp_path: Path
+) -> None:
+    made = checkpoint()
+    data = labelled(made, 60, train=20, val=40)
+    labels = [made.classes.index(each.labels[0]) for each in data.samples if each.split == "val"]
+    wrong = [(each + (row < 13)) % 5 for row, each in enumerate(labels)]
+    found = quantise(made, data, precision=precision, max_drop=30.0, batch=20)
+    tried: list[int] = []
+
+    def make(quantised: Quantised) -> RuntimeProof:
+        tried.append(len(quantised.kept))
+        return quantised.judge_runtime(constant(tmp_path / "a.onnx", made, wrong), "onnx", 100)
+
+    with pytest.raises(OverBudgetError) as error:
+        found.carry_out(make)
+    assert tried == counts
+    assert str(error.value) == (
+        "not exported: in its own runtime it loses 32.50 points on 40 images, and 30 were allowed: "
+        f"export it for another runtime than onnx, or allow more by max_drop (--max-drop){told}"
+    )
+    assert error.value.result.images == 40
+
+
+def test_a_budget_of_less_than_one_image_is_told(tmp_path: Path) -> None:
+    made = checkpoint()
+    data = labelled(made, 60, train=20, val=40)
+    labels = [made.classes.index(each.labels[0]) for each in data.samples if each.split == "val"]
+    wrong = [(each + (row < 1)) % 5 for row, each in enumerate(labels)]
+    found = replace(quantise(made, data, max_drop=30.0, batch=20), max_drop=0.5)
+    words = r"loses 2\.50 points on 40 images, and 0\.5 were allowed, less than one image: judge by more images, export"
+    with pytest.raises(OverBudgetError, match=words):
+        found.judge_runtime(constant(tmp_path / "a.onnx", made, wrong), "onnx", 100)
+
+
+def test_no_plan_is_finer_than_one_with_half_its_layers_kept() -> None:
+    made = checkpoint()
+    found = quantise(made, labelled(made, 60, train=20, val=40), max_drop=30.0, batch=20)
+    assert found.keep is not None
+    finer = found.keep(5).finer
+    assert finer is not None
+    assert (len(finer.kept), len(finer.plan.int8)) == (10, 2)
+    assert found.keep(6).finer is None
 
 
 def test_an_impossible_budget_is_refused_with_the_best_found() -> None:

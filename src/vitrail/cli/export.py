@@ -106,8 +106,9 @@ def export_checkpoint(
         _write_packed(loaded, quantised, out, as_json)
         return
     proofs: list[RuntimeProof] = []
-    with busy(f"exporting {checkpoint}"):
-        report = export(
+
+    def write(quantised: Quantised | None) -> ExportReport:
+        return export(
             loaded if quantised is None else quantised.checkpoint,
             out,
             to=to,
@@ -119,6 +120,9 @@ def export_checkpoint(
             images=None if quantised is None else quantised.choosing.images.images,
             measure=None if quantised is None else _measuring(quantised, proofs),
         )
+
+    with busy(f"exporting {checkpoint}"):
+        report = write(None) if quantised is None else quantised.carry_out(write, complain)
     if as_json:
         print_json(report.to_dict() | ({each.quantised.plan.name: each.to_dict() for each in proofs}))
         return
@@ -134,8 +138,13 @@ def _write_packed(loaded: Checkpoint, quantised: Quantised | None, out: Path, as
     if quantised is None:
         base, runtime = loaded, Packed(loaded)
     else:
-        base, runtime = quantised.checkpoint, pack_checkpoint(quantised.checkpoint, quantised.plan)
-        proof = quantised.judge_runtime(runtime, "packed", runtime.weight_bytes, runtime.notes)
+
+        def pack(quantised: Quantised) -> tuple[Checkpoint, Packed, RuntimeProof]:
+            runtime = pack_checkpoint(quantised.checkpoint, quantised.plan)
+            proof = quantised.judge_runtime(runtime, "packed", runtime.weight_bytes, runtime.notes)
+            return quantised.checkpoint, runtime, proof
+
+        base, runtime, proof = quantised.carry_out(pack, complain)
     measured = {} if proof is None else proof.to_dict()
     save_packed(runtime, base, out, measured)
     for note in runtime.notes:

@@ -7,8 +7,9 @@ an exported file, is judged once more in its own runtime (`Quantised.judge_runti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -29,6 +30,16 @@ from vitrail.reporting.html_page import counted
 from vitrail.types import LogCallback
 
 RANKED_ON = 16  # images that layers are ranked on
+TRIES: Final = 4  # of a runtime that loses too much, each with more layers in higher precision
+Made = TypeVar("Made")
+
+
+class OverBudgetError(InputError):
+    """A runtime that loses more than the budget allows, and how much."""
+
+    def __init__(self, message: str, result: BudgetResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class SearchResult(NamedTuple):
@@ -36,6 +47,7 @@ class SearchResult(NamedTuple):
 
     plan: QuantPlan
     kept: tuple[Sensitivity, ...]
+    ranking: tuple[Sensitivity, ...] = ()  # of all layers, where they had to be ranked
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +64,32 @@ class Quantised:
     reporting: Judge
     max_drop: float  # the budget, in points
     words: str  # which images did what
+    keep: Callable[[int], Quantised] | None = field(default=None, repr=False)  # the same with so many layers kept
+
+    @property
+    def finer(self) -> Quantised | None:
+        """The same with twice as many layers in higher precision, a few at least; None where none would be in int8."""
+        layers = len(self.plan.int8) + len(self.kept)
+        count = max(2 * len(self.kept), layers // 12, 1)
+        return None if self.keep is None or count >= layers else self.keep(count)
+
+    def carry_out(self, make: Callable[[Quantised], Made], log: LogCallback = lambda text: None) -> Made:
+        """What `make` makes of it, a runtime that it judges; where that loses more than the budget, of a finer one.
+
+        The search judges fake quantisation, and a runtime rounds elsewhere: of few images a single one may decide.
+        """
+        tried = self
+        for _ in range(TRIES - 1):
+            try:
+                return make(tried)
+            except OverBudgetError as error:
+                finer = tried.finer
+                if finer is None:
+                    raise
+                lost, count = points(error.result.drop.value), counted(len(finer.kept), "layer")
+                log(f"in its own runtime: {lost}; now with {count} in higher precision")
+                tried = finer
+        return make(tried)
 
     def judge_runtime(
         self, runtime: Runtime, name: str, weight_bytes: int, notes: tuple[str, ...] = ()
@@ -60,10 +98,12 @@ class Quantised:
         decided = self.choosing(runtime)
         if decided.drop.value > self.max_drop:
             few = ", less than one image: judge by more images," if 100 / decided.images > self.max_drop else ":"
-            raise InputError(
-                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on {decided.images} "
-                f"images, and {self.max_drop:g} were allowed{few} export it for another runtime than {name}, "
-                "or allow more"
+            kept = f"; {counted(len(self.kept), 'layer')} stayed in higher precision" if self.kept else ""
+            raise OverBudgetError(
+                f"not exported: in its own runtime it loses {decided.drop.value:.2f} points on "
+                f"{counted(decided.images, 'image')}, and {self.max_drop:g} were allowed{few} export it for another "
+                f"runtime than {name}, or allow more by max_drop (--max-drop){kept}",
+                decided,
             )
         milliseconds = latencies({"before": self.original, "after": runtime}, batch=1)
         after = decided if self.reporting is self.choosing else self.reporting(runtime)
@@ -159,8 +199,20 @@ def quantise(
     log(f"calibrating on {counted(sum(map(len, batches)), 'image')}")
     evened, plan = plan_all_int8(checkpoint, batches)
     search = search_plan(evened, plan, judge, max_drop, batches[0][:RANKED_ON], log)
-    evened = recalibrated(evened, checkpoint.ood, faked(evened, search.plan), split.choosing, batch, log)
-    return _with_report(original, evened, search, split, judge, max_drop)
+
+    @cache
+    def ranking() -> list[Sensitivity]:
+        return list(search.ranking) or rank_sensitivity(evened.model, plan, batches[0][:RANKED_ON])
+
+    def keep(count: int) -> Quantised:
+        kept = ranking()[:count]
+        return finish(SearchResult(plan.without({each.name for each in kept}), tuple(kept)))
+
+    def finish(search: SearchResult) -> Quantised:
+        ready = recalibrated(evened, checkpoint.ood, faked(evened, search.plan), split.choosing, batch, log)
+        return replace(_with_report(original, ready, search, split, judge, max_drop), keep=keep)
+
+    return finish(search)
 
 
 def plan_all_int8(checkpoint: Checkpoint, batches: list[Tensor]) -> tuple[Checkpoint, QuantPlan]:
@@ -214,7 +266,7 @@ def search_plan(
             f"{len(order)} layers in {plan.precision}: allow more, calibrate on more images, or stay in "
             f"{plan.precision}"
         )
-    return SearchResult(without(count), tuple(order[:count]))
+    return SearchResult(without(count), tuple(order[:count]), tuple(order))
 
 
 def fewest(most: int, holds: Callable[[int], bool]) -> int | None:
