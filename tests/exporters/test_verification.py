@@ -141,6 +141,32 @@ def test_rounding_may_move_one_image_further_than_all_of_them(
         vitrail.export(made, tmp_path / "b.onnx", plan=plan)
 
 
+@pytest.mark.parametrize(
+    "moved, allowed",
+    [
+        ((0.10, 0.03), (0.20, 0.20)),  # of embeddings and logits: rounding happens to spare the direction of logits
+        ((0.03, 0.10), (0.06, 0.20)),
+        ((0.20, 0.03), (0.30, 0.30)),  # the limit
+        ((0.01, 0.01), (0.05, 0.05)),
+    ],
+)
+def test_logits_that_round_may_go_as_far_as_embeddings_and_not_the_other_way(
+    moved: tuple[float, float], allowed: tuple[float, float]
+) -> None:
+    ready = exporting.prepare(small.checkpoint(), "onnx")
+    dice = np.random.default_rng(0)
+    width = ready.contents.embedding
+    logits = 100 * dice.standard_normal((4, 5)).astype(np.float32)  # larger than the head gives for such embeddings
+    logits -= logits.mean(axis=1, keepdims=True)
+    embedding = dice.standard_normal((4, width)).astype(np.float32)
+    exact = [logits * (1 + moved[1]), embedding * (1 + moved[0])]
+    answers = checking.Answers([logits, embedding], [logits, embedding], exact)
+    within = tolerance(replace(ready.contents, precision="int8"))
+    parts = checking._from_network(ready.network, answers, answers, within, checking.INDEPENDENT)
+    assert [(each.what, each.apart) for each in parts] == [("embeddings", 0.0), ("logits", 0.0)]
+    assert [each.allowed for each in parts] == pytest.approx(allowed, rel=1e-4)
+
+
 def test_an_answer_of_another_shape_is_refused() -> None:
     ready = exporting.prepare(small.checkpoint(), "onnx")
     inputs = inputs_for(small.checkpoint().preprocess, "float", None)

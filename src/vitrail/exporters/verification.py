@@ -39,7 +39,7 @@ TOLERANCE: Final = 1e-4  # of the largest value; float32 in another order of sum
 ROUNDED: Final = 0.05  # of the typical value, in int8: what is at the edge of two bytes falls to either side
 HALVED: Final = 0.08  # of the typical value, in bf16: three digits are kept of each value
 LOOSELY: Final = 0.3  # where rounding decides which tokens are merged; and int8 however far it moves the answers
-INDEPENDENT: Final = 1.5  # two that round apart from each other are √2 times as far apart as each is from the truth
+INDEPENDENT: Final = 2.0  # times as far as rounding moves the answers: √2 for two that round apart, bf16 adds to it
 CLIPPED: Final = 1.0  # the same on made-up images: they leave the ranges, and there both give the same bound
 HEAD_HALVED: Final = 0.03  # of what the head gives: one layer in bf16
 UNEVEN: Final = 3.0  # one image may be moved so many times as far by rounding as all of them are
@@ -114,8 +114,8 @@ def compare(
     """Every case through the exported file and the network itself; an answer not `within` it is an error.
 
     With `exact` the other two compute in int8, and this is the network without: on the user's images two that round
-    may be as far from each other as rounding moves the answers, and a half more, up to a limit. Rounding moves one
-    image more than another: a file that rounds is judged by all of them together. The user's answers count, too.
+    may be twice as far from each other as rounding moves the answers, up to a limit. Rounding moves one image more than
+    another: a file that rounds is judged by all of them together. The user's answers count, too.
     """
     batches: list[Answers] = []
     for number, case in enumerate(wanted):
@@ -178,8 +178,10 @@ def _from_network(
     network: Graph, answers: Answers, together: Answers, within: Tolerance, times: float
 ) -> list[OutputCheck]:
     """Embedding and logits of the file beside the network's own; how far they may be is known from all batches:
-    where both round, so many `times` as far as rounding moves the answers."""
+    where both round, so many `times` as far as rounding moves the answers. Logits of two classes are one direction,
+    which one rounding may spare and another hit: they may go as far as embeddings, if that is further."""
     parts: list[OutputCheck] = []
+    moved = 0.0
     least = head_scale(network.model.head, together.ours[1])
     for number, name, scale in ((1, "embeddings", 0.0), (0, "logits", least)):
         softmax = name == "logits" and within.norm is typical and network.has_head and not network.is_multi_label
@@ -189,7 +191,7 @@ def _from_network(
 
         allowed = within.network
         if together.unrounded is not None and within.rounds:  # beyond the limit, a file could say anything
-            moved = apart(together.ours[number], together.unrounded[number])
+            moved = max(moved, apart(together.ours[number], together.unrounded[number]))
             allowed = max(allowed, min(times * moved, LOOSELY))
         parts.append(OutputCheck(name, apart(answers.ours[number], answers.theirs[number]), allowed, within.scale))
     return parts
