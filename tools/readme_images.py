@@ -1,4 +1,5 @@
-"""Write the two images of the README anew: a photo that is explained, and the report of a run in Chromium.
+"""Write the images of the README and of the pages on looking inside anew: explained photos, figures of a model, and the
+report of a run in Chromium.
 
 python tools/readme_images.py FOLDER_OF_FIXTURES RUN/report.html
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from pathlib import Path
 
 import skimage
@@ -16,20 +18,35 @@ from selenium.webdriver.chrome.service import Service
 
 import vitrail
 from vitrail.insight import cards
+from vitrail.insight.model_figures import portrait
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-PHOTO = Path(skimage.__file__).parent / "data" / "rocket.jpg"
-METHODS = ("occlusion",)
+PHOTOS = Path(skimage.__file__).parent / "data"
+LOOKED_AT = ("coffee.png", "chelsea.png", "rocket.jpg", "astronaut.png", "motorcycle_left.png", "coins.png")
 WIDTH, HEIGHT = 1000, 1000
 
 
 def main() -> None:
     fixtures, report = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     checkpoint = vitrail.load(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
-    card = cards.card([vitrail.explain(checkpoint, PHOTO, method) for method in METHODS])
-    card.convert("RGB").save(IMAGES / "readme-explain.jpg", quality=88, optimize=True)
-    shot = screenshot(report).convert("RGB")
-    shot.quantize(128, dither=Image.Dither.NONE).save(IMAGES / "readme-report.png", optimize=True)
+    explained(checkpoint, "rocket.jpg", "occlusion").save(IMAGES / "readme-explain.jpg", quality=88, optimize=True)
+    save(explained(checkpoint, "coffee.png", "integrated-gradients", "occlusion"), "explain-coffee.png")
+    with tempfile.TemporaryDirectory() as folder:
+        made = portrait(checkpoint, Path(folder), [PHOTOS / name for name in LOOKED_AT])
+        for path in made.files:
+            if path.suffix == ".png":
+                save(Image.open(path), f"inspect-{path.name}")
+    save(screenshot(report), "readme-report.png")
+
+
+def explained(checkpoint: vitrail.Checkpoint, photo: str, *methods: str) -> Image.Image:
+    """A photo with its maps, and what they are worth."""
+    return cards.card([vitrail.explain(checkpoint, PHOTOS / photo, method) for method in methods]).convert("RGB")
+
+
+def save(image: Image.Image, name: str) -> None:
+    """As a PNG file of few colours."""
+    image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(IMAGES / name, optimize=True)
 
 
 def screenshot(page: Path) -> Image.Image:
