@@ -29,10 +29,24 @@ def made(**changes: Any) -> ExportInfo:
 
 
 def test_json_gives_the_same_back() -> None:
-    for given in (made(), made(precision="int8+bf16", pixels="bytes", dynamic_size=True), made(resize_inside=True)):
+    for given in (
+        made(),
+        made(precision="int8+bf16", pixels="bytes", dynamic_size=True),
+        made(resize_inside=True),
+        made(run="ants", source="photos/ümlaut"),
+    ):
         assert read_contents(given.to_json(), given.noted_json(), "x") == given
     bare = read_contents(made().to_json(), "", "x")
     assert bare == made(checks=(), measurements={})
+
+
+def test_a_file_of_an_earlier_release_says_no_run() -> None:
+    given = made(run="ants", source="photos")
+    plain = json.loads(given.to_json())
+    assert (plain.pop("run"), plain.pop("source")) == ("ants", "photos")
+    found = read_contents(json.dumps(plain), given.noted_json(), "x")
+    assert found == made()
+    assert (found.run, found.source) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +72,8 @@ def test_what_a_precision_means(precision: str, in_int8: bool, in_bf16: bool) ->
         ({"dynamic_size": 1}, "description inside is damaged"),
         ({"precision": "int4"}, "'int4' is unknown"),
         ({"config": []}, "description inside is damaged"),
+        ({"run": 3}, "description inside is damaged: run: expected str, got 3"),
+        ({"source": None}, "description inside is damaged: source: expected str, got None"),
     ],
 )
 def test_a_description_that_is_not_ours_is_refused(changes: dict[str, Any], words: str) -> None:

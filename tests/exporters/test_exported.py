@@ -21,8 +21,9 @@ from PIL import Image
 
 import vitrail
 from shipping import small
-from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint import Checkpoint, Provenance
 from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.evaluation.caveats import CHOSEN, TRAINED
 from vitrail.exporters import TARGETS, is_exported, onnx_file, openvino_file
 from vitrail.exporters.exported import open_exported, read_exported
 from vitrail.exporters.protobuf import fields, varint
@@ -144,6 +145,35 @@ print("alive")
 """
     run = python("-c", code)
     assert run.stdout.strip() == "alive", run.stderr
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.xml", "a.pt2"])
+def test_a_file_says_which_run_and_images_it_comes_from(name: str, source: Checkpoint, tmp_path: Path) -> None:
+    ours = replace(source, provenance=Provenance(source=str(tmp_path / "photos"), run="photos-1", notes="secret"))
+    vitrail.export(ours, tmp_path / name)
+    contents = read_exported(tmp_path / name)
+    assert (contents.run, contents.source) == ("photos-1", str(tmp_path / "photos"))
+    assert "secret" not in contents.to_json()
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.xml"])
+def test_a_score_on_images_that_the_run_has_seen_has_its_caveat(
+    name: str, shelf: Path, source: Checkpoint, tmp_path: Path
+) -> None:
+    for number, image in enumerate(make_images(shelf)):
+        place = tmp_path / "photos" / ("train", "val")[number % 2] / image.parent.name / image.name
+        place.parent.mkdir(parents=True)
+        shutil.copy(image, place)
+    ours = replace(source, provenance=Provenance(source=str(tmp_path / "photos"), run="photos-1"))
+    vitrail.export(ours, tmp_path / name)
+    before = vitrail.evaluate(ours, tmp_path / "photos", resamples=0)
+    after = vitrail.evaluate(tmp_path / name, tmp_path / "photos", resamples=0)
+    assert (before.split, before.caveat) == ("val", CHOSEN)
+    assert (after.split, after.caveat) == ("val", CHOSEN)
+    compared = vitrail.compare(shelf / name, tmp_path / name, tmp_path / "photos", split="train")
+    assert compared.caveat == TRAINED
+    older = vitrail.evaluate(shelf / name, tmp_path / "photos", resamples=0)  # which says nothing of a run
+    assert (open_exported(shelf / name).provenance, older.caveat) == (None, "")
 
 
 # ---- without torch -----------------------------------------------------------------------------------------------

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vitrail.data.samples import Dataset
 from vitrail.evaluation.seen_images import source_name
+from vitrail.inference.runtime import Origin
 from vitrail.reporting.html_page import counted
-
-if TYPE_CHECKING:
-    from vitrail.checkpoint.provenance import Provenance
 
 CHOSEN: Final = (
     "Measured on validation images, by which the best epoch, the temperature and the minimum confidence were chosen: "
@@ -19,7 +17,7 @@ CHOSEN: Final = (
 TRAINED: Final = "Measured on images it was trained on: this says nothing about new images."
 
 
-def caveat_for(images: Dataset, provenance: Provenance | None) -> str:
+def caveat_for(images: Dataset, provenance: Origin | None) -> str:
     """What limits a score on these images; empty where nothing says that the network has met them before.
 
     A run's own checkpoint knows its images: `data_for` marks them, and the provenance names their source. The splits

@@ -40,12 +40,15 @@ class ExportInfo:
     pixels: str = "float"  # normalised (B, C, H, W), or "bytes": uint8 (B, H, W, C)
     dynamic_size: bool = False
     resize_inside: bool = False  # takes whole images of any size
+    run: str = ""  # that trained it; empty where not known, as in files of earlier releases
+    source: str = ""  # of its images, as that run was given it
     checks: tuple[Check, ...] = ()  # made once the file was there, as measurements are
     measurements: Mapping[str, Any] = field(default_factory=dict)  # what the file itself is worth, in its own runtime
 
     def __post_init__(self) -> None:
         check_type("about", self.about, ModelInfo)
-        check_type("target", self.target, str)
+        for name in ("target", "run", "source"):
+            check_type(name, getattr(self, name), str)
         check_choice("pixels", self.pixels, PIXELS)
         check_bools(self, "dynamic_size", "resize_inside")
         check_choice("precision", self.precision, PRECISIONS)
@@ -72,7 +75,8 @@ class ExportInfo:
 
     def to_json(self) -> str:
         """All that is known before the file is there; `read_contents` gives it back."""
-        plain = {"format": FORMAT, **{name: getattr(self, name) for name in _PLAIN}, "about": self.about.to_dict()}
+        plain = {"format": FORMAT, **{name: getattr(self, name) for name in (*_PLAIN, *_LATER)}}
+        plain["about"] = self.about.to_dict()
         return json.dumps(plain, allow_nan=False)
 
     def noted_json(self) -> str:
@@ -84,6 +88,7 @@ _PLAIN: Final = (
     *("target", "size", "cell", "embedding", "precision", "pixels"),
     *("dynamic_size", "resize_inside", "config"),
 )
+_LATER: Final = ("run", "source")  # which files of earlier releases lack
 
 
 def read_contents(description: str, noted: str, name: str) -> ExportInfo:
@@ -98,6 +103,7 @@ def read_contents(description: str, noted: str, name: str) -> ExportInfo:
         notes = check_type("notes", json.loads(noted or "{}"), Mapping)
         return ExportInfo(
             **{each: plain[each] for each in _PLAIN},
+            **{each: plain[each] for each in _LATER if each in plain},
             about=ModelInfo.from_dict(check_type("about", plain["about"], Mapping)),
             checks=tuple(map(_check, check_type("checks", notes.get("checks", []), list))),
             measurements=notes.get("measurements", {}),

@@ -39,6 +39,11 @@ class Exported(RuntimeBase):
         return f"Exported({self.path.name!r}, {self.contents.precision}, {self.contents.pixels} of {size})"
 
     @property
+    def provenance(self) -> ExportInfo | None:
+        """The run that trained it and its images: the part of a provenance that travels inside."""
+        return self.contents if self.contents.run else None
+
+    @property
     def weight_bytes(self) -> int:
         """Of all its files; in them weights are nearly all."""
         return sum(each.stat().st_size for each in _target(self.path).files(self.path))

@@ -203,6 +203,8 @@ def prepare(
         pixels=pixels,
         dynamic_size=dynamic_size,
         resize_inside=resize_inside,
+        run=checkpoint.provenance.run,
+        source=checkpoint.provenance.source,
     )
     made = compare_pixels(entrance, checkpoint.preprocess) if entrance is not None else None
     return Prepared(graph, network, contents, made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from vitrail.errors import InputError
 from vitrail.images import Preprocess, Resample
@@ -11,12 +11,21 @@ from vitrail.images.model_info import ModelInfo
 from vitrail.images.ood_detector import OodDetector
 from vitrail.types import Array
 
-if TYPE_CHECKING:
-    from vitrail.checkpoint import Provenance
-
 Takes: TypeAlias = Literal["pixels", "uint8", "images"]
 """What a runtime is best given: normalised float pixels (B, C, H, W); 8-bit values (B, H, W, C), which it normalises
 as its preprocess says; or full images of any size, uint8 (1, H, W, C), which it resizes as well."""
+
+
+class Origin(Protocol):
+    """Where weights came from, as far as whoever judges them asks; the provenance of a checkpoint says more."""
+
+    @property
+    def run(self) -> str:
+        """The run that trained them; empty where not known."""
+
+    @property
+    def source(self) -> str:
+        """The images of that run."""
 
 
 @runtime_checkable
@@ -49,7 +58,7 @@ class Runtime(Protocol):
         """What tells images unlike the training ones by their embedding; None where nobody knows."""
 
     @property
-    def provenance(self) -> Provenance | None:
+    def provenance(self) -> Origin | None:
         """Where the weights came from; None where the file does not say."""
 
     @property
@@ -112,7 +121,7 @@ class RuntimeBase:
         return None if about is None else about.ood
 
     @property
-    def provenance(self) -> Provenance | None:
+    def provenance(self) -> Origin | None:
         return None
 
     @property
