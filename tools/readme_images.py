@@ -10,6 +10,7 @@ import io
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import skimage
 from PIL import Image
@@ -23,14 +24,16 @@ from vitrail.insight.model_figures import portrait
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PHOTOS = Path(skimage.__file__).parent / "data"
 LOOKED_AT = ("coffee.png", "chelsea.png", "rocket.jpg", "astronaut.png", "motorcycle_left.png", "coins.png")
-WIDTH, HEIGHT = 1000, 1000
+WIDTH, HEIGHT = 1000, 855
+PHOTO: Any = {"quality": 88, "optimize": True}
 
 
 def main() -> None:
     fixtures, report = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     checkpoint = vitrail.load(fixtures / "vit_tiny_patch16_224_in1k.safetensors")
-    explained(checkpoint, "rocket.jpg", "occlusion").save(IMAGES / "readme-explain.jpg", quality=88, optimize=True)
-    save(explained(checkpoint, "coffee.png", "integrated-gradients", "occlusion"), "explain-coffee.png")
+    explained(checkpoint, "rocket.jpg", "occlusion").save(IMAGES / "readme-explain.jpg", **PHOTO)
+    both = explained(checkpoint, "coffee.png", "integrated-gradients", "occlusion")
+    both.save(IMAGES / "explain-coffee.jpg", **PHOTO)
     with tempfile.TemporaryDirectory() as folder:
         made = portrait(checkpoint, Path(folder), [PHOTOS / name for name in LOOKED_AT])
         for path in made.files:
