@@ -31,7 +31,7 @@ from vitrail.types import LogCallback
 
 RANKED_ON = 16  # images that layers are ranked on
 TRIES: Final = 4  # of a runtime that loses too much, each with more layers in higher precision
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class OverBudgetError(InputError):
@@ -73,7 +73,7 @@ class Quantised:
         count = max(2 * len(self.kept), layers // 12, 1)
         return None if self.keep is None or count >= layers else self.keep(count)
 
-    def carry_out(self, make: Callable[[Quantised], Made], log: LogCallback = lambda text: None) -> Made:
+    def carry_out(self, make: Callable[[Quantised], Result], log: LogCallback = lambda text: None) -> Result:
         """What `make` makes of it, a runtime that it judges; where that loses more than the budget, of a finer one.
 
         The search judges fake quantisation, and a runtime rounds elsewhere: of few images a single one may decide.
