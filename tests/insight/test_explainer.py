@@ -120,7 +120,7 @@ def test_an_exported_model_is_asked_by_occlusion_alone(image: Image.Image) -> No
         if method != "occlusion":
             with pytest.raises(
                 InputError,
-                match="needs the network.s inside, and this runtime .Exported..*.*--method occlusion",
+                match="needs the network's inside, .* .Exported. gives answers alone: .*--method occlusion",
             ):
                 explain(exported, image, method)
     found = explain(exported, image, "occlusion", "bee")
