@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 from evaluation.markup import read
 from vitrail.reporting.heat_legend import CROSSED, FRAMED, legend_html, legend_strip
@@ -26,6 +27,15 @@ def test_crosses_are_explained_where_there_are_some() -> None:
     assert CROSSED in read(legend_html("a", "b", crosses=True)).text
     assert CROSSED not in legend_html("a", "b")
     assert legend_strip(900, "a", "b", crosses=True).height > legend_strip(900, "a", "b").height
+
+
+@pytest.mark.parametrize("width", [420, 640, 950])
+def test_what_a_cross_means_is_not_cut_at_the_edge(width: int) -> None:
+    strip = np.asarray(legend_strip(width, "a", "b", crosses=True))
+    assert (strip[:, -16:] == strip[-1, -1]).all()  # nothing is drawn in the margin
+    below = (strip[32:, 38:] != strip[-1, -1]).any(axis=(1, 2))
+    lines = np.diff(below.astype(int), prepend=0) == 1  # rows where ink begins
+    assert lines.sum() >= (2 if width < 950 else 1)
 
 
 def test_the_strip_has_the_colours_in_their_order() -> None:

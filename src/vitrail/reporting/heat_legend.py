@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from vitrail.reporting.html_page import Html, text
 from vitrail.reporting.image_sheets import INK, PAPER, colours_of, crossed, font
@@ -41,7 +41,8 @@ def legend_html(low: str, high: str, crosses: bool = False, frames: bool = False
 def legend_strip(width: int, low: str, high: str, crosses: bool = False) -> Image.Image:
     """The same as an image of this width."""
     small = font(13)
-    page = Image.new("RGB", (width, 52 if crosses else 32), PAPER)
+    told = _lines(CROSSED, width - 38 - 16, small) if crosses else []
+    page = Image.new("RGB", (width, 32 + 20 * len(told)), PAPER)
     draw = ImageDraw.Draw(page)
     draw.text((16, 8), low, INK, small)
     left = 16 + round(small.getlength(low)) + 8
@@ -50,5 +51,18 @@ def legend_strip(width: int, low: str, high: str, crosses: bool = False) -> Imag
     draw.text((left + _WIDTH + 8, 8), high, INK, small)
     if crosses:
         page.paste(crossed(Image.new("RGB", (14, 14), (62, 16, 100))), (16, 31))
-        draw.text((38, 30), CROSSED, INK, small)
+    for number, line in enumerate(told):
+        draw.text((38, 30 + 20 * number), line, INK, small)
     return page
+
+
+def _lines(words: str, width: int, small: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> list[str]:
+    """Words in lines of so many pixels."""
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and small.getlength(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
