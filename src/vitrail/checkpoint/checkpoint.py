@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.checkpoint.devices import device_of, find_device
 from vitrail.checkpoint.provenance import Provenance, expect
 from vitrail.checkpoint.safetensors_io import check_storable
 from vitrail.checks import check_type
@@ -160,7 +161,7 @@ class Checkpoint:
 
     def to(self, device: str | torch.device) -> Checkpoint:
         """The same on a device, such as "cuda": a copy; this one stays where it is."""
-        wanted = _device(device)
+        wanted = find_device(device)
         tensors = (*self.model.parameters(), *self.model.buffers())
         if all(each.device == wanted for each in tensors):
             return self
@@ -246,27 +247,13 @@ class Checkpoint:
 def answers(model: ViT, pixels: Tensor, modules: Iterable[nn.Module] = ()) -> tuple[Array, Array]:
     """Logits (B, K) and embedding (B, D) of a network in evaluation, as arrays; its `modules` may be given, too."""
     with eval_mode(model, modules), torch.inference_mode():  # a network in training would answer by chance
-        embedding = model.embed(pixels)
+        embedding = model.embed(pixels.to(device_of(model)))
         logits = model.head(embedding)
     if embedding.ndim == 3:
         if model.config.pool == "none":
             raise InputError("this network has no pool: use vitrail.trace or model.features for its tokens")
         embedding = embedding.mean(dim=1)  # of the cls and the distillation token
     return logits.float().cpu().numpy(), embedding.float().cpu().numpy()
-
-
-def _device(device: str | torch.device) -> torch.device:
-    """A device as torch has it, with its number."""
-    try:
-        wanted = torch.zeros(0).to(torch.device(device)).device if torch.device(device).type != "meta" else None
-    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(
-            f"device: expected one that torch has, such as 'cpu', got {device!r:.80}: {why:.120}"
-        ) from None
-    if wanted is None:
-        raise InputError("device 'meta' holds no weights: expected one that computes, such as 'cpu'")
-    return wanted
 
 
 def _is_unicode(text: str) -> bool:

@@ -46,10 +46,9 @@ def _versions() -> dict[str, str]:
 def _machine() -> dict[str, str]:
     import torch
 
-    devices = ["cpu"]
-    devices += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append("mps")
+    from vitrail.checkpoint.devices import describe_device, devices
+
+    found = [f"{name}, {describe_device(torch.device(name))}" if name != "cpu" else name for name in devices()]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -57,7 +56,7 @@ def _machine() -> dict[str, str]:
         "torch threads": str(torch.get_num_threads()),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "oneDNN": "yes" if torch.backends.mkldnn.is_available() else "no",
-        "devices": ", ".join(devices),
+        "devices": ", ".join(found),
     }
 
 

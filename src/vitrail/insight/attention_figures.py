@@ -32,7 +32,7 @@ def looks(seen: LaidOutTrace, block: int, grid: tuple[int, int], patch: int | No
     block %= len(seen.trace.attention)
     layout = seen.layouts[block]
     rows = rows_of(seen, block, seen.trace.attention[block].detach().float(), patch)  # (B, A, T)
-    return spread(rows, layout)[0, :, layout.prefix :].reshape(-1, *grid).detach()
+    return spread(rows, layout)[0, :, layout.prefix :].reshape(-1, *grid).detach().cpu()
 
 
 def attention_tiles(
@@ -75,7 +75,7 @@ def reader(config: ViTConfig, patch: int | None = None) -> str:
 
 def position_tiles(table: Tensor, grid: tuple[int, int], cell: int = 5) -> TileSheet:
     """Cosine similarity of every patch's position to all others: a tile for each patch (table (h*w, D))."""
-    unit = F.normalize(table.float(), dim=1)
+    unit = F.normalize(table.float().cpu(), dim=1)
     likeness = (unit @ unit.T).reshape(*grid, *grid).detach().numpy()
     low, high = float(likeness.min()), float(likeness.max())
     side = (grid[1] * cell, grid[0] * cell)
@@ -107,7 +107,7 @@ def sincos_heat_map(grid: tuple[int, int], width: int, cell: int = 5, moco: bool
 
 def filter_tiles(model: ViT, count: int = 14, columns: int = 7, cell: int = 9, order: str = "RGB") -> TileSheet:
     """The principal components of the patch kernel, strongest first; `order` of the colours the network receives."""
-    kernel = model.patches.kernel.detach().float()  # (D, C, P, P)
+    kernel = model.patches.kernel.detach().float().cpu()  # (D, C, P, P)
     kernel = kernel.flip(1) if order == "BGR" else kernel
     _, _, directions = torch.linalg.svd(kernel.flatten(1) - kernel.flatten(1).mean(dim=0), full_matrices=False)
     parts = directions[:count].reshape(-1, *kernel.shape[1:])

@@ -99,15 +99,15 @@ class IntegratedGradients(Method):
 def _integrate(model: ViT, pixels: Tensor, aim: Aim, steps: int, batch: int) -> Tensor:
     """The integral by Gauss and Legendre's rule of this many points."""
     nodes, shares = np.polynomial.legendre.leggauss(steps)
-    gathered = torch.zeros_like(pixels, dtype=torch.float64)
+    gathered = torch.zeros(pixels.shape, dtype=torch.float64)  # on the cpu: not every device has numbers so long
     for first in range(0, steps, batch):
-        at = torch.tensor((nodes[first : first + batch] + 1) / 2).to(pixels)
-        share = torch.tensor(shares[first : first + batch] / 2, device=pixels.device)
+        at = torch.tensor((nodes[first : first + batch] + 1) / 2, dtype=pixels.dtype, device=pixels.device)
+        share = torch.tensor(shares[first : first + batch] / 2)
         with frozen(model), torch.enable_grad():
             points = (at[:, None, None, None] * pixels).requires_grad_(True)
             [slope] = torch.autograd.grad(total([aim] * len(at), *answer(model, points)), points)
-        gathered += torch.einsum("n,nchw->chw", share, slope.double())
-    return (gathered * pixels).float()
+        gathered += torch.einsum("n,nchw->chw", share, slope.cpu().double())
+    return (gathered * pixels.cpu()).float()
 
 
 def patch_sums(values: Tensor, cell: tuple[int, int]) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.checkpoint.devices import device_of
 from vitrail.checks import check_choice, check_type
 from vitrail.errors import InputError
 from vitrail.insight.activations import frozen
@@ -61,7 +62,7 @@ def importance(
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss of every image, (B,)."""
-    logits = logits.float()
+    logits, targets = logits.float(), targets.to(logits.device)
     if targets.ndim == 2:
         return F.binary_cross_entropy_with_logits(logits, targets.to(logits), reduction="none").mean(dim=1)
     return F.cross_entropy(logits, targets, reduction="none")
@@ -76,13 +77,13 @@ def _by_gradient(model: ViT, batches: Batches, done: ProgressCallback | None) ->
     count = 0
     for pixels, targets in batches:
         with frozen(model), torch.enable_grad(), _watched(model) as inside:
-            total = losses(model(pixels.detach().requires_grad_(True)), targets).sum()
+            total = losses(model(pixels.detach().to(device_of(model)).requires_grad_(True)), targets).sum()
             slopes = torch.autograd.grad(total, inside)
         gates = [(values.detach() * slope).float().sum(dim=1) for values, slope in zip(inside, slopes, strict=True)]
         for block in range(config.depth):
             of_heads = gates[2 * block].unflatten(1, (-1, config.per_head)).sum(dim=2)  # (B, A*d) -> (B, A)
-            heads[block, list(config.heads_of(block))] += of_heads.abs().sum(dim=0).numpy()
-            channels[block] += gates[2 * block + 1].abs().sum(dim=0).numpy()  # (B, M) -> (M,)
+            heads[block, list(config.heads_of(block))] += of_heads.abs().sum(dim=0).cpu().numpy()
+            channels[block] += gates[2 * block + 1].abs().sum(dim=0).cpu().numpy()  # (B, M) -> (M,)
         count += len(pixels)
         if done is not None:
             done(len(pixels))
@@ -110,7 +111,7 @@ def _by_ablation(model: ViT, batches: Batches, done: ProgressCallback | None) ->
     unmasked = mean_loss(model, batches)
     for block in range(config.depth):
         for head in config.heads_of(block):
-            mask = torch.ones(config.depth, config.heads)
+            mask = torch.ones(config.depth, config.heads, device=device_of(model))
             mask[block, head] = 0
             rises[block, head] = mean_loss(model, batches, mask) - unmasked
             if done is not None:
@@ -121,5 +122,5 @@ def _by_ablation(model: ViT, batches: Batches, done: ProgressCallback | None) ->
 def mean_loss(model: ViT, batches: Batches, head_mask: Tensor | None = None) -> float:
     """Over all images, with some heads masked."""
     with frozen(model), torch.no_grad():
-        each = [losses(model(pixels, head_mask), targets) for pixels, targets in batches]
-    return float(torch.cat(each).double().mean())
+        each = [losses(model(pixels.to(device_of(model)), head_mask), targets) for pixels, targets in batches]
+    return float(torch.cat(each).cpu().double().mean())

@@ -39,13 +39,13 @@ def attention_distances(model: ViT, pixels: Tensor) -> Array:
     means = np.full((config.depth, config.heads), np.nan)
     for block in range(config.depth):
         [weights] = traced(model, pixels, [block]).trace.attention
-        means[block, list(config.heads_of(block))] = attention_distance(weights, distances, config.prefix).numpy()
+        means[block, list(config.heads_of(block))] = attention_distance(weights.cpu(), distances, config.prefix).numpy()
     return means
 
 
 def token_norms(model: ViT, pixels: Tensor) -> tuple[Array, Array]:
     """Norms of the prefix tokens and of the patches after the last block, of all images in a row."""
-    norms = traced_hidden(model, pixels).trace.hidden[-1].float().norm(dim=-1)  # (B, T)
+    norms = traced_hidden(model, pixels).trace.hidden[-1].float().norm(dim=-1).cpu()  # (B, T)
     prefix = model.config.prefix
     return norms[:, :prefix].flatten().numpy(), norms[:, prefix:].flatten().numpy()
 
@@ -58,7 +58,7 @@ def principal_colours(patches: Tensor) -> Array:
     b, n, width = patches.shape
     if min(b * n, width) < 3:
         raise InputError(f"colours need at least 3 patches of width 3, got {b * n} of width {width}")
-    flat = patches.detach().double().flatten(0, 1)
+    flat = patches.detach().cpu().double().flatten(0, 1)
     centred = flat - flat.mean(dim=0)
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     sign = torch.sign(directions[:3].sum(dim=1, keepdim=True))  # else the sign of a direction is chance

@@ -29,7 +29,7 @@ def covered(pixels: Tensor, hidden: Tensor) -> Tensor:
 def levels(ask: Ask, pixels: Tensor, masks: Tensor, scalar: Scalar, batch: int = 16) -> Tensor:
     """The aim's value for an image under each mask (n, h, w) of hidden patches: (n,)."""
     values = [scalar(*ask(covered(pixels, part))) for part in masks.split(batch)]
-    return torch.cat(values).double().cpu()
+    return torch.cat(values).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from vitrail.checks import check_int, check_type
@@ -47,13 +48,14 @@ def prune_channels(model: ViT, channels: Mapping[int, Iterable[int]]) -> ViT:
     cut = _channels_to_cut(old, channels)
     state = model.state_dict()
     for block, numbers in cut.items():
-        left = [channel for channel in range(old.mlp_width) if channel not in numbers]
         prefix = f"encoder.blocks.{block}.mlp."
+        left = [channel for channel in range(old.mlp_width) if channel not in numbers]
+        chosen = torch.tensor(left, dtype=torch.long).to(state[prefix + "down.weight"].device)
         parts = 2 if old.mlp == "swiglu" else 1
         for name in ("up.weight", "up.bias"):
             value = state[prefix + name]
-            state[prefix + name] = value.unflatten(0, (parts, -1))[:, left].flatten(0, 1)
-        state[prefix + "down.weight"] = state[prefix + "down.weight"][:, left]
+            state[prefix + name] = value.unflatten(0, (parts, -1)).index_select(1, chosen).flatten(0, 1)
+        state[prefix + "down.weight"] = state[prefix + "down.weight"].index_select(1, chosen)
     width = old.mlp_width - len(next(iter(cut.values()), ()))
     return rebuild(model, replace(old, mlp_width=width), _cloned(state))
 
@@ -103,14 +105,16 @@ def _cut(state: dict[str, Tensor], block: int, left: list[int], config: ViTConfi
     """Keep only the rows and columns of the heads left, in the weights of one block."""
     heads, width = len(config.heads_of(block)), config.per_head
     prefix = f"encoder.blocks.{block}.attention."
+    chosen = torch.tensor(left, dtype=torch.long).to(state[prefix + "out.weight"].device)
 
     def rows(tensor: Tensor, parts: int) -> Tensor:  # (parts * heads * width, …)
-        return tensor.reshape(parts, heads, width, *tensor.shape[1:])[:, left].flatten(0, 2)
+        return tensor.reshape(parts, heads, width, *tensor.shape[1:]).index_select(1, chosen).flatten(0, 2)
 
     for name, parts in (("qkv.weight", 3), ("qkv.bias", 3), ("query_bias", 1), ("value_bias", 1)):
         if prefix + name in state:
             state[prefix + name] = rows(state[prefix + name], parts)
-    state[prefix + "out.weight"] = state[prefix + "out.weight"].unflatten(1, (heads, width))[:, left].flatten(1)
+    columns = state[prefix + "out.weight"].unflatten(1, (heads, width))
+    state[prefix + "out.weight"] = columns.index_select(1, chosen).flatten(1)
     mixed = f"tokens.rotary.mixed.{block}"
     if mixed in state:
-        state[mixed] = state[mixed][left]
+        state[mixed] = state[mixed].index_select(0, chosen)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint.devices import device_of, wait_for
 from vitrail.checks import check_int, check_number
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
@@ -239,8 +240,14 @@ def ranked(model: ViT, heads: Array, scale: bool = True) -> list[tuple[int, int]
 
 def faster(old: ViT, new: ViT, pixels: Tensor) -> float:
     """How many times faster the new network is: medians over rounds in which both take turns."""
+    there = pixels.to(device_of(old))
+
+    def run(model: ViT) -> None:
+        model(there)
+        wait_for(there.device)
+
     with eval_mode(old), eval_mode(new), torch.inference_mode():
-        seconds = interleaved({"old": lambda: old(pixels), "new": lambda: new(pixels)}, TIMED, least=0.0)
+        seconds = interleaved({"old": lambda: run(old), "new": lambda: run(new)}, TIMED, least=0.0)
     return seconds["old"] / seconds["new"]
 
 
@@ -292,7 +299,7 @@ def _most(highest: int, holds: Callable[[int], bool]) -> int:
 def _right(model: ViT, batches: Batches) -> float:
     """The share of right answers; of several labels, mean average precision."""
     with frozen(model), torch.inference_mode():
-        logits = torch.cat([model(pixels) for pixels, _ in batches]).float().numpy()
+        logits = torch.cat([model(pixels.to(device_of(model))) for pixels, _ in batches]).float().cpu().numpy()
     targets = torch.cat([each for _, each in batches]).numpy()
     if targets.ndim == 1:
         return float((logits.argmax(axis=1) == targets).mean())

@@ -53,8 +53,8 @@ def without_weak(fused: Tensor, discard: float, layout: TokenLayout) -> Tensor:
         holds = layout.counts[:, prefix:]  # (B, N)
         links = (layout.counts[:, :, None] * holds[:, None]).flatten(1)  # (B, T*N)
         order = (patches / holds[:, None]).flatten(1).argsort(dim=1, stable=True)
-        counted = links.gather(1, order).double().cumsum(dim=1)  # up to each, from the weakest on
-        weak = counted <= int(float(counted[0, -1]) * discard)  # as many links in every image
+        counted = links.gather(1, order).long().cumsum(dim=1)  # up to each, from the weakest on
+        weak = counted <= int(int(counted[0, -1]) * discard)  # as many links in every image
         kept = flat.masked_fill(torch.zeros_like(weak).scatter(1, order, weak), 0.0)
     return torch.cat((fused[:, :, :prefix], kept.view_as(patches)), dim=2)
 

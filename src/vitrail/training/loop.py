@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint, Provenance, save
+from vitrail.checkpoint.devices import device_of, seed_device
 from vitrail.checkpoint.safetensors_io import all_finite
 from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, BatchRows, balanced_order, batches, epoch_order, repeats
@@ -68,7 +69,9 @@ class _Loop:
         self.times = Record(job.folder / "times.jsonl")
         self.states = job.folder / "state"
         self.progress = Progress()
-        self.weights = class_weights(job.train.targets, self.plan) if self.recipe.balance == "weights" else None
+        self.device = device_of(job.model)
+        balanced = self.recipe.balance == "weights"
+        self.weights = class_weights(job.train.targets, self.plan).to(self.device) if balanced else None
         self.every = max(1, self.plan.steps // LOGGED_STEPS)
         self.anchor_epochs = math.ceil(ANCHOR_STEPS / self.plan.per_epoch)
         self.interval, self.saved, self.pause = 1.0, time.monotonic(), 0.0
@@ -127,8 +130,7 @@ class _Loop:
     def learn(self, batch: Batch) -> None:
         """One step: forward, backward, clip, update."""
         step = self.progress.step
-        # For dropout and drop path. torch.manual_seed would also note the call for every absent device, each time.
-        torch.default_generator.manual_seed(key(self.plan.seed, "step", step))
+        seed_device(self.device, key(self.plan.seed, "step", step))  # for dropout and drop path
         count = len(batch.rows)
         loss, norm = gradients(self.model, batch, self.plan, self.weights)
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -312,13 +314,13 @@ def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, N
 
 def gradients(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None) -> tuple[float, float]:
     """Forward and backward, piece by piece, and the gradients clipped; the mean loss, and their norm before."""
-    recipe, count = plan.recipe, len(batch.rows)
+    recipe, count, device = plan.recipe, len(batch.rows), device_of(model)
     pieces = min(recipe.pieces, count)
     total = 0.0
     for pixels, targets in zip(batch.pixels.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
-        with torch.autocast("cpu", torch.bfloat16) if recipe.precision == "bf16" else nullcontext():
-            logits = model(pixels)
-        loss = loss_of(logits.float(), targets, plan.task, weights)
+        with torch.autocast(device.type, torch.bfloat16) if recipe.precision == "bf16" else nullcontext():
+            logits = model(pixels.to(device))
+        loss = loss_of(logits.float(), targets.to(device), plan.task, weights)
         (loss * (len(pixels) / count)).backward()
         total += float(loss.detach()) * len(pixels)
     trained = [each for each in model.parameters() if each.grad is not None]

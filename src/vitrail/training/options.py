@@ -47,7 +47,8 @@ class Options:
     workers: int = 0  # that read images: threads, two at least, or processes where a cache on disk is made
     cache: str | os.PathLike[str] | None = None  # a folder for resized images that memory cannot hold
     threads: int = 1  # that prepare batches
-    device: str = "cpu"
+    device: str = "auto"  # where to compute; auto: an accelerator where there is one and it is faster
+    elsewhere: bool = False  # go on with a run on another device or number of threads than it was started with
     out: str | os.PathLike[str] = "runs"
     name: str = ""
     fresh: bool = False
@@ -134,8 +135,6 @@ def resolve(options: Options) -> Preset:
     limit = preset.limit if options.limit is None else check_int("limit", options.limit, 1, 2**62, InputError)
     if options.resize is not None:
         check_choice("resize", options.resize, get_args(Resize))
-    if options.device != "cpu":
-        raise InputError(f"device: training runs on the cpu and nowhere else yet, got {options.device!r}")
     names = ("epochs", "batch", "lr", "patience", "balance")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.batch is not None:

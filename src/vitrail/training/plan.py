@@ -30,6 +30,7 @@ class Plan:
     origin: str = ""  # of the weights it starts from, with their hash; empty: from scratch
     minutes: float | None = None  # what `steps` was measured for
     versions: Mapping[str, str]
+    device: str = "cpu"  # and its name: another rounds differently
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same plan back."""

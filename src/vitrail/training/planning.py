@@ -9,6 +9,7 @@ import torch
 
 from vitrail import __version__
 from vitrail.checkpoint import content_hash
+from vitrail.checkpoint.devices import describe_device, find_device
 from vitrail.checks import join_limited
 from vitrail.errors import InputError
 from vitrail.reporting.html_page import counted
@@ -47,6 +48,7 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
         origin=origin,
         minutes=options.minutes,
         versions={"vitrail": __version__, "torch": torch.__version__},  # that the bits of a result depend on
+        device=describe_device(find_device(options.device)),
     )
 
 

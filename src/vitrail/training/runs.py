@@ -15,6 +15,7 @@ import torch
 
 from vitrail import __version__
 from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint.devices import AUTO, describe_device, device_of, devices, find_device
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
@@ -24,6 +25,7 @@ from vitrail.evaluation.results import Evaluation, Score
 from vitrail.evaluation.training_sections import count_data
 from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.object_card import Card
+from vitrail.training.device_choice import PLACE, find_again, last_place, moved_note, on_faster_device, place_of
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
@@ -155,14 +157,20 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
     )
     make_folder(folder)
     with locked(folder):
+        device = find_device(options.device)
         if resumes:
-            plan = Plan.from_dict(read_json(folder / CONFIG)["plan"])
+            config = read_json(folder / CONFIG)
+            plan = Plan.from_dict(config["plan"])
+            device = find_again(plan, options.device)
             log(f"going on with {folder}")
+            if place_of(device) != last_place(config):
+                config["elsewhere"] = [*config.get("elsewhere", ()), place_of(device)]
+                write_json(folder / CONFIG, config)
         parts = make_parts(plan, prepared, options)
         callbacks = with_tensorboard(options.callbacks, folder) if options.tensorboard else options.callbacks
         job = Job(
             plan=plan,
-            model=choice.model.to(options.device),
+            model=choice.model.to(device),
             train=parts["train"],
             val=parts.get("val"),
             folder=folder,
@@ -174,6 +182,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         if prepared.store is not None:
             prepared.store.clear()  # what is needed from here on is held by the parts
         if not resumes:
+            if options.device == AUTO:
+                job = on_faster_device(job)
             job = with_measured_steps(job, options)
             if options.check:
                 check_learns(job)
@@ -183,6 +193,9 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             warnings = check_plan(job.plan, prepared, options)
             for text in warnings:
                 job.callbacks.log(text)
+        notes = (*prepared.notes, *moved_note(read_json(folder / CONFIG)))
+        for text in notes[len(prepared.notes) :]:
+            job.callbacks.log(text)
         progress = fit(job)
         final = evaluate_best(job, progress, prepared.dataset, parts.get("test"))
         if options.report:
@@ -191,8 +204,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
                 command=options.command,
                 stages=stages,
                 data=count_data(prepared.dataset, prepared.bad),
-                environment=environment(),
-                notes=prepared.notes,
+                environment=environment(device_of(job.model)),
+                notes=notes,
                 warnings=warnings,
             )
             write_everything(job, final, prepared.dataset, report)
@@ -207,7 +220,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             warnings,
             resumes,
             BestEpoch.of(job.plan, progress),
-            prepared.notes,
+            notes,
         )
         write_json(folder / RESULT, result.to_dict())
     return result
@@ -237,7 +250,12 @@ def prepare_model(
 
 def run_differences(folder: Path, plan: Plan, manifest: Manifest, options: Options) -> list[str]:
     """How the run in a folder differs from the one that is wanted."""
-    before, wanted = Plan.from_dict(read_json(folder / CONFIG)["plan"]).to_dict(), plan.to_dict()
+    config = read_json(folder / CONFIG)
+    before, wanted = Plan.from_dict(config["plan"]).to_dict() | last_place(config), plan.to_dict()
+    if options.elsewhere:
+        wanted |= {name: before[name] for name in PLACE}
+    elif options.device == AUTO and before["device"] in (describe_device(find_device(name)) for name in devices()):
+        wanted["device"] = before["device"]  # it goes on where it was
     if options.minutes is not None and before["minutes"] == options.minutes:  # measured once, for good
         wanted |= {"steps": before["steps"]}
         wanted["recipe"] |= {"epochs": before["recipe"]["epochs"]}
@@ -304,12 +322,13 @@ def with_log_file(callbacks: Callbacks, path: Path) -> Callbacks:
     return replace(callbacks, log=log, epoch=epoch)
 
 
-def environment() -> list[tuple[str, str]]:
+def environment(device: torch.device) -> list[tuple[str, str]]:
     """Where a run was made, for its report."""
     return [
         ("vitrail", __version__),
         ("python", platform.python_version()),
         ("torch", torch.__version__),
+        ("device", describe_device(device)),
         ("threads", str(torch.get_num_threads())),
         ("machine", f"{platform.machine()}, {os.cpu_count()} processors"),
         ("system", platform.system()),

@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 def write_state(folder: Path, state: State) -> int:
     """Write a state, prove it, and only then remove those no longer needed; gives its size in bytes."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
     layout = lay_out(tensors, {"facts": json.dumps(dict(state.facts), allow_nan=False)})
     path = folder / state.name
     temporary = folder / f".{state.name}.tmp"

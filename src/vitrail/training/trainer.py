@@ -63,7 +63,8 @@ def train(
     workers: int = 0,
     cache: str | os.PathLike[str] | None = None,
     threads: int = 1,
-    device: str = "cpu",
+    device: str = "auto",
+    elsewhere: bool = False,
     out: str | os.PathLike[str] = "runs",
     name: str = "",
     fresh: bool = False,
@@ -101,7 +102,8 @@ def train(
     - workers: threads that read images, or processes where there is a `cache`; 0: by itself.
     - cache: a folder for resized images, where memory cannot hold them.
     - threads: threads that prepare batches.
-    - device: where it is trained; "cpu".
+    - device: where it is trained: "auto", "cpu", "cuda", "cuda:1", "mps" or "xpu".
+    - elsewhere: go on with a run on another device, or with another number of threads, than it was started with.
     - out: the folder that runs are put into.
     - name: the run's name; an unfinished run of that name goes on. "": a new one, numbered.
     - fresh: begin anew where there is a run of that name.

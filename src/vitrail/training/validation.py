@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from vitrail.checkpoint.devices import device_of
 from vitrail.data.cache import normalise
 from vitrail.evaluation.metrics import mean_average_precision, top_k
 from vitrail.network.surgery import eval_mode
@@ -38,10 +39,10 @@ def score_of(logits: Array, targets: Array, task: str) -> float:
 
 def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Array:
     """Logits (n, K) of every image, in order."""
-    rows = np.arange(len(part.targets))
+    rows, device = np.arange(len(part.targets)), device_of(model)
     with eval_mode(model), torch.inference_mode():
         logits = [
-            model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess)).float()
+            model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess).to(device)).float().cpu()
             for start in range(0, len(rows), batch)
         ]
     return torch.cat(logits).numpy()
