@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import re
 import tomllib
@@ -14,7 +13,8 @@ import torch
 
 import vitrail
 from cli.command_line import Line
-from vitrail.cli import doctor
+from vitrail.cli import doctor, openmp
+from vitrail.cores import Cores, usable_cores
 
 
 def test_versions_are_those_installed() -> None:
@@ -27,18 +27,23 @@ def test_versions_are_those_installed() -> None:
 
 def test_the_machine() -> None:
     machine = doctor.examine()["machine"]
-    assert machine["cores"] == str(len(os.sched_getaffinity(0)))
-    assert machine["torch threads"] == str(torch.get_num_threads())
+    assert machine["cores"] == str(usable_cores())
+    assert machine["torch threads"].split(", ")[0] == str(torch.get_num_threads())
     assert machine["devices"].split(", ")[0] == "cpu"
     assert ("cuda" in machine["devices"]) == torch.cuda.is_available()
 
 
-def test_the_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert doctor.examine()["machine"]["cores"] == "3"
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert doctor.examine()["machine"]["cores"] == "64"
+def test_threads_are_told_with_their_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "usable_cores", lambda: Cores(64, 8, 2.5, "/sys/fs/cgroup/cpu.max"))
+    monkeypatch.setattr(openmp, "ours", {})
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    machine = doctor.examine()["machine"]
+    assert machine["cores"] == "8 of 64, by the affinity of this process; the time of 2.5, by /sys/fs/cgroup/cpu.max"
+    assert machine["torch threads"] == f"{torch.get_num_threads()}, set by MKL_NUM_THREADS=1"
+    assert machine["they wait"] == "OMP_WAIT_POLICY=passive (yours)"
 
 
 def test_extras_name_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import vitrail
 from training import tiny
 from training.starts import SMALL, images
 from vitrail.checkpoint import content_hash
+from vitrail.cores import Cores
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.network.vit import ViT
@@ -19,7 +20,14 @@ from vitrail.training import Options, Recipe, planning
 from vitrail.training.autotune import Speed
 from vitrail.training.job import Callbacks
 from vitrail.training.model_choice import ModelChoice
-from vitrail.training.planning import check_learns, check_plan, make_plan, recipe_notes, with_measured_steps
+from vitrail.training.planning import (
+    check_learns,
+    check_plan,
+    make_plan,
+    recipe_notes,
+    thread_notes,
+    with_measured_steps,
+)
 from vitrail.training.preparation import PreparedData
 from vitrail.training.published import Preset
 
@@ -62,6 +70,17 @@ def test_what_a_recipe_changes_or_leaves_is_told() -> None:
     assert size == "images of 384x384, as the recipe says: --size gives another"
     assert network.endswith("where the recipe was made for another: depth 2")
     assert recipe_notes(preset, choice(start=True), Options(size=64)) == [network]
+
+
+def test_more_threads_than_cores_are_told_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "usable_cores", lambda: Cores(64, 8, 1.5, "cpu.max"))
+    torch.set_num_threads(2)
+    assert thread_notes() == []
+    torch.set_num_threads(3)
+    (note,) = thread_notes()
+    assert note.startswith("torch computes with 3 threads, and this process has cores for 2 (8 of 64, by the affinity")
+    assert "torch.set_num_threads(2)" in note
+    assert torch.get_num_threads() == 3
 
 
 def test_what_is_known_to_fail_is_refused_unless_told_otherwise() -> None:

@@ -10,6 +10,7 @@ import traceback
 import typer
 
 from vitrail.cli.application import COMPLETE, VERBS, load_verbs, prepare_completion
+from vitrail.cli.openmp import prepare_openmp
 from vitrail.cli.terminal import WRONG_USAGE, ReaderGone, complain, full_output
 from vitrail.cli.usage_errors import usage_message
 from vitrail.errors import StoppedError, VitrailError
@@ -24,6 +25,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be text
     arguments = sys.argv[1:] or ["--help"]
+    prepare_openmp()
     try:
         if COMPLETE in os.environ:  # a shell asks what may stand where the Tab key was pressed
             prepare_completion()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
 import platform
 import re
 from typing import Final
 
 from vitrail import __version__
 from vitrail.cli.application import app
+from vitrail.cli.openmp import waiting_settings, why_threads
 from vitrail.cli.options import AsJson
 from vitrail.cli.terminal import print_json, say
+from vitrail.cores import usable_cores
 from vitrail.errors import first_line
 
 TOOLS: Final = ("dev", "docs")  # extras that vitrail itself never imports
@@ -48,15 +49,15 @@ def _machine() -> dict[str, str]:
 
     from vitrail.checkpoint.devices import describe_device, devices
 
-    found = [f"{name}, {describe_device(torch.device(name))}" if name != "cpu" else name for name in devices()]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    present = [f"{name}, {describe_device(torch.device(name))}" if name != "cpu" else name for name in devices()]
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(cores),
-        "torch threads": str(torch.get_num_threads()),
+        "cores": str(usable_cores()),
+        "torch threads": f"{torch.get_num_threads()}, {why_threads()}",
+        "they wait": waiting_settings(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "oneDNN": "yes" if torch.backends.mkldnn.is_available() else "no",
-        "devices": ", ".join(found),
+        "devices": ", ".join(present),
     }
 
 

@@ -5,13 +5,13 @@ Whatever the number of images, at most two batches of them are held: the one the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from vitrail.checks import check_int
+from vitrail.cores import usable_cores
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Source, check_image_stream
 from vitrail.inference.image_inputs import PreparedPixels
@@ -117,4 +117,4 @@ def _run(reader: ImageReader, images: list[ReadImage]) -> BatchResult:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores().threads

@@ -11,6 +11,7 @@ from vitrail import __version__
 from vitrail.checkpoint import content_hash
 from vitrail.checkpoint.devices import describe_device, find_device
 from vitrail.checks import join_limited
+from vitrail.cores import usable_cores
 from vitrail.errors import InputError
 from vitrail.reporting.html_page import counted
 from vitrail.training.autotune import measure_speed, overfits, steps_for
@@ -72,6 +73,17 @@ def recipe_notes(preset: Preset, choice: ModelChoice, options: Options) -> list[
             f"the network is that of the checkpoint, where the recipe was made for another: {join_limited(apart)}"
         )
     return notes
+
+
+def thread_notes() -> list[str]:
+    """That torch has more threads than there are cores for them, in words: they are the caller's to choose."""
+    cores, threads = usable_cores(), torch.get_num_threads()
+    if threads <= cores.threads:
+        return []
+    return [
+        f"torch computes with {threads} threads, and this process has cores for {cores.threads} ({cores}): "
+        f"torch.set_num_threads({cores.threads}) before it starts, or OMP_NUM_THREADS={cores.threads}, may be faster"
+    ]
 
 
 def lint_plan(plan: Plan, prepared: PreparedData) -> tuple[Finding, ...]:

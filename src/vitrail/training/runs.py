@@ -16,6 +16,7 @@ import torch
 from vitrail import __version__
 from vitrail.checkpoint import Checkpoint
 from vitrail.checkpoint.devices import AUTO, describe_device, device_of, devices, find_device
+from vitrail.cores import usable_cores
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
@@ -32,7 +33,14 @@ from vitrail.training.loop import fit
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
 from vitrail.training.plan import Plan, plan_differences
-from vitrail.training.planning import check_learns, check_plan, make_plan, recipe_notes, with_measured_steps
+from vitrail.training.planning import (
+    check_learns,
+    check_plan,
+    make_plan,
+    recipe_notes,
+    thread_notes,
+    with_measured_steps,
+)
 from vitrail.training.preparation import CROP_MARGIN, PreparedData, prepare
 from vitrail.training.probing import Stage, probe, start_head
 from vitrail.training.published import Preset
@@ -139,7 +147,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
     make_folder(Path(options.out))
     preset = resolve(options)
     prepared, choice = prepare_model(data, preset, options)
-    for note in (*prepared.notes, *recipe_notes(preset, choice, options)):
+    for note in (*prepared.notes, *recipe_notes(preset, choice, options), *thread_notes()):
         log(note)
     plan = make_plan(prepared, choice, preset, options)
     warnings = check_plan(plan, prepared, options)
@@ -330,6 +338,6 @@ def environment(device: torch.device) -> list[tuple[str, str]]:
         ("torch", torch.__version__),
         ("device", describe_device(device)),
         ("threads", str(torch.get_num_threads())),
-        ("machine", f"{platform.machine()}, {os.cpu_count()} processors"),
+        ("machine", f"{platform.machine()}, cores: {usable_cores()}"),
         ("system", platform.system()),
     ]
