@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from vitrail.data.cache import Views
 from vitrail.network.vit import ViT
 from vitrail.training.plan import Plan
+from vitrail.training.processes import ALONE, Processes
 from vitrail.types import Array
 
 
@@ -42,6 +43,7 @@ class Job:
     save_seconds: float = 60.0  # the longest time between two states ...
     save_share: float = 0.02  # ... unless saving would take more than this share of the time
     callbacks: Callbacks = field(default_factory=Callbacks)
+    processes: Processes = ALONE  # that train it together
 
 
 @dataclass

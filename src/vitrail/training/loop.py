@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -33,11 +33,12 @@ from vitrail.training.plain_attention import plain_kernels
 from vitrail.training.plan import Plan
 from vitrail.training.random_state import random_states, seeded, set_random_states
 from vitrail.training.recipe import Recipe, check_objective
-from vitrail.training.record import Record
+from vitrail.training.record import NoRecord, Record
 from vitrail.training.schedule import lr_factor
 from vitrail.training.signals import Stop
 from vitrail.training.state import State, clean, forget_later, read_epoch, read_newest, write_state
 from vitrail.training.validation import validate
+from vitrail.training.virtual_workers import SharedGradients, Wishes, places_of, share_of, shared_gradients
 from vitrail.training.weight_average import WeightAverage
 
 MOST_ROLLBACKS: Final = 5
@@ -61,12 +62,15 @@ class _Loop:
 
     def __init__(self, job: Job) -> None:
         self.job, self.plan, self.recipe = job, job.plan, job.plan.recipe
+        self.processes = job.processes
         self.model = job.model.train()
+        self.processes.copy_first(self.model.state_dict())  # from here on all that is computed is the same everywhere
         self.model.encoder.checkpointing = self.recipe.checkpointing
         self.optimiser: Optimiser = build_optimiser(self.model, self.recipe)
         self.average = WeightAverage(self.model, self.recipe.ema) if self.recipe.ema else None
-        self.metrics = Record(job.folder / "metrics.jsonl")
-        self.times = Record(job.folder / "times.jsonl")
+        record = Record if self.processes.is_first else NoRecord
+        self.metrics = record(job.folder / "metrics.jsonl")
+        self.times = record(job.folder / "times.jsonl")
         self.states = job.folder / "state"
         self.progress = Progress()
         self.device = device_of(job.model)
@@ -76,22 +80,25 @@ class _Loop:
         self.anchor_epochs = math.ceil(ANCHOR_STEPS / self.plan.per_epoch)
         self.interval, self.saved, self.pause = 1.0, time.monotonic(), 0.0
         self.seconds = {"data": 0.0, "compute": 0.0}
+        self.stop = Stop()
+        self.wishes: Wishes | None = None  # of all processes, at the last step
 
     def run(self) -> Progress:
-        with Stop() as stop, memory_named(self.recipe):
+        with self.stop, memory_named(self.recipe):
             self.start()
             while not self.progress.finished:
                 try:
-                    self.steps(stop)
+                    self.steps()
                 except _DivergedError as error:
                     self.roll_back(str(error))
         return self.progress
 
     def start(self) -> None:
         """From the newest state, or from the first step; where nothing is to be learned, the start is the result."""
-        clean(self.job.folder)
-        clean(self.states)
-        state = read_newest(self.states, self.job.callbacks.log)
+        if self.processes.is_first:
+            clean(self.job.folder)
+            clean(self.states)
+        state = self.first_state(lambda: read_newest(self.states, self.job.callbacks.log))
         if state is not None:
             self.stand(state)
             self.settle_log()
@@ -101,7 +108,7 @@ class _Loop:
         self.progress.finished = self.plan.steps == 0
         self.save()
 
-    def steps(self, stop: Stop) -> None:
+    def steps(self) -> None:
         """Step after step until the end; the one place where a network learns."""
         with closing(job_batches(self.job, self.batch_rows(self.progress.step))) as feed:
             waiting = time.perf_counter()
@@ -115,13 +122,15 @@ class _Loop:
                 if self.progress.step % self.plan.per_epoch == 0 or self.progress.step == self.plan.steps:
                     self.end_epoch()
                 self.progress.finished = self.progress.finished or self.progress.step == self.plan.steps
-                if self.progress.finished or self.progress.epoch_end or stop.number or self.is_time():
+                wishes = self.wishes or Wishes(self.stop.number, self.is_time())
+                if self.progress.finished or self.progress.epoch_end or any(wishes):
                     self.save()
-                if stop.number and not self.progress.finished:
+                if wishes.stop and not self.progress.finished:
+                    self.processes.barrier()  # nobody leaves before everything is saved
                     raise StoppedError(
                         f"stopped at step {self.progress.step} of {self.plan.steps}; "
                         "everything is saved, and the same command goes on",
-                        stop.number,
+                        wishes.stop,
                     )
                 if self.progress.finished:
                     return
@@ -130,9 +139,14 @@ class _Loop:
     def learn(self, batch: Batch) -> None:
         """One step: forward, backward, clip, update."""
         step = self.progress.step
-        seed_device(self.device, key(self.plan.seed, "step", step))  # for dropout and drop path
-        count = len(batch.rows)
-        loss, norm = gradients(self.model, batch, self.plan, self.weights)
+        count = min(self.recipe.batch, len(self.job.train.targets))
+        if self.plan.virtual_workers or self.processes.world > 1:
+            wishes = Wishes(self.stop.number, self.processes.is_first and self.is_time())
+            loss, norm, self.wishes = share_gradients(self.model, batch, self.job, self.weights, step, wishes)
+            seed_device(self.device, key(self.plan.seed, "step", step))  # generators stand alike in every state
+        else:
+            seed_device(self.device, key(self.plan.seed, "step", step))  # for dropout and drop path
+            loss, norm = gradients(self.model, batch, self.plan, self.weights)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise _DivergedError(f"at step {step} the loss is {loss:.4g} and the gradient's norm {norm:.4g}")
         share = self.progress.rate * lr_factor(self.recipe, step, self.plan.steps, self.plan.per_epoch)
@@ -150,6 +164,8 @@ class _Loop:
     def batch_rows(self, start: int) -> Iterator[BatchRows]:
         """The rows of every batch from a step on: a function of the plan alone."""
         count, size = len(self.job.train.targets), self.recipe.batch
+        workers = self.plan.virtual_workers or self.processes.world
+        own = places_of(min(size, count), workers, share_of(workers, self.processes))
         for epoch in itertools.count(start // self.plan.per_epoch):
             first = epoch * self.plan.per_epoch
             if self.recipe.balance == "sampling":
@@ -161,7 +177,10 @@ class _Loop:
                 if first + number >= self.plan.steps:
                     return
                 part = slice(number * size, (number + 1) * size)
-                yield BatchRows(epoch, first + number, rows[part], seen_before[part])
+                if workers == 1:
+                    yield BatchRows(epoch, first + number, rows[part], seen_before[part])
+                else:
+                    yield BatchRows(epoch, first + number, rows[part][own], seen_before[part][own])
 
     def end_epoch(self) -> None:
         """Validate, keep the best, and see whether it is enough."""
@@ -169,7 +188,7 @@ class _Loop:
         row: dict[str, Any] = {"event": "epoch", "epoch": epoch, "step": self.progress.step}
         row["loss"] = self.progress.loss / self.progress.images
         if self.job.val is not None:
-            scores = validate(self.current(), self.job.val, self.plan)
+            scores = validate(self.current(), self.job.val, self.plan, self.processes)
             if not math.isfinite(scores.loss):
                 raise _DivergedError(f"after step {self.progress.step} the loss on validation is {scores.loss}")
             row |= {"val_loss": scores.loss, "val_score": scores.score}
@@ -197,6 +216,8 @@ class _Loop:
 
     def write(self, name: str, metrics: dict[str, float]) -> None:
         """The network as a checkpoint of its own."""
+        if not self.processes.is_first:
+            return
         plan = self.plan
         about = Provenance(source=plan.data, run=self.job.folder.name, metrics=metrics, notes=plan.origin)
         model = self.current()
@@ -239,9 +260,19 @@ class _Loop:
 
     def write_state(self) -> None:
         """The state as it stands now."""
+        if not self.processes.is_first:
+            return
         tensors = self.tensors() | {"random.torch": torch.get_rng_state()}
         facts = asdict(self.progress) | {"random": random_states()}
         write_state(self.states, State(tensors, facts))
+
+    def first_state(self, read: Callable[[], State | None]) -> State | None:
+        """What the first process reads, for all."""
+        state = read() if self.processes.is_first else None
+        facts = self.processes.broadcast(None if state is None else dict(state.facts))
+        if facts is None:
+            return None
+        return State(self.processes.broadcast_tensors({} if state is None else state.tensors), facts)
 
     def stand(self, state: State) -> None:
         """Everything but the log as it was."""
@@ -269,7 +300,7 @@ class _Loop:
         """Back to the end of an earlier epoch, with half the learning rate; the best so far stays the best."""
         if self.progress.rollbacks >= MOST_ROLLBACKS:
             raise InputError(f"{why}; {MOST_ROLLBACKS} times it went back and on with half the rate: lower --lr")
-        state = read_epoch(self.states, self.job.callbacks.log)
+        state = self.first_state(lambda: read_epoch(self.states, self.job.callbacks.log))
         if state is None:
             raise InputError(f"{why}, and there is no earlier state to go back to: lower --lr")
         before = self.progress
@@ -289,7 +320,8 @@ class _Loop:
             ],
         )
         self.write_state()  # the log is touched when the state is safe, and those that know a longer log are gone
-        forget_later(self.states, self.progress.rollbacks, self.progress.step)
+        if self.processes.is_first:
+            forget_later(self.states, self.progress.rollbacks, self.progress.step)
         self.settle_log()
         self.job.callbacks.log(
             f"{why}: back to step {self.progress.step}, and on with {self.progress.rate:g} of the learning rate"
@@ -314,17 +346,46 @@ def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, N
 
 def gradients(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None) -> tuple[float, float]:
     """Forward and backward, piece by piece, and the gradients clipped; the mean loss, and their norm before."""
-    recipe, count, device = plan.recipe, len(batch.rows), device_of(model)
-    pieces = min(recipe.pieces, count)
-    total = 0.0
+    count = len(batch.rows)
+    total = backward(model, batch, plan, weights, min(plan.recipe.pieces, count), count)
+    return total / count, clipped(model, plan.recipe)
+
+
+def backward(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, pieces: int, count: int) -> float:
+    """Add the gradients of these images of a batch of `count`, piece by piece; the sum of their losses."""
+    device, total = device_of(model), 0.0
     for pixels, targets in zip(batch.pixels.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
-        with torch.autocast(device.type, torch.bfloat16) if recipe.precision == "bf16" else nullcontext():
+        with torch.autocast(device.type, torch.bfloat16) if plan.recipe.precision == "bf16" else nullcontext():
             logits = model(pixels.to(device))
         loss = loss_of(logits.float(), targets.to(device), plan.task, weights)
         (loss * (len(pixels) / count)).backward()
         total += float(loss.detach()) * len(pixels)
+    return total
+
+
+def clipped(model: ViT, recipe: Recipe) -> float:
+    """Clip the gradients as the recipe says; their norm before."""
     trained = [each for each in model.parameters() if each.grad is not None]
-    return total / count, float(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf))
+    return float(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf))
+
+
+def share_gradients(
+    model: ViT, batch: Batch, job: Job, weights: Tensor | None, step: int, wishes: Wishes
+) -> SharedGradients:
+    """The gradients of all virtual workers of all processes, clipped; `batch` holds this process's own images."""
+    plan = job.plan
+    count = min(plan.recipe.batch, len(job.train.targets))
+    workers = plan.virtual_workers or job.processes.world
+    pieces = -(-plan.recipe.pieces // workers)
+
+    def learn(worker: int, part: Batch) -> float:
+        seed_device(device_of(model), key(plan.seed, f"step of worker {worker}", step))
+        return backward(model, part, plan, weights, min(pieces, len(part.rows)), count)
+
+    shared = shared_gradients(
+        model, batch, count, workers, learn, job.processes, wishes, is_exact=plan.virtual_workers > 0
+    )
+    return shared._replace(norm=clipped(model, plan.recipe))
 
 
 @contextmanager

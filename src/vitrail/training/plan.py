@@ -31,6 +31,8 @@ class Plan:
     minutes: float | None = None  # what `steps` was measured for
     versions: Mapping[str, str]
     device: str = "cpu"  # and its name: another rounds differently
+    virtual_workers: int = 0  # whose gradients are added in a fixed order, for any number of processes; 0: none
+    processes: int = 1  # that train it together; 1 where virtual workers make their number no matter
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same plan back."""

@@ -57,6 +57,23 @@ class Record:
         return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
 
 
+class NoRecord(Record):
+    """The record of a process that is not the first: nothing is written."""
+
+    def add(self, **row: Any) -> None:
+        pass
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    def sync(self) -> None:
+        pass
+
+    def cut(self, size: int) -> None:
+        pass
+
+
 def times_of(path: Path) -> list[dict[str, Any]]:
     """How long every epoch took: the last time it was trained, where a kill or a rollback made it come again."""
     found: dict[int, dict[str, Any]] = {}

@@ -15,6 +15,7 @@ from vitrail.network.vit import ViT
 from vitrail.training.job import Part
 from vitrail.training.losses import loss_of
 from vitrail.training.plan import Plan
+from vitrail.training.processes import ALONE, Processes
 from vitrail.types import Array
 
 
@@ -25,9 +26,9 @@ class Scores(NamedTuple):
     loss: float
 
 
-def validate(model: ViT, part: Part, plan: Plan) -> Scores:
+def validate(model: ViT, part: Part, plan: Plan, processes: Processes = ALONE) -> Scores:
     """Score and loss, by the very pixels that predict would see."""
-    logits = logits_of(model, part, plan)
+    logits = logits_of(model, part, plan, processes=processes)
     loss = loss_of(torch.from_numpy(logits), torch.from_numpy(part.targets), plan.task, None)
     return Scores(score_of(logits, part.targets, plan.task), float(loss))
 
@@ -37,12 +38,15 @@ def score_of(logits: Array, targets: Array, task: str) -> float:
     return mean_average_precision(logits, targets) if task == "multi-label" else top_k(logits, targets, 1)
 
 
-def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128) -> Array:
-    """Logits (n, K) of every image, in order."""
+def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128, processes: Processes = ALONE) -> Array:
+    """Logits (n, K) of every image, in order. Each process takes whole batches: those that one alone would make."""
     rows, device = np.arange(len(part.targets)), device_of(model)
+    shares = np.array_split(np.arange(0, len(rows), batch), processes.world)
+    counts = [int(sum(len(rows[start : start + batch]) for start in share)) for share in shares]
     with eval_mode(model), torch.inference_mode():
         logits = [
             model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess).to(device)).float().cpu()
-            for start in range(0, len(rows), batch)
+            for start in shares[processes.rank]
         ]
-    return torch.cat(logits).numpy()
+        own = torch.cat(logits) if logits else torch.zeros(0, len(plan.classes))
+        return processes.concatenate(own, counts).numpy()

@@ -1,0 +1,7 @@
+"""Many processes that train one network: joined over torch.distributed, and started on one machine."""
+
+from __future__ import annotations
+
+from vitrail.scale.process_group import joined
+
+__all__ = ["joined"]
