@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any import that reads it
+os.environ["VITRAIL_CACHE"] = tempfile.mkdtemp(prefix="vitrail-caches-")  # not the user's own
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start, too: tests run beside each other
 
 import hypothesis
@@ -59,6 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: next((n for n, start in enumerate(SLOW) if item.nodeid.startswith(start)), len(SLOW)))
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(os.environ["VITRAIL_CACHE"], ignore_errors=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,23 @@ def path_text(path: str | os.PathLike[str]) -> str:
     if not text or "\0" in text:
         raise InputError(f"expected the path of a file or folder of weights, got {text!r:.80}")
     return text
+
+
+CACHE: Final = "VITRAIL_CACHE"  # names the folder of caches; empty: none are kept
+
+
+def cache_folder() -> Path | None:
+    """Where caches are kept: $VITRAIL_CACHE, else the system's folder for them; None where none are wanted."""
+    if CACHE in os.environ:
+        return Path(os.path.abspath(os.environ[CACHE])) if os.environ[CACHE] else None
+    usual = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
+    variable, below = usual.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    named = os.environ.get(variable, "") if variable else ""
+    try:
+        folder = Path(named) if os.path.isabs(named) else Path.home() / below
+    except RuntimeError:  # a user without a home
+        return None
+    return folder / "vitrail"
 
 
 HUB: Final = ("hf:", "timm:")  # how the names of published checkpoints begin

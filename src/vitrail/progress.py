@@ -34,9 +34,12 @@ class LateBar:
         """So many more are done."""
         self.move(self.completed + more, self.total)
 
-    def move(self, completed: int, total: int | None, words: str = "") -> None:
-        """So many of the total are done."""
+    def move(self, completed: int, total: int | None, words: str = "", thing: str = "") -> None:
+        """So many of the total are done; perhaps of another thing than before."""
         self.completed, self.total = completed, total
+        if thing and thing != self.thing:
+            self.close()
+            self.thing, self.drawn = thing, None
         if self.drawn is None and time.monotonic() - self.since >= PATIENCE:
             self.drawn = (TerminalBar if sys.stderr.isatty() else NotebookLine)(self.thing)
         if self.drawn is not None:

@@ -128,11 +128,11 @@ def test_long_lists_are_cut() -> None:
 def test_what_was_scanned_with_the_splits_of_now() -> None:
     samples = (Sample("b", ("y",), "val", "g"), Sample("a", ("x",), "train"))
     data = Dataset("photos", samples, np.zeros((2, 1, 1)), ("x", "y"))
-    scanned = [Entry(name, ("old",), "", "", 1, 2, 3, "00") for name in ("a", "b", "c")]
+    scanned = [Entry(name, ("old",), "", "", 1, 2, 3, "00" * 32) for name in ("a", "b", "c")]
     found = record(data, scanned)
     assert found.entries == (
-        Entry("b", ("y",), "val", "g", 1, 2, 3, "00"),
-        Entry("a", ("x",), "train", "", 1, 2, 3, "00"),
+        Entry("b", ("y",), "val", "g", 1, 2, 3, "00" * 32),
+        Entry("a", ("x",), "train", "", 1, 2, 3, "00" * 32),
     )
     assert (found.source, found.task, found.classes) == ("photos", "single-label", ("x", "y"))
     with pytest.raises(InputError, match="1 images of photos were not scanned: a"):

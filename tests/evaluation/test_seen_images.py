@@ -36,7 +36,7 @@ def run(folder: Path, data: Path, splits: tuple[str, ...]) -> Path:
     entries = []
     for name, split in zip(NAMES, splits, strict=True):
         size, digest = fingerprint(data / name)
-        entries.append(Entry(name, (name[:3],), split, "", 20, 24, size, digest))
+        entries.append(Entry(name, (name[:3],), split, "", 20, 24, size, digest.hex()))
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"options": {"data": str(data), "pattern": None}}))
     (folder / "data.json").write_text(Manifest(str(data), "single-label", ("cat", "dog"), tuple(entries)).to_json())

@@ -11,17 +11,19 @@ import pytest
 from PIL import Image
 
 import vitrail
-from vitrail.data import image_scan, view_store
+from vitrail.data import image_scan, known_images, view_store
 from vitrail.data.augmentation import Augment
 from vitrail.data.cache import Views
 from vitrail.errors import InputError
 from vitrail.evaluation.training_sections import count_data
 from vitrail.images import preprocess as preprocessing
+from vitrail.images.file_bytes import FileBytes
 from vitrail.network.config import ViTConfig
 from vitrail.training import Callbacks, Options, Recipe, train
 from vitrail.training.options import resolve
+from vitrail.training.planning import make_plan
 from vitrail.training.preparation import prepare
-from vitrail.training.runs import prepare_model
+from vitrail.training.runs import make_parts, prepare_model
 
 NETWORK = ViTConfig(image_size=16, patch_size=8, width=8, depth=1, heads=1, mlp_width=16)
 PLAIN = Recipe(epochs=1, batch=8)
@@ -57,8 +59,8 @@ class Decodes:
 
     def counted(self, decode: Any) -> Any:
         def count(source: Any, *arguments: Any, **named: Any) -> Any:
-            if isinstance(source, str | Path):
-                self.counts[Path(source).name] += 1
+            if isinstance(source, str | Path | FileBytes):
+                self.counts[Path(source.name if isinstance(source, FileBytes) else source).name] += 1
             return decode(source, *arguments, **named)
 
         return count
@@ -87,6 +89,7 @@ def test_every_image_is_decoded_once(
     kind: Any,
     recipe: Recipe,
 ) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", "")  # the second run would know them
     data = photos(tmp_path / "photos", shapes, bands, kind)
     decodes = Decodes(monkeypatch)
     run = train(data, recipe=recipe, out=tmp_path, check=False, report=False, callbacks=Callbacks(step=decodes.step))
@@ -185,3 +188,64 @@ def test_what_is_left_out_or_unreadable_is_named(tmp_path: Path) -> None:
         "went wrong): train/a/page.jpg",
     )
     assert count_data(prepared.dataset, prepared.bad).left_out_names["unreadable images"] == ("train/a/page.jpg",)
+
+
+@pytest.mark.parametrize("recipe", [PLAIN, CROPS], ids=["plain", "crops"])
+def test_a_second_run_begins_at_once_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe
+) -> None:
+    """Of images that are known only those of the first batches are decoded before the first step."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(known_images, "TICK", -(10**12))  # files that were just made count as old
+    data = photos(tmp_path / "photos", ((20, 60), (50, 20), (40, 40)))
+    looked_at: list[tuple[int, int]] = []
+    runs = []
+    for _ in range(2):
+        decodes = Decodes(monkeypatch)
+        heard = Callbacks(step=decodes.step, images=lambda done, total: looked_at.append((done, total)))
+        runs.append(train(data, recipe=recipe, out=tmp_path, check=False, report=False, callbacks=heard))
+    assert looked_at[-1] == (30, 30)
+    assert len(looked_at) == 1  # the second run looked at none
+    assert decodes.before_the_first_step is not None
+    assert 8 <= len(decodes.before_the_first_step) < 20  # of 30: batches of 8, and one ahead
+    first, second = (run.folder for run in runs)
+    assert (first / "data.json").read_bytes() == (second / "data.json").read_bytes()
+    assert (first / "metrics.jsonl").read_bytes() == (second / "metrics.jsonl").read_bytes()
+    weights = [vitrail.load(folder / "last.safetensors").model.state_dict() for folder in (first, second)]
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.fault("T17")
+def test_an_image_that_changes_before_it_is_decoded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known images are decoded when a batch asks for them: never others than those that the run lists."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(known_images, "TICK", -(10**12))
+    data = photos(tmp_path / "photos", ((20, 20),))
+    for change in (False, True):
+        options = Options(model=NETWORK, recipe=PLAIN)
+        prepared, choice = prepare_model(data, resolve(options), options)
+        plan = make_plan(prepared, choice, resolve(options), options)
+        part = make_parts(plan, prepared, options)["train"]
+        if change:
+            path = data / prepared.dataset.part("train").samples[3].name
+            Image.new("RGB", (20, 20)).save(path)
+            part.views.get([0, 1, 2])
+            with pytest.raises(
+                InputError, match=f"{path.name} has changed since it was listed: expected SHA-256 .*, got"
+            ):
+                part.views.get([3])
+        else:
+            part.views.get(range(len(part.views)))
+
+
+def test_a_damaged_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    data = photos(tmp_path / "photos", ((20, 20),))
+    told: list[str] = []
+    for _ in range(2):
+        options = Options(model=NETWORK, recipe=PLAIN, callbacks=Callbacks(log=told.append))
+        prepare_model(data, resolve(options), options)
+        for path in (tmp_path / "cache" / "scans").iterdir():
+            path.write_bytes(path.read_bytes()[:-1])
+    [line] = told
+    assert line.endswith("is damaged: all images are read again")

@@ -17,6 +17,7 @@ from vitrail.data.image_scan import own_numbers
 from vitrail.data.left_out import reason_of
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Bands, decode, describe_bands
+from vitrail.images.file_bytes import FileBytes
 from vitrail.types import Array
 
 SIDE: Final = 16  # of the tiny copy
@@ -56,7 +57,7 @@ class Fingerprints(NamedTuple):
 
 
 def fingerprint(
-    images: Sequence[Path] | Array, *, threads: int = 2, done: Callable[[int], None] | None = None
+    images: Sequence[Path | FileBytes] | Array, *, threads: int = 2, done: Callable[[int], None] | None = None
 ) -> Fingerprints:
     """Every image decoded once; `done` is told how many more are."""
     check_int("threads", threads, 1, 256, error=InputError)
@@ -90,7 +91,7 @@ def wave_hash(pixels: Array) -> np.uint64:
     return np.uint64(np.bitwise_or.reduce(_POWERS[waves[_ROWS, _COLUMNS] > 0], initial=np.uint64(0)))
 
 
-def visible(source: Path | Array) -> Image.Image:
+def visible(source: Path | FileBytes | Array) -> Image.Image:
     """An image for people: of other kinds than 8-bit grey and colour, the first bands from darkest to brightest."""
     bands = _unusual(source)
     return decode(source) if bands is None else _stretched(own_numbers(source, bands))
@@ -104,7 +105,7 @@ class _Reduced(NamedTuple):
     flatness: Flatness
 
 
-def _reduced(images: Sequence[Path] | Array, threads: int) -> Iterator[_Reduced | str]:
+def _reduced(images: Sequence[Path | FileBytes] | Array, threads: int) -> Iterator[_Reduced | str]:
     """Each image reduced, or why it could not be read; in order, in threads but never far ahead."""
     pool = ThreadPoolExecutor(threads)
     try:
@@ -114,7 +115,7 @@ def _reduced(images: Sequence[Path] | Array, threads: int) -> Iterator[_Reduced 
         pool.shutdown(cancel_futures=True)
 
 
-def _reduce(source: Path | Array) -> _Reduced | str:
+def _reduce(source: Path | FileBytes | Array) -> _Reduced | str:
     try:
         bands = _unusual(source)
         values = np.asarray(decode(source)) if bands is None else own_numbers(source, bands)
@@ -131,7 +132,7 @@ def _reduce(source: Path | Array) -> _Reduced | str:
     )
 
 
-def _unusual(source: Path | Array) -> Bands | None:
+def _unusual(source: Path | FileBytes | Array) -> Bands | None:
     """The bands of an image that 8-bit colour cannot hold; None for all others, and for what nobody can read."""
     try:
         bands = describe_bands(source)

@@ -62,18 +62,21 @@ def training_bar() -> Iterator[Callbacks]:
     from vitrail.training import Callbacks
 
     columns = (
-        TextColumn("step"),
+        TextColumn("{task.fields[thing]}"),
         MofNCompleteColumn(),
         BarColumn(),
         TextColumn("{task.description}"),
         TimeRemainingColumn(),
     )
     with drawn_bar(*columns) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=None, thing="step")
         score = ""
 
+        def images(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, thing="images looked at")
+
         def step(done: int, steps: int, loss: float) -> None:
-            bar.update(task, completed=done, total=steps, description=f"loss {loss:.3f}{score}")
+            bar.update(task, completed=done, total=steps, thing="step", description=f"loss {loss:.3f}{score}")
 
         def epoch(row: dict[str, Any]) -> None:
             nonlocal score
@@ -87,4 +90,4 @@ def training_bar() -> Iterator[Callbacks]:
                 waiting = f"{100 * share:.0f} % of the time goes into waiting for images"
                 complain(f"{waiting}: try --cache FOLDER, --workers 2, or a smaller --size")
 
-        yield Callbacks(log=complain, step=step, epoch=epoch)
+        yield Callbacks(log=complain, step=step, epoch=epoch, images=images)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -22,7 +23,9 @@ from vitrail.data.disk_cache import DiskCache, disk_cache_path, open_disk_cache,
 from vitrail.data.samples import Dataset
 from vitrail.data.view_store import LIMIT, StoredViews, ViewStore, view_dtype, view_of
 from vitrail.errors import ImageError, InputError, VitrailError
-from vitrail.images import Preprocess
+from vitrail.images import Preprocess, describe
+from vitrail.images.decoding import read_file
+from vitrail.images.file_bytes import FileBytes
 from vitrail.types import Array
 
 _CHUNK: Final = 16  # images a thread or process reads at a time
@@ -32,10 +35,11 @@ class Views:
     """What the network sees of every image of a data set, (C, H, W) each.
 
     Of ordinary images `Preprocess.visible_image`, 8-bit; of other bands `Preprocess.array`, float32. Those that a
-    `store` has are taken from there. Else they are held in memory if they take at most `limit` bytes, else on disk if
-    `cache` gives a folder and a digest of every image, else read whenever they are asked for. A margin of 1.25 gives
-    views 1.25 times as large, for crops to be cut from. Several `threads` or `workers` (processes) read them faster,
-    never differently. An image that cannot be read is an InputError that names it.
+    `store` has are taken from there, and the others put there as they are asked for. Else they are held in memory if
+    they take at most `limit` bytes, else on disk if `cache` gives a folder and a digest of every image, else read
+    whenever they are asked for. A margin of 1.25 gives views 1.25 times as large, for crops to be cut from. Several
+    `threads` or `workers` (processes) read them faster, never differently. An image that cannot be read is an
+    InputError that names it; so is one whose bytes are not those of its `digests` (n, 32), where they are given.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Views:
         workers: int = 0,
         store: ViewStore | None = None,
         cache: tuple[Path, Sequence[str]] | None = None,
+        digests: Array | None = None,
     ) -> None:
         if not len(dataset):
             raise InputError(f"{dataset.source}: no images to look at")
@@ -57,17 +62,20 @@ class Views:
         check_int("limit", limit, 0, 1 << 60, error=InputError)
         self.dataset = dataset
         self.preprocess = with_margin(preprocess, margin)
-        self._reader = _Reader(dataset, self.preprocess)
+        self.digests = digests
+        self._reader = _Reader(dataset, self.preprocess, digests)
         self.shape: tuple[int, int, int] = (preprocess.channels, *self.preprocess.size)  # (C, H, W)
         self.dtype = view_dtype(self.preprocess)
         self._cache: DiskCache | None = None
         self._rows: Array | None = None  # of the images in the array, where they are not 0, 1, 2 ...
+        self._stored: StoredViews | None = None
         self._array = self._as_they_are()  # (n, C, H, W); None: read when asked for
         if self._array is not None:
             return
         stored = None if store is None else store.find(self.preprocess)
         if stored is not None:
-            self._array, self._rows = stored.views, self._stored_rows(stored)
+            self._array, self._stored = stored.views, stored
+            self._rows = np.array([stored.rows[each.name] for each in dataset.samples])
         elif len(dataset) * int(np.prod(self.shape)) * self.dtype.itemsize <= limit:
             self._array = self._read_all(threads, workers)
         elif cache is not None:
@@ -88,6 +96,9 @@ class Views:
             raise InputError(f"rows: expected a list of numbers from 0 to {len(self) - 1}, got {rows.tolist()}")
         if self._array is not None:
             own = rows if self._rows is None else self._rows[rows]
+            if self._stored is not None:
+                for place in np.flatnonzero(~self._stored.made[own]).tolist():
+                    self._reader.store(int(rows[place]), int(own[place]), self._stored)
             return torch.from_numpy(np.ascontiguousarray(self._array[own]))  # (B, C, H, W)
         views = np.empty((len(rows), *self.shape), self.dtype)
         read = self._reader.read if self._cache is None else self._cache.read
@@ -108,14 +119,6 @@ class Views:
         if planes.shape[1] not in (1, 3) or planes.shape[1:] != self.shape or self.dtype != np.uint8:
             return None  # transparent, or colour for a grey network: the view computes something
         return planes if np.array_equal(planes[0], self._reader.read(0)) else None
-
-    def _stored_rows(self, stored: StoredViews) -> Array:
-        """Where the views stand in the store; the few that were not expected to be needed are read now."""
-        rows = np.array([stored.rows[each.name] for each in self.dataset.samples])
-        for row in np.flatnonzero(~stored.made[rows]).tolist():
-            stored.views[rows[row]] = self._reader.read(row)
-            stored.made[rows[row]] = True
-        return rows
 
     def _read_all(self, threads: int, workers: int) -> Array:
         """Every view, (n, C, H, W)."""
@@ -182,9 +185,10 @@ class _Chunk(NamedTuple):
 class _Reader(loading.Dataset[_Chunk]):
     """Reads views one by one, or a chunk at a time."""
 
-    def __init__(self, dataset: Dataset, preprocess: Preprocess) -> None:
+    def __init__(self, dataset: Dataset, preprocess: Preprocess, digests: Array | None = None) -> None:
         self.dataset = dataset
         self.preprocess = preprocess
+        self.digests = digests  # (n, 32)
 
     def __len__(self) -> int:
         return -(-len(self.dataset) // _CHUNK)
@@ -198,11 +202,36 @@ class _Reader(loading.Dataset[_Chunk]):
 
     def read(self, row: int) -> Array:
         """One view, (C, H, W)."""
+        with self._errors_named(row):
+            return view_of(self._image(row), self.preprocess)
+
+    def store(self, row: int, place: int, stored: StoredViews) -> None:
+        """Make one view where others are kept."""
+        with self._errors_named(row):
+            stored.add(place, self._image(row))
+
+    def _image(self, row: int) -> Path | FileBytes | Array:
+        """One image; of a file that is to be the one that was listed, its bytes once they have been checked."""
         image = self.dataset.images[row]
+        if self.digests is None or isinstance(image, np.ndarray):
+            return image
+        data = read_file(image)
+        digest, expected = hashlib.sha256(data).digest(), self.digests[row].tobytes()
+        if digest != expected:
+            raise InputError(
+                f"{describe(image)} has changed since it was listed: expected SHA-256 {expected.hex()[:16]}..., got "
+                f"{digest.hex()[:16]}...: start again, with the images left as they are"
+            )
+        return data
+
+    @contextmanager
+    def _errors_named(self, row: int) -> Iterator[None]:
+        """An image that cannot be read is a wrong input of whoever asked for the views."""
         try:
-            return view_of(image, self.preprocess)
+            yield
         except ImageError as error:  # of a file it gives the path, of an array only the shape
-            name = f"{self.dataset.source}, {self.dataset.samples[row].name}: " if isinstance(image, np.ndarray) else ""
+            in_array = isinstance(self.dataset.images, np.ndarray)
+            name = f"{self.dataset.source}, {self.dataset.samples[row].name}: " if in_array else ""
             raise InputError(f"{name}{error}") from error
 
 

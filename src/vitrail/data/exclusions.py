@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from vitrail.checks import join_limited
-from vitrail.data.samples import Dataset
+from vitrail.data.samples import Dataset, ImageFiles
 from vitrail.data.tables import read_rows
 from vitrail.errors import InputError
 from vitrail.images import describe
@@ -26,8 +26,11 @@ def exclude(dataset: Dataset, csv_path: str | os.PathLike[str]) -> tuple[Dataset
     """
     table = Path(csv_path)
     rows = {sample.name: row for row, sample in enumerate(dataset.samples)}
-    if not isinstance(dataset.images, np.ndarray):
-        rows = {os.path.abspath(path): row for row, path in enumerate(dataset.images)} | rows
+    if isinstance(dataset.images, ImageFiles):
+        folder = os.path.abspath(dataset.images.folder)
+        rows = {os.path.normpath(os.path.join(folder, name)): row for name, row in rows.items()} | rows
+    elif not isinstance(dataset.images, np.ndarray):
+        rows = {os.path.abspath(str(path)): row for row, path in enumerate(dataset.images)} | rows
     unwanted: set[int] = set()
     unknown: list[str] = []
     for line, (name, answer) in read_rows(table, {"path": None, "exclude": "yes"}):

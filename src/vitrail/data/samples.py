@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, overload
@@ -10,10 +14,13 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 
 from vitrail.errors import InputError, nearest
+from vitrail.images.file_bytes import FileBytes
 from vitrail.types import Array
 
 SPLITS: Final = ("train", "val", "test")
 _SPLIT_NAMES = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+_BLOCK: Final = 512  # files that a thread looks at, at a time
+_STAT_THREADS: Final = 8
 SPLIT_NAMES: Final = {name: split for split, names in _SPLIT_NAMES.items() for name in names}
 
 
@@ -39,8 +46,22 @@ def as_split(text: str, where: str) -> str:
     return SPLIT_NAMES[name] if name else ""
 
 
-class Files(Sequence[Path]):
-    """The paths of names below a folder, made when asked for: a million of them would take seconds and much memory."""
+class ImageFiles(Sequence[Path | FileBytes]):
+    """Images that lie in files, each made when asked for: a million paths would take seconds and much memory."""
+
+    folder: Path  # of the names
+
+    @abstractmethod
+    def select(self, rows: Sequence[int]) -> ImageFiles:
+        """The images of these rows, in this order."""
+
+    @abstractmethod
+    def stamps(self) -> Array:
+        """Size and times of change of every image's file, (n, 3) int64 in bytes and nanoseconds; -1: not to be had."""
+
+
+class Files(ImageFiles):
+    """The paths of names below a folder."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder = folder
@@ -59,6 +80,33 @@ class Files(Sequence[Path]):
             return Files(self.folder, self.names[place])
         return self.folder / self.names[place]
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Files):
+            return (self.folder, list(self.names)) == (other.folder, list(other.names))
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def select(self, rows: Sequence[int]) -> Files:
+        """The files of these rows, in this order."""
+        return Files(self.folder, [self.names[row] for row in rows])
+
+    def stamps(self) -> Array:
+        """Size and times of change of every file, by threads: on a network each takes its time."""
+        found = np.full((len(self), 3), -1, np.int64)
+        folder = os.fspath(self.folder)
+
+        def look(start: int) -> None:
+            for row in range(start, min(start + _BLOCK, len(self))):
+                with suppress(OSError, ValueError):
+                    status = os.stat(os.path.join(folder, self.names[row]))
+                    found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+        with ThreadPoolExecutor(_STAT_THREADS) as pool:
+            for _ in pool.map(look, range(0, len(self), _BLOCK)):
+                pass
+        return found
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -66,7 +114,9 @@ class Dataset:
 
     source: str  # as the user named it
     samples: tuple[Sample, ...]
-    images: Sequence[Path] | Array  # beside the samples: a file each, or one array (n, H, W) or (n, H, W, C)
+    images: (
+        Sequence[Path | FileBytes] | Array
+    )  # beside the samples: a file each, or one array (n, H, W) or (n, H, W, C)
     classes: tuple[str, ...]  # in natural order: "2" before "10"
     task: str = "single-label"  # or "multi-label": labels independent of each other
     left_out: Mapping[str, int] = field(default_factory=dict)  # files that are no samples: why, and how many
@@ -88,8 +138,12 @@ class Dataset:
     def select(self, rows: Sequence[int] | Array) -> Dataset:
         """The images of these rows, in this order; the classes stay."""
         chosen = [int(row) for row in rows]
-        images = self.images[chosen] if isinstance(self.images, np.ndarray) else [self.images[row] for row in chosen]
-        return replace(self, samples=tuple(self.samples[row] for row in chosen), images=images)
+        samples = tuple(self.samples[row] for row in chosen)
+        if isinstance(self.images, np.ndarray):
+            return replace(self, samples=samples, images=self.images[chosen])
+        if isinstance(self.images, ImageFiles):
+            return replace(self, samples=samples, images=self.images.select(chosen))
+        return replace(self, samples=samples, images=[self.images[row] for row in chosen])
 
     def part(self, split: str) -> Dataset:
         """The images of one split."""

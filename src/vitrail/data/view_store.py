@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from vitrail.images import Preprocess, decode, decode_bands
+from vitrail.images.file_bytes import FileBytes
 from vitrail.types import Array
 
 LIMIT: Final = 2 * 2**30  # bytes of one kind of view held in memory
@@ -18,13 +19,25 @@ LIMIT: Final = 2 * 2**30  # bytes of one kind of view held in memory
 class StoredViews:
     """All views that one Preprocess gives, a row for every image of the data set; those not `made` are zero."""
 
-    def __init__(self, preprocess: Preprocess, wanted: Array, rows: Mapping[str, int]) -> None:
+    def __init__(self, preprocess: Preprocess, wanted: Array, rows: Mapping[str, int], sizes: Array) -> None:
         shape = (len(wanted), preprocess.channels, *preprocess.size)
         self.preprocess = preprocess
         self.wanted = wanted  # (n,) bool
         self.made = np.zeros(len(wanted), bool)  # (n,)
         self.views = np.zeros(shape, view_dtype(preprocess))  # (n, C, H, W)
         self.rows = rows  # by the name of the sample
+        self.sizes = sizes  # (n, 2): height and width of each image
+
+    def add(self, row: int, source: Path | FileBytes | Array) -> None:
+        """Decode an image and keep its view, so that it is decoded once."""
+        decoded = _decoded(source, self.preprocess)
+        self.put(row, decoded)
+        self.sizes[row] = _size_of(decoded)
+
+    def put(self, row: int, decoded: Any) -> None:
+        """Keep the view of a decoded image."""
+        self.views[row] = view_of(decoded, self.preprocess)
+        self.made[row] = True  # last: another thread may be waiting for it
 
 
 class ViewStore:
@@ -45,9 +58,9 @@ class ViewStore:
             if rows and not preprocess.scaled_decoding and len(rows) * view_bytes <= limit:
                 mask = np.zeros(len(names), bool)
                 mask[list(rows)] = True
-                self._kinds[_kind_of(preprocess)] = StoredViews(preprocess, mask, self._rows)
+                self._kinds[_kind_of(preprocess)] = StoredViews(preprocess, mask, self._rows, self._sizes)
 
-    def add(self, row: int, source: Path | Array) -> tuple[int, int] | None:
+    def add(self, row: int, source: Path | FileBytes | Array) -> tuple[int, int] | None:
         """Decode an image, once, and keep its views; gives its height and width. An ImageError leaves nothing.
 
         None where no view of it will be asked for.
@@ -56,12 +69,11 @@ class ViewStore:
         if not wanted:
             return None
         decoded = _decoded(source, wanted[0].preprocess)  # the kinds differ in size alone
-        size = decoded.shape[:2] if isinstance(decoded, np.ndarray) else (decoded.height, decoded.width)
+        size = _size_of(decoded)
         for kind in wanted:
-            kind.views[row] = view_of(decoded, kind.preprocess)
-            kind.made[row] = True
+            kind.put(row, decoded)
         self._sizes[row] = size
-        return int(size[0]), int(size[1])
+        return size
 
     def find(self, preprocess: Preprocess) -> StoredViews | None:
         """The views that a Preprocess gives, as far as they were made; None where they were not wanted."""
@@ -92,7 +104,14 @@ def view_dtype(preprocess: Preprocess) -> np.dtype[Any]:
     return np.dtype(np.uint8 if preprocess.is_8bit else np.float32)
 
 
-def _decoded(source: Path | Array, preprocess: Preprocess) -> Any:
+def _size_of(decoded: Any) -> tuple[int, int]:
+    """(height, width) of what `_decoded` gives."""
+    if isinstance(decoded, np.ndarray):
+        return int(decoded.shape[0]), int(decoded.shape[1])
+    return decoded.height, decoded.width
+
+
+def _decoded(source: Path | FileBytes | Array, preprocess: Preprocess) -> Any:
     """An image as the Preprocess decodes it, whole and upright; taking it again changes nothing."""
     if preprocess.is_8bit:
         return decode(source, "L" if preprocess.channels == 1 else "RGB")

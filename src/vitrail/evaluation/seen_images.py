@@ -98,7 +98,7 @@ def source_name(source: PathOrName) -> str:
 
 def _digest(image: Any) -> str:
     try:
-        return fingerprint(image)[1]
+        return fingerprint(image)[1].hex()
     except OSError:  # it will be found unreadable later
         return ""
 

@@ -22,6 +22,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError, features
 from vitrail.errors import ImageError, InputError
 from vitrail.images.bands import Bands, Raster, check_channels, check_kind, check_values, of_array, of_image
 from vitrail.images.colours import Mode, flatten, from_array
+from vitrail.images.file_bytes import FileBytes
 from vitrail.images.headers import check_metadata, check_pages, guess_format, orientation, webp_size
 from vitrail.images.heif import coded_size, is_heif, open_heif
 from vitrail.images.npy import NPY_MAGIC, read_npy
@@ -255,6 +256,8 @@ def describe(source: object) -> str:
         text = os.fsdecode(name) if isinstance(name, bytes) else name
         # File names may hold newlines and broken encodings; a message must not.
         return text if text.isprintable() and text else repr(text)
+    if isinstance(source, FileBytes):
+        return describe(source.name)
     if isinstance(source, bytes | bytearray | memoryview):
         return f"image of {len(source):,} bytes"
     if isinstance(source, np.ndarray):
@@ -290,10 +293,16 @@ def _pillow_is_quiet() -> Iterator[None]:
                 _Quiet.saved = None
 
 
+def read_file(source: str | os.PathLike[str] | FileBytes, limits: Limits = DEFAULT_LIMITS) -> FileBytes:
+    """The bytes of an image's file, read once for all that is done with them; nothing of them is looked at."""
+    name = describe(source)
+    return source if isinstance(source, FileBytes) else FileBytes(_read(source, name, limits), os.fspath(source))
+
+
 def _read(source: object, name: str, limits: Limits) -> bytes:
     """The bytes of a file, never opening what could block or never end."""
     if isinstance(source, bytes | bytearray | memoryview):
-        data = bytes(source)
+        data = source if isinstance(source, bytes) else bytes(source)
     elif isinstance(source, str | os.PathLike):
         data = _read_file(Path(source), name, limits)
     else:

@@ -71,7 +71,9 @@ def training_part(job: Job, dataset: Dataset, store: ViewStore | None = None) ->
     """The training images as predict would see them, without room for crops."""
     if job.plan.recipe.augment.crop is None:
         return job.train
-    return Part(Views(dataset.part("train"), job.plan.preprocess, threads=2, store=store), job.train.targets)
+    digests = job.train.views.digests
+    views = Views(dataset.part("train"), job.plan.preprocess, threads=2, store=store, digests=digests)
+    return Part(views, job.train.targets)
 
 
 def calibrated(checkpoint: Checkpoint, logits: Array, targets: Array) -> Checkpoint:

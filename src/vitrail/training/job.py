@@ -28,6 +28,7 @@ class Callbacks:
     log: Callable[[str], None] = lambda text: None
     step: Callable[[int, int, float], None] = lambda step, steps, loss: None
     epoch: Callable[[dict[str, Any]], None] = lambda row: None
+    images: Callable[[int, int], None] = lambda done, total: None  # read before the first step
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.data.cache import Views
 from vitrail.data.counter_rng import key
+from vitrail.data.known_statistics import known_statistics
 from vitrail.data.samples import Dataset
-from vitrail.data.statistics import band_statistics
+from vitrail.data.statistics import BandStatistics, band_statistics
 from vitrail.errors import InputError, nearest
 from vitrail.images import Preprocess, describe_bands
 from vitrail.images.preprocess import Resize
@@ -114,10 +115,24 @@ def build_model(request: ModelRequest, prepared: PreparedData, recipe: Recipe, s
     preprocess = fresh_preprocess(dataset, prepared.entries, request)
     config = request.config or small_network(preprocess.size, preprocess.channels, len(dataset.classes))
     config = replace(config, image_size=preprocess.size, channels=preprocess.channels, classes=len(dataset.classes))
-    mean, std = band_statistics(Views(dataset.part("train"), preprocess, threads=2, store=prepared.store))
+    mean, std = _statistics(prepared, preprocess)
     measured = Preprocess.from_dict(preprocess.to_dict() | {"mean": mean, "std": std})
     note = request.chosen_resize(prepared.entries).note
     return ModelChoice(ViT(_regularised(config, recipe)), measured, "", None, note)
+
+
+def _statistics(prepared: PreparedData, preprocess: Preprocess) -> BandStatistics:
+    """Mean and deviation of the images to train on: as measured, now or by an earlier run on the very same."""
+    rows = [row for row, each in enumerate(prepared.dataset.samples) if each.split == "train"]
+    digests = prepared.entries.facts.digests[rows]
+
+    def measure() -> BandStatistics:
+        part = prepared.dataset.part("train")
+        return band_statistics(Views(part, preprocess, threads=2, store=prepared.store, digests=digests))
+
+    if isinstance(prepared.dataset.images, np.ndarray):
+        return measure()  # it takes no time
+    return known_statistics(digests, preprocess, measure)
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:

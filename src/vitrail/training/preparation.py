@@ -1,4 +1,7 @@
-"""Data as the user named it -> images that can be read, split, and listed one by one; each is decoded once."""
+"""Data as the user named it -> images that can be read, split, and listed one by one; each is decoded once.
+
+What an earlier run found of images that have not changed since is taken from a cache.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from vitrail.auditing.sizes import HasSize
 from vitrail.data.cache import with_margin
 from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan
+from vitrail.data.known_images import KnownImages, recall
 from vitrail.data.left_out import left_out_lines, unreadable_lines
-from vitrail.data.manifest import Entry
+from vitrail.data.manifest import Entries
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.data.splits import split
@@ -25,6 +29,7 @@ from vitrail.errors import ImageError, InputError, VitrailError
 from vitrail.images import Preprocess, upright_size
 from vitrail.training.options import Options
 
+LOOKED_AT: Final = 2_000  # images whose headers say how all will be seen
 CROP_MARGIN: Final = 1.25  # views to train on with crops are so much larger
 
 # From a dataset and the sizes of its images: how the network will see them; what is measured of pixels left open.
@@ -35,7 +40,7 @@ class PreparedData(NamedTuple):
     """Images that are ready for training, and what was found on the way."""
 
     dataset: Dataset  # every sample has a split
-    entries: tuple[Entry, ...]  # beside the samples: size and hash
+    entries: Entries  # beside the samples: size and hash
     bad: tuple[tuple[str, str], ...]  # unreadable images: name, reason
     notes: tuple[str, ...]
     store: ViewStore | None = None  # views that were made when the images were decoded
@@ -65,7 +70,7 @@ def prepare(
     crops: bool = False,
     expected_preprocess: ExpectedPreprocess | None = None,
 ) -> PreparedData:
-    """Read, leave out what was excluded, open every image once, and split what is not split yet.
+    """Read, leave out what was excluded, open every image once unless it is known, and split what is not split yet.
 
     With a `limit`, so many images of each split are used, drawn class by class. Where `expected_preprocess` tells how
     the network will see them, the views are made on the way; those to train on with room for `crops`.
@@ -75,19 +80,31 @@ def prepare(
     if options.exclude is not None:
         dataset, count = exclude(dataset, Path(options.exclude))
         notes.append(f"{count} left out, as {options.exclude} asks")
+    known = recall(dataset)
+    if known is not None and known.note:
+        options.callbacks.log(known.note)
     expected, store = None, None
     with suppress(VitrailError):  # what is wrong is told below, where it is known which images can be read
         expected = _divide(dataset, options, limit)
         if expected_preprocess is not None:
-            store = _view_store(dataset, expected, expected_preprocess, crops)
-    scanned = scan(dataset, policy=options.unreadable, threads=max(2, options.workers), store=store)
+            store = _view_store(dataset, expected, expected_preprocess, crops, known)
+    total, read = len(dataset) if known is None else int((~known.fresh).sum()), 0
+
+    def done(count: int) -> None:
+        nonlocal read
+        read = min(read + count, total)
+        options.callbacks.images(read, total)
+
+    scanned = scan(
+        dataset, policy=options.unreadable, threads=max(2, options.workers), store=store, known=known, done=done
+    )
     if scanned.bad:
         count = len(scanned.bad)
         which = f"{count:,} of {len(dataset):,} images cannot be read, and {'is' if count == 1 else 'are'} skipped"
         notes += [which, *unreadable_lines(scanned.bad)]
     if expected is None or scanned.bad:
         expected = _divide(scanned.dataset, options, limit)
-    entries = tuple(scanned.entries[row] for row in expected.rows)
+    entries = scanned.entries.take(expected.rows)
     return PreparedData(expected.dataset, entries, scanned.bad, (*notes, *expected.notes), store)
 
 
@@ -102,9 +119,11 @@ def _divide(dataset: Dataset, options: Options, limit: int) -> _Divided:
     return _Divided(divided.select(rows), rows, [*notes, note])
 
 
-def _view_store(dataset: Dataset, used: _Divided, expected: ExpectedPreprocess, crops: bool) -> ViewStore | None:
+def _view_store(
+    dataset: Dataset, used: _Divided, expected: ExpectedPreprocess, crops: bool, known: KnownImages | None
+) -> ViewStore | None:
     """Room for the views that a training asks for, by the rows of the dataset; None where nothing is to be made."""
-    preprocess = expected(used.dataset, _headers(used.dataset))
+    preprocess = expected(used.dataset, _headers(dataset, used.rows, known))
     images = dataset.images
     if isinstance(images, np.ndarray) and images.shape[1:3] == preprocess.size:
         return None  # they are their own views
@@ -115,10 +134,21 @@ def _view_store(dataset: Dataset, used: _Divided, expected: ExpectedPreprocess, 
     return ViewStore([each.name for each in dataset.samples], wanted)
 
 
-def _headers(dataset: Dataset) -> list[_Header]:
-    """The size of every image whose header can be read, nothing decoded."""
-    headers = []
-    for sample, source in zip(dataset.samples, dataset.images, strict=True):
+def _headers(dataset: Dataset, used: Sequence[int], known: KnownImages | None) -> list[_Header]:
+    """The sizes of images: those that are known, and of the others the headers of some, nothing decoded.
+
+    They are what views are expected to be made of. Where all of them would say otherwise, views are made once more.
+    """
+    headers, unknown = [], list(used)
+    if known is not None:
+        sizes = zip(known.fresh.tolist(), known.facts.heights.tolist(), known.facts.widths.tolist(), strict=True)
+        headers = [
+            _Header(sample.name, height, width)
+            for sample, (fresh, height, width) in zip(dataset.samples, sizes, strict=True)
+            if fresh
+        ]
+        unknown = [row for row in used if not known.fresh[row]]
+    for row in unknown[:: -(-len(unknown) // LOOKED_AT) or 1]:
         with suppress(ImageError, InputError):
-            headers.append(_Header(sample.name, *upright_size(source)))
+            headers.append(_Header(dataset.samples[row].name, *upright_size(dataset.images[row])))
     return headers

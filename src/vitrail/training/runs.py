@@ -274,13 +274,13 @@ def run_differences(folder: Path, plan: Plan, manifest: Manifest, options: Optio
 def make_parts(plan: Plan, prepared: PreparedData, options: Options) -> dict[str, Part]:
     """The images of every split, as the network sees them; those to train on with room for crops."""
     parts = {}
-    digests = {each.name: each.digest for each in prepared.entries}
     for split in prepared.dataset.splits:
+        rows = [row for row, each in enumerate(prepared.dataset.samples) if each.split == split]
         margin = CROP_MARGIN if split == "train" and plan.recipe.augment.crop is not None else 1.0
         part = prepared.dataset.part(split)
         cache = None
         if options.cache is not None:
-            cache = (Path(options.cache), [digests[each.name] for each in part.samples])
+            cache = (Path(options.cache), prepared.entries.take(rows).hex_digests())
         views = Views(
             part,
             plan.preprocess,
@@ -289,6 +289,7 @@ def make_parts(plan: Plan, prepared: PreparedData, options: Options) -> dict[str
             workers=options.workers,
             store=prepared.store,
             cache=cache,
+            digests=prepared.entries.facts.digests[rows],
         )
         parts[split] = Part(views, part.targets(plan.classes))
     return parts

@@ -113,7 +113,7 @@ def train(
     - tensorboard: write the log as TensorBoard's events too.
     - command: the command line that repeats it, for the report.
     - save_seconds: the longest time between two states that it could go on from.
-    - callbacks: functions that hear what happens: Callbacks(log=, step=, epoch=).
+    - callbacks: functions that hear what happens: Callbacks(log=, step=, epoch=, images=).
     - progress: a bar on stderr; None: at a terminal and in a notebook where no callbacks listen, False: never.
     """
     options = dict(locals())  # the parameters by their names, first of all
@@ -121,5 +121,8 @@ def train(
     silent = callbacks == Callbacks()
     with late_bar(progress if silent else False, "steps", None) as bar:
         if bar is not None:
-            options["callbacks"] = Callbacks(step=lambda step, steps, loss: bar.move(step, steps, f"loss {loss:.3f}"))
+            options["callbacks"] = Callbacks(
+                step=lambda step, steps, loss: bar.move(step, steps, f"loss {loss:.3f}", "steps"),
+                images=lambda done, total: bar.move(done, total, thing="images looked at"),
+            )
         return run(options.pop("data"), Options(**options))
