@@ -1,4 +1,4 @@
-"""known_statistics: measured once for the same bytes seen the same way, and measured again for any others."""
+"""recall_statistics: measured once for the same bytes seen the same way, and measured again for any others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitrail.data import known_statistics as known
-from vitrail.data.known_statistics import known_statistics
+from vitrail.data.known_statistics import recall_statistics
 from vitrail.data.statistics import BandStatistics
 from vitrail.images import Preprocess
 from vitrail.types import Array
@@ -34,7 +34,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def look(measure: Measure, digests: Array = DIGESTS, seen: Preprocess = SEEN) -> BandStatistics:
-    return known_statistics(digests, seen, measure)
+    return recall_statistics(digests, seen, measure)
 
 
 def test_the_same_images_are_measured_once(path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from vitrail.checks import check_choice, check_int, join_limited
 from vitrail.data.known_images import KnownImages
 from vitrail.data.left_out import LeftOut, reason_of
-from vitrail.data.manifest import Entries, ImageFacts
+from vitrail.data.manifest import EntryList, ImageFacts
 from vitrail.data.samples import SPLITS, Dataset, labels_of
 from vitrail.data.view_store import ViewStore
 from vitrail.errors import ImageError, InputError
@@ -33,7 +33,7 @@ class Scan(NamedTuple):
     """The images that can be read, what they are, and those that cannot be, with the reason."""
 
     dataset: Dataset
-    entries: Entries  # beside the samples of the dataset
+    entries: EntryList  # beside the samples of the dataset
     bad: tuple[tuple[str, str], ...]  # name, reason
 
 
@@ -70,7 +70,7 @@ def scan(
     if known is not None and wanted:
         known.keep(reasons)
     if not reasons:
-        return Scan(dataset, Entries(dataset.samples, facts), ())
+        return Scan(dataset, EntryList(dataset.samples, facts), ())
     bad = [(dataset.samples[row].name, reason) for row, reason in sorted(reasons.items())]
     rows = [row for row in range(len(dataset)) if row not in reasons]
     kept = dataset.select(rows)
@@ -79,7 +79,7 @@ def scan(
     for name, _ in bad:
         left_out.add(UNREADABLE, name)
     kept = replace(kept, left_out=dict(left_out.counts), left_out_names=left_out.first)
-    return Scan(kept, Entries(kept.samples, facts.take(rows)), tuple(bad))
+    return Scan(kept, EntryList(kept.samples, facts.take(rows)), tuple(bad))
 
 
 def _look_at(dataset: Dataset, rows: Sequence[int], store: ViewStore | None, facts: ImageFacts) -> dict[int, str]:

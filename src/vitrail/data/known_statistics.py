@@ -19,7 +19,7 @@ from vitrail.types import Array
 MOST: Final = 200  # measurements that are remembered
 
 
-def known_statistics(digests: Array, preprocess: Preprocess, measure: Callable[[], BandStatistics]) -> BandStatistics:
+def recall_statistics(digests: Array, preprocess: Preprocess, measure: Callable[[], BandStatistics]) -> BandStatistics:
     """What `measure` gave for images of these digests (n, 32), in this order, seen this way; else what it gives now."""
     folder = cache_folder()
     if folder is None:
@@ -30,14 +30,14 @@ def known_statistics(digests: Array, preprocess: Preprocess, measure: Callable[[
     known = _read(path)
     if key in known and (found := _statistics(known[key], preprocess.channels)) is not None:
         return found
-    found = measure()
+    measured = measure()
     known.pop(key, None)
-    kept = {**dict(list(known.items())[1 - MOST :]), key: [found.mean, found.std]}
+    kept = {**dict(list(known.items())[1 - MOST :]), key: [measured.mean, measured.std]}
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({"check": _check(kept), "known": kept}), encoding="utf-8")
-    return found
+    return measured
 
 
 def _read(path: Path) -> dict[str, Any]:

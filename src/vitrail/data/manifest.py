@@ -59,16 +59,16 @@ class ImageFacts(NamedTuple):
         self.digests[row] = np.frombuffer(digest, np.uint8)
 
 
-class Entries(Sequence[Entry]):
+class EntryList(Sequence[Entry]):
     """An Entry for every sample, made when it is asked for."""
 
     def __init__(self, samples: Sequence[Sample], facts: ImageFacts) -> None:
         self.samples, self.facts = samples, facts
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Entries:
+    def of(cls, entries: Iterable[Entry]) -> EntryList:
         """The same, of entries one by one; ValueError where a digest is none."""
-        if isinstance(entries, Entries):
+        if isinstance(entries, EntryList):
             return entries
         rows = list(entries)
         facts = ImageFacts.empty(len(rows))
@@ -80,16 +80,16 @@ class Entries(Sequence[Entry]):
         return len(self.samples)
 
     @overload
-    def __getitem__(self, place: int) -> Entry: ...
+    def __getitem__(self, index: int) -> Entry: ...
     @overload
-    def __getitem__(self, place: slice) -> Entries: ...
-    def __getitem__(self, place: int | slice) -> Entry | Entries:
+    def __getitem__(self, index: slice) -> EntryList: ...
+    def __getitem__(self, index: int | slice) -> Entry | EntryList:
         """One entry, or fewer of them."""
         facts = self.facts
-        if isinstance(place, slice):
-            return Entries(self.samples[place], facts.take(place))
-        height, width, size, digest = (column[place] for column in facts)
-        return Entry(*self.samples[place], int(height), int(width), int(size), digest.tobytes().hex())
+        if isinstance(index, slice):
+            return EntryList(self.samples[index], facts.take(index))
+        height, width, size, digest = (column[index] for column in facts)
+        return Entry(*self.samples[index], int(height), int(width), int(size), digest.tobytes().hex())
 
     def __iter__(self) -> Iterator[Entry]:
         for sample, height, width, size, digest in zip(self.samples, *self.facts, strict=True):
@@ -103,11 +103,11 @@ class Entries(Sequence[Entry]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Entries({', '.join(map(repr, self[:3]))}{', ...' if len(self) > 3 else ''})"
+        return f"EntryList({', '.join(map(repr, self[:3]))}{', ...' if len(self) > 3 else ''})"
 
-    def take(self, rows: Sequence[int] | Array) -> Entries:
+    def take(self, rows: Sequence[int] | Array) -> EntryList:
         """The entries of these rows, in this order."""
-        return Entries([self.samples[row] for row in rows], self.facts.take(np.asarray(rows, np.int64)))
+        return EntryList([self.samples[row] for row in rows], self.facts.take(np.asarray(rows, np.int64)))
 
     def hex_digests(self) -> list[str]:
         """The digest of each, in hexadecimal."""
@@ -127,7 +127,7 @@ class Manifest:
     def to_json(self) -> str:
         """Compact JSON: a list a column, labels and splits as numbers; names that are not UTF-8 survive."""
         number = {name: place for place, name in enumerate(self.classes)}
-        entries = Entries.of(self.entries)
+        entries = EntryList.of(self.entries)
         samples, facts = entries.samples, entries.facts
         single = self.task == "single-label"
         labels = ([number[label] for label in each.labels] for each in samples)
@@ -161,7 +161,7 @@ class Manifest:
             raise InputError(f"the manifest is damaged ({type(error).__name__}: {error!s:.80})") from None
 
 
-def _entries(plain: dict[str, Any], task: str) -> Entries:
+def _entries(plain: dict[str, Any], task: str) -> EntryList:
     """The images of a manifest, from its columns."""
     classes = plain["classes"]
     labels = [[each] for each in plain["labels"]] if task == "single-label" else plain["labels"]
@@ -178,24 +178,24 @@ def _entries(plain: dict[str, Any], task: str) -> Entries:
     facts = ImageFacts(heights.astype(np.int32), widths.astype(np.int32), sizes, values)
     if any(column.shape[:1] != (len(samples),) for column in facts):
         raise ValueError(f"columns of {', '.join(str(len(column)) for column in facts)} rows, expected {len(samples)}")
-    return Entries(samples, facts)
+    return EntryList(samples, facts)
 
 
 def record(dataset: Dataset, entries: Iterable[Entry]) -> Manifest:
     """The manifest of a dataset: what was scanned, with the labels, splits and groups that the dataset has now."""
-    scanned = Entries.of(entries)
+    scanned = EntryList.of(entries)
     rows = {each.name: row for row, each in enumerate(scanned.samples)}
     missing = [describe(each.name) for each in dataset.samples if each.name not in rows]
     if missing:
         raise InputError(f"{len(missing):,} images of {dataset.source} were not scanned: {join_limited(missing, ', ')}")
     places = np.array([rows[each.name] for each in dataset.samples], np.int64)
-    found = Entries(dataset.samples, scanned.facts.take(places))
+    found = EntryList(dataset.samples, scanned.facts.take(places))
     return Manifest(dataset.source, dataset.task, dataset.classes, found)
 
 
 def differences(old: Manifest, new: Manifest) -> list[str]:
     """What changed between two manifests, a sentence each, with counts and the first names; none: the same data."""
-    one, other = Entries.of(old.entries), Entries.of(new.entries)
+    one, other = EntryList.of(old.entries), EntryList.of(new.entries)
     before, after = ({each.name: row for row, each in enumerate(each.samples)} for each in (one, other))
     rows = [(before[each.name], row) for row, each in enumerate(other.samples) if each.name in before]
     left, right = (np.array(each, np.int64) for each in (zip(*rows, strict=True) if rows else ((), ())))

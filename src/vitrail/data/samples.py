@@ -93,19 +93,19 @@ class Files(ImageFiles):
 
     def stamps(self) -> Array:
         """Size and times of change of every file, by threads: on a network each takes its time."""
-        found = np.full((len(self), 3), -1, np.int64)
+        stamps = np.full((len(self), 3), -1, np.int64)
         folder = os.fspath(self.folder)
 
         def look(start: int) -> None:
             for row in range(start, min(start + _BLOCK, len(self))):
                 with suppress(OSError, ValueError):
                     status = os.stat(os.path.join(folder, self.names[row]))
-                    found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                    stamps[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
         with ThreadPoolExecutor(_STAT_THREADS) as pool:
             for _ in pool.map(look, range(0, len(self), _BLOCK)):
                 pass
-        return found
+        return stamps
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vitrail.checkpoint import Checkpoint
 from vitrail.checks import check_pair
 from vitrail.data.cache import Views
 from vitrail.data.counter_rng import key
-from vitrail.data.known_statistics import known_statistics
+from vitrail.data.known_statistics import recall_statistics
 from vitrail.data.samples import Dataset
 from vitrail.data.statistics import BandStatistics, band_statistics
 from vitrail.errors import InputError, nearest
@@ -132,7 +132,7 @@ def _statistics(prepared: PreparedData, preprocess: Preprocess) -> BandStatistic
 
     if isinstance(prepared.dataset.images, np.ndarray):
         return measure()  # it takes no time
-    return known_statistics(digests, preprocess, measure)
+    return recall_statistics(digests, preprocess, measure)
 
 
 def small_network(size: tuple[int, int], channels: int, classes: int) -> ViTConfig:

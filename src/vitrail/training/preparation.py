@@ -19,7 +19,7 @@ from vitrail.data.exclusions import exclude
 from vitrail.data.image_scan import scan
 from vitrail.data.known_images import KnownImages, recall
 from vitrail.data.left_out import left_out_lines, unreadable_lines
-from vitrail.data.manifest import Entries
+from vitrail.data.manifest import EntryList
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.data.splits import split
@@ -40,7 +40,7 @@ class PreparedData(NamedTuple):
     """Images that are ready for training, and what was found on the way."""
 
     dataset: Dataset  # every sample has a split
-    entries: Entries  # beside the samples: size and hash
+    entries: EntryList  # beside the samples: size and hash
     bad: tuple[tuple[str, str], ...]  # unreadable images: name, reason
     notes: tuple[str, ...]
     store: ViewStore | None = None  # views that were made when the images were decoded
