@@ -22,7 +22,7 @@ from vitrail.training.autotune import LossAtRate, Speed, measure_speed, overfits
 @pytest.mark.parametrize("wanted", [False, True])
 def test_trials_recompute_blocks_as_the_run_would(tmp_path: Path, wanted: bool) -> None:
     job = tiny.job(tmp_path, 1, replace(QUICK, checkpointing=wanted))
-    assert autotune._copy(job).encoder.checkpointing is wanted
+    assert autotune._Trial(job).model.encoder.checkpointing is wanted
     assert not job.model.encoder.checkpointing  # a trial leaves the network itself alone
 
 
@@ -36,14 +36,14 @@ def test_steps_that_fit_count_the_validation() -> None:
 def test_a_step_is_timed_by_the_median_without_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of its own: each step takes as long as it is told, and the run's network stays as it was."""
     now, took = [0.0], iter([50.0, 1.0, 2.0, 9.0, 2.0])
-    learn = autotune._learn
+    learn = autotune._Trial.learn
 
     def slow(*arguments: Any) -> float:
         now[0] += next(took)
         return learn(*arguments)
 
     monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(autotune, "_learn", slow)
+    monkeypatch.setattr(autotune._Trial, "learn", slow)
     monkeypatch.setattr(autotune, "TRIAL_SECONDS", 63.5)
     job = tiny.job(tmp_path, 1)
     before = {name: value.clone() for name, value in job.model.state_dict().items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.vit import ViT
-from vitrail.training import Callbacks, Options, Recipe, Run, final_evaluation, loop, planning, train
+from vitrail.training import Callbacks, Options, Recipe, Run, compilation, final_evaluation, loop, planning, train
 from vitrail.training.autotune import Speed
 from vitrail.training.recipe import BALANCES, OPTIMISERS, PRECISIONS, SCHEDULES
 
@@ -274,6 +275,28 @@ def checkpointing(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         assert equal(plain, sparing)
 
 
+def precision(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    every_value("precision", tuple(each for each in PRECISIONS if each != "tf32"))(bench, patch)
+    with pytest.raises(InputError, match="tf32 is a mode of cuda"):  # other devices have none
+        bench.recipe(precision="tf32")
+
+
+def compiled(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """Programs are made of the network, and run here as they were traced."""
+    made: list[Any] = []
+
+    def backend(program: Any, examples: Any) -> Any:
+        made.append(program)
+        return program.forward
+
+    patch.setattr(compilation, "BACKEND", backend)
+    torch._dynamo.reset()
+    found = bench.fresh(recipe=dataclasses.replace(SHORT, optimiser="sgd", compile=True))
+    assert made
+    for name, value in bench.recipe(optimiser="sgd").weights.items():
+        torch.testing.assert_close(found.weights[name], value, rtol=0, atol=1e-5)
+
+
 RECIPE: Mapping[str, Shows] = {
     "objective": objective,
     "epochs": epochs,
@@ -303,7 +326,8 @@ RECIPE: Mapping[str, Shows] = {
     "head_start": head_start,
     "dropout": regularisation("dropout"),
     "drop_path": regularisation("drop_path"),
-    "precision": every_value("precision", PRECISIONS),
+    "precision": precision,
+    "compile": compiled,
     "checkpointing": checkpointing,
 }
 
@@ -489,8 +513,28 @@ def threads(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 def device(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     assert equal(bench.train(device="cpu"), bench.train())
-    with pytest.raises(InputError, match="device: training runs on the cpu"):
-        bench.fresh(device="cuda")
+    with pytest.raises(InputError, match="device: expected 'auto' or one that torch has"):
+        bench.fresh(device="gpu")
+
+
+def elsewhere(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """Here with another number of threads; tests/devices goes to another device."""
+    where: dict[str, Any] = {"out": bench.folder / "moved", "name": "mine"}
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(VitrailError, match="stopped at step 2"):
+        bench.fresh(**where, callbacks=Callbacks(step=stop))
+    torch.set_num_threads(2)
+    with pytest.raises(InputError, match="threads: 1 before, 2 now"):
+        bench.fresh(**where)
+    moved = bench.fresh(**where, elsewhere=True)
+    torch.set_num_threads(1)
+    note = "trained on cpu with 1 threads, then cpu with 2 threads: its numbers repeat to rounding, not to the bit"
+    assert note in moved.told
+    assert moved.run.resumed
 
 
 def out(bench: Bench, patch: pytest.MonkeyPatch) -> None:
@@ -610,6 +654,7 @@ OPTIONS: Mapping[str, Shows] = {
     "cache": cache,
     "threads": threads,
     "device": device,
+    "elsewhere": elsewhere,
     "out": out,
     "name": name,
     "fresh": fresh,
@@ -655,7 +700,8 @@ WRONG: Mapping[type[Any], Mapping[str, Any]] = {  # a value of each that is refu
         "head_start": "zero",
         "dropout": 1.0,
         "drop_path": 1.0,
-        "precision": "fp16",
+        "precision": "fp8",
+        "compile": 1,
         "checkpointing": 1,
     },
     Augment: {

@@ -219,12 +219,15 @@ def test_an_average_slower_than_the_training() -> None:
     assert found(ema=0.999, epochs=30) == {}
 
 
-def test_bf16_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_and_fp16_where_they_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": False})
-    one(found(precision="bf16"), "bf16", "warning", "this cpu has no units for bf16", "precision='fp32'")
+    one(found(precision="bf16"), "half-precision", "warning", "this cpu has no units for bf16", "precision='fp32'")
+    one(found(precision="fp16"), "half-precision", "warning", "this cpu has no units for fp16", "precision='fp32'")
     assert found() == {}
+    assert found(data={"device": "cuda (NVIDIA A100)"}, precision="bf16") == {}  # it has its own
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": False})
     assert found(precision="bf16") == {}
+    one(found(precision="fp16"), "half-precision", "warning", "no units for fp16", "precision='fp32'")
 
 
 def test_every_rule_has_a_case_here() -> None:

@@ -617,10 +617,14 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         "        try:\n"
         "            while True: hog.append(torch.empty(2_500_000))  # what earlier steps have freed\n"
         "        except RuntimeError: pass\n"
-        "recipe = replace(tiny.RECIPE, batch=48, ema=0.0, optimiser='sgd')\n"
-        "for folder in sys.argv[2:]:\n"
+        "        try:\n"
+        "            while batch == 2: hog.append(torch.empty(100_000))  # and the gaps\n"
+        "        except RuntimeError: pass\n"
+        "batch, width = int(sys.argv[2]), 8192 if sys.argv[2] == '48' else 16384  # 25 MB a batch, or 1 MB an image\n"
+        "recipe = replace(tiny.RECIPE, batch=batch, ema=0.0, optimiser='sgd')\n"
+        "for folder in sys.argv[3:]:\n"
         "    torch.manual_seed(0)\n"
-        "    wide = ViT(replace(tiny.CONFIG, mlp_width=8192))  # a step needs pieces of 25 MB\n"
+        "    wide = ViT(replace(tiny.CONFIG, mlp_width=width))\n"
         "    job = tiny.job(Path(folder), 4, recipe, model=wide, callbacks=Callbacks(step=limit), save_seconds=0)\n"
         "    try:\n        fit(job)\n"
         "    except VitrailError as error:\n        print(error)\n"
@@ -634,10 +638,14 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
         assert run.returncode == 0, run.stderr
         return run.stdout
 
-    run, whole = tmp_path / "run", tmp_path / "whole" / "run"
-    assert training("limited", str(run)).startswith("not enough memory for a step of 48 images")
-    assert training("free", str(run), str(whole)) == ""
-    assert log_of(run) == log_of(whole)
+    run, whole, parted = tmp_path / "run", tmp_path / "whole" / "run", tmp_path / "parted"
+    assert training("limited", "2", str(run)).startswith("not enough memory for a step of 2 images in ")
+    assert training("free", "2", str(run), str(whole)) == ""
+    assert rows(run, "step") == rows(whole, "step")
+    assert training("limited", "48", str(parted)) == ""  # in pieces it fits
+    [row] = rows(parted, "pieces")
+    assert row["step"] == 2
+    assert row["pieces"] > 1
 
 
 @pytest.mark.fault("T7", "T8")

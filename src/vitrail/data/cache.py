@@ -256,4 +256,6 @@ def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     std, mean = np.array(preprocess.std), np.array(preprocess.mean)
     scale, shift = ((each.astype(np.float32).reshape(-1, 1, 1)) for each in (1 / (preprocess.range * std), mean / std))
     pixels = images.to(torch.float32, copy=True)  # two roundings, in this order, as Preprocess does
-    return pixels.mul_(torch.from_numpy(scale)).sub_(torch.from_numpy(shift))  # (B, C, H, W)
+    # Where the images lie; the same bits on any device.
+    scale, shift = (torch.from_numpy(each).to(images.device) for each in (scale, shift))
+    return pixels.mul_(scale).sub_(shift)  # (B, C, H, W)

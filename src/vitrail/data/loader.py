@@ -1,4 +1,4 @@
-"""The loader: views, targets and a plan -> batches of pixels and targets, prepared ahead in threads.
+"""The loader: views, targets and a plan -> batches of pixels and targets, prepared ahead in threads, on any device.
 
 The plan says which images make up which step. What a batch holds is a function of the plan and the seed: the same
 bits for any number of threads, and from whichever step on it is asked for.
@@ -10,7 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple
+from contextlib import closing
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,9 @@ from vitrail.threads import threads_alone
 from vitrail.types import Array
 
 _NAME: Final = "vitrail-loader"
+_PINS: Final = ("cuda", "xpu")  # devices with a memory of their own: they copy from pinned memory while they compute
+
+Prepared = TypeVar("Prepared")
 
 
 class BatchRows(NamedTuple):
@@ -43,6 +47,14 @@ class Batch(NamedTuple):
 
     rows: Array  # (B,)
     pixels: Tensor  # (B, C, H, W) float32
+    targets: Tensor  # (B, K) float32
+
+
+class _Collected(NamedTuple):
+    """The images of a step before they are pixels: 8-bit where they can be, a quarter of the bytes to move."""
+
+    step: BatchRows
+    images: Tensor  # (B, C, H, W) uint8 or float32
     targets: Tensor  # (B, K) float32
 
 
@@ -105,12 +117,14 @@ def batches(
     smoothing: float = 0.0,
     threads: int = 1,
     ahead: int = 2,
+    device: torch.device | None = None,
 ) -> Generator[Batch, None, None]:
     """The batches of a plan, in its order, `ahead` of them prepared in `threads` background threads (0: in line).
 
-    Targets are class numbers (n,), or 0 and 1 for several labels (n, K). What goes wrong in a thread is raised here;
-    a file that can no longer be read is an InputError that names it. Closing the iterator, or losing it, ends the
-    threads.
+    On a device other than the cpu images are normalised and mixed there, and the next batch is on its way while one
+    is learned from. Targets are class numbers (n,), or 0 and 1 for several labels (n, K). What goes wrong in a thread
+    is raised here; a file that can no longer be read is an InputError that names it. Closing the iterator, or losing
+    it, ends the threads.
     """
     if len(targets) != len(views):
         raise InputError(f"targets: expected one for each of {len(views)} images, got {len(targets)}")
@@ -120,16 +134,47 @@ def batches(
     check_int("threads", threads, 0, 1024, error=InputError)
     check_int("ahead", ahead, 0, 1024, error=InputError)
 
-    def prepare(step: BatchRows) -> Batch:
+    def collect(step: BatchRows) -> _Collected:
         images = views.get(step.rows)
         if augment.changes:
             chosen = step.rows if step.repeats is None else step.rows + step.repeats * len(views)
             images = augment_images(images, preprocess.size, augment, seed=seed, epoch=step.epoch, rows=chosen)
-        pixels = normalise(images, preprocess)
-        wanted = _wanted(targets[step.rows], classes, smoothing)
-        return Batch(step.rows, *mix_batch(pixels, wanted, augment, seed=seed, epoch=step.epoch, step=step.step))
+        return _Collected(step, images, _wanted(targets[step.rows], classes, smoothing))
 
-    return _ahead(prepare, plan, threads, max(ahead, threads)) if threads else (prepare(step) for step in plan)
+    def finish(collected: _Collected) -> Batch:
+        (epoch, number, rows, _), images, wanted = collected
+        pixels = normalise(images, preprocess)
+        return Batch(rows, *mix_batch(pixels, wanted, augment, seed=seed, epoch=epoch, step=number))
+
+    ahead, there = max(ahead, threads), device or torch.device("cpu")
+    if there.type == "cpu":
+        return _ahead(lambda step: finish(collect(step)), plan, threads, ahead)
+    return _moved_ahead(_ahead(lambda step: _pinned(collect(step), there), plan, threads, ahead), there, finish)
+
+
+def _pinned(collected: _Collected, device: torch.device) -> _Collected:
+    """What a device can take by itself while it computes; some know no float64."""
+    step, images, wanted = collected
+    images = images if images.dtype == torch.uint8 else images.float()
+    if device.type in _PINS:
+        return _Collected(step, images.pin_memory(), wanted.pin_memory())
+    return _Collected(step, images, wanted)
+
+
+def _moved_ahead(
+    feed: Generator[_Collected, None, None], device: torch.device, finish: Callable[[_Collected], Batch]
+) -> Generator[Batch, None, None]:
+    """Batches on the device; each is sent there before the one in front of it is learned from."""
+    with closing(feed):
+        before: Batch | None = None
+        for step, images, wanted in feed:
+            there = _Collected(step, images.to(device, non_blocking=True), wanted.to(device, non_blocking=True))
+            moving = finish(there)
+            if before is not None:
+                yield before
+            before = moving
+        if before is not None:
+            yield before
 
 
 def _wanted(targets: Array, classes: int, smoothing: float) -> Tensor:
@@ -140,13 +185,16 @@ def _wanted(targets: Array, classes: int, smoothing: float) -> Tensor:
 
 
 def _ahead(
-    prepare: Callable[[BatchRows], Batch], plan: Iterable[BatchRows], threads: int, ahead: int
-) -> Generator[Batch, None, None]:
+    prepare: Callable[[BatchRows], Prepared], plan: Iterable[BatchRows], threads: int, ahead: int
+) -> Generator[Prepared, None, None]:
     """Results in the order of the plan; a generator, so that its end in any way ends the pool."""
+    if not threads:
+        yield from map(prepare, plan)
+        return
     # One torch thread in each, so that together they do not crowd out the network.
     pool = ThreadPoolExecutor(threads, _NAME, threads_alone())
     try:
-        waiting: deque[Future[Batch]] = deque()
+        waiting: deque[Future[Prepared]] = deque()
         steps = iter(plan)
         while True:
             while len(waiting) < ahead + 1 and (step := next(steps, None)) is not None:

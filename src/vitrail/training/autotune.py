@@ -10,17 +10,16 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import torch
-
 from vitrail.data.augmentation import Augment
 from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, BatchRows, epoch_order
 from vitrail.errors import InputError
-from vitrail.network.vit import ViT
 from vitrail.training import plain_attention
+from vitrail.training.compilation import training_forward
 from vitrail.training.job import Job
-from vitrail.training.loop import gradients, job_batches, memory_named
-from vitrail.training.optimisers import Optimiser, build_optimiser
+from vitrail.training.loop import BatchPass, fitting_gradients, job_batches
+from vitrail.training.memory import memory_named
+from vitrail.training.optimisers import build_optimiser
 from vitrail.training.validation import validate
 
 TRIAL_SECONDS: Final = 3.0
@@ -35,12 +34,11 @@ class Speed(NamedTuple):
 
 def measure_speed(job: Job) -> Speed:
     """The time of a step, data included, on a copy of the network: the run itself is not touched."""
-    model = _copy(job)
-    optimiser = build_optimiser(model, job.plan.recipe)
+    trial = _Trial(job)
     taken: list[float] = []
     started = before = time.perf_counter()
     for batch in _feed(job, 10_000):
-        _learn(model, batch, job, optimiser, 1e-6)
+        trial.learn(batch, 1e-6)
         now = time.perf_counter()
         taken.append(now - before)
         before = now
@@ -50,7 +48,7 @@ def measure_speed(job: Job) -> Speed:
     validation = 0.0
     if job.val is not None:
         before = time.perf_counter()
-        validate(model, job.val, job.plan)
+        validate(trial.model, job.val, job.plan)
         validation = time.perf_counter() - before
     return Speed(warm, validation)
 
@@ -66,16 +64,14 @@ def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
 
 def overfits(job: Job, steps: int = 40) -> bool:
     """Whether the network can learn one batch by heart: if not, something is wrong with it or with the labels."""
-    model = _copy(job)
     crop = (1.0, 1.0) if job.plan.recipe.augment.crop is not None else None  # the views are larger for crops
     calm = replace(job.plan.recipe, augment=Augment(crop=crop, aspect=1.0), smoothing=0.0)
-    trial = replace(job, plan=replace(job.plan, recipe=calm))
-    optimiser = build_optimiser(model, calm)
-    batch = next(iter(_feed(trial, 1)))
+    trial = _Trial(replace(job, plan=replace(job.plan, recipe=calm)))
+    batch = next(iter(_feed(trial.job, 1)))
     small = Batch(batch.rows[:16], batch.pixels[:16], batch.targets[:16])
     first = last = math.inf
     for step in range(steps):
-        last = _learn(model, small, trial, optimiser, min(1.0, (step + 1) / 5))
+        last = trial.learn(small, min(1.0, (step + 1) / 5))
         first = last if step == 0 else first
     return last < max(0.5 * first, 0.1)  # a head that starts from a probe may know them already
 
@@ -89,14 +85,12 @@ class LossAtRate(NamedTuple):
 
 def find_rate(job: Job, least: float = 1e-6, most: float = 1.0, steps: int = 100) -> tuple[list[LossAtRate], float]:
     """Raise the rate step by step from least to most; the rate suggested is where the loss falls fastest."""
-    model = _copy(job)
-    recipe = replace(job.plan.recipe, lr=1.0)
-    optimiser = build_optimiser(model, recipe)
+    trial = _Trial(replace(job, plan=replace(job.plan, recipe=replace(job.plan.recipe, lr=1.0))))
     tried: list[LossAtRate] = []
     smooth, lowest = 0.0, math.inf
     for step, batch in enumerate(_feed(job, steps)):
         lr = least * (most / least) ** (step / max(steps - 1, 1))
-        loss = _learn(model, batch, job, optimiser, lr)
+        loss = trial.learn(batch, lr)
         smooth = 0.9 * smooth + 0.1 * loss
         value = smooth / (1 - 0.9 ** (step + 1))
         if not math.isfinite(loss) or value > 2 * lowest + 1:
@@ -130,19 +124,26 @@ def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
     return job_batches(job, (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts)))
 
 
-def _learn(model: ViT, batch: Batch, job: Job, optimiser: Optimiser, share: float) -> float:
-    """One step on a copy; its loss."""
-    torch.default_generator.manual_seed(key(job.plan.seed, "trial"))
-    with memory_named(job.plan.recipe):
-        loss, _ = gradients(model, batch, job.plan, None)
-        optimiser.step(share)
-    optimiser.zero()
-    return loss
+class _Trial:
+    """Steps on a copy of the network, as the run would train it: the run itself is not touched."""
 
+    def __init__(self, job: Job) -> None:
+        self.job, recipe = job, job.plan.recipe
+        self.model = copy.deepcopy(job.model).train()
+        self.model.encoder.checkpointing = recipe.checkpointing
+        plain_attention.install(self.model)
+        self.forward = training_forward(self.model, recipe.compile)
+        self.optimiser = build_optimiser(self.model, recipe)
+        self.pieces = recipe.pieces
 
-def _copy(job: Job) -> ViT:
-    """The network as the run would train it."""
-    model = copy.deepcopy(job.model).train()
-    model.encoder.checkpointing = job.plan.recipe.checkpointing
-    plain_attention.install(model)
-    return model
+    def learn(self, batch: Batch, share: float) -> float:
+        """One step; its loss."""
+
+        way = BatchPass(self.forward, self.pieces)
+        seed = key(self.job.plan.seed, "trial")
+        with memory_named(self.job.plan.recipe):
+            loss, _, pieces = fitting_gradients(self.model, batch, self.job.plan, None, seed, way)
+            self.optimiser.step(share)
+        self.pieces = max(self.pieces, pieces)
+        self.optimiser.zero()
+        return loss

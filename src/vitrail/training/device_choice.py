@@ -27,7 +27,8 @@ def on_faster_device(job: Job) -> Job:
     """The job on the accelerator it is on, or on the cpu where a small network is trained faster there."""
     accelerator = next(job.model.parameters()).device
     count = sum(each.numel() for each in job.model.parameters())
-    if accelerator.type == "cpu" or count > SMALL or not job.plan.steps:
+    only_there = job.plan.recipe.precision == "tf32"
+    if accelerator.type == "cpu" or count > SMALL or not job.plan.steps or only_there:
         return job
     seconds = {}
     for device in (torch.device("cpu"), accelerator):

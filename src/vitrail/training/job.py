@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from vitrail.data.cache import Views
 from vitrail.network.vit import ViT
+from vitrail.training.mixed_precision import FIRST_SCALE
 from vitrail.training.plan import Plan
 from vitrail.training.processes import ALONE, Processes
 from vitrail.types import Array
@@ -63,3 +64,6 @@ class Progress:
     log: int = 0  # bytes of the log
     pending: list[dict[str, Any]] = field(default_factory=list)  # rows that come behind them, and may not be there yet
     finished: bool = False
+    pieces: int = 0  # in which a batch goes through: more than the recipe's where memory asked for it; 0: the recipe's
+    scale: float = FIRST_SCALE  # of the loss in fp16 …
+    scale_steps: int = 0  # … and good steps since it last changed

@@ -10,9 +10,9 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +26,11 @@ from vitrail.errors import InputError, StoppedError
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.training import state as saving
+from vitrail.training.compilation import Forward, compiler_named, training_forward
 from vitrail.training.job import Job, Progress
 from vitrail.training.losses import class_weights, loss_of
+from vitrail.training.memory import in_pieces_that_fit, memory_named, pieces_note, restore, saved_statistics
+from vitrail.training.mixed_precision import LossScale, autocast, float32_products
 from vitrail.training.optimisers import Optimiser, build_optimiser
 from vitrail.training.plain_attention import plain_kernels
 from vitrail.training.plan import Plan
@@ -53,7 +56,8 @@ class _DivergedError(Exception):
 def fit(job: Job) -> Progress:
     """Train until the plan is fulfilled, from the newest state if there is one."""
     check_objective(job.plan.recipe)
-    with seeded(job.plan.seed), plain_kernels(job.model):
+    exact = float32_products(job.plan.recipe.precision, device_of(job.model))
+    with seeded(job.plan.seed), plain_kernels(job.model), exact:
         return _Loop(job).run()
 
 
@@ -66,13 +70,14 @@ class _Loop:
         self.model = job.model.train()
         self.processes.copy_first(self.model.state_dict())  # from here on all that is computed is the same everywhere
         self.model.encoder.checkpointing = self.recipe.checkpointing
+        self.forward = training_forward(self.model, self.recipe.compile)
         self.optimiser: Optimiser = build_optimiser(self.model, self.recipe)
         self.average = WeightAverage(self.model, self.recipe.ema) if self.recipe.ema else None
         record = Record if self.processes.is_first else NoRecord
         self.metrics = record(job.folder / "metrics.jsonl")
         self.times = record(job.folder / "times.jsonl")
         self.states = job.folder / "state"
-        self.progress = Progress()
+        self.progress = Progress(pieces=self.recipe.pieces)
         self.device = device_of(job.model)
         balanced = self.recipe.balance == "weights"
         self.weights = class_weights(job.train.targets, self.plan).to(self.device) if balanced else None
@@ -84,7 +89,7 @@ class _Loop:
         self.wishes: Wishes | None = None  # of all processes, at the last step
 
     def run(self) -> Progress:
-        with self.stop, memory_named(self.recipe):
+        with self.stop, memory_named(self.recipe), compiler_named():
             self.start()
             while not self.progress.finished:
                 try:
@@ -123,7 +128,7 @@ class _Loop:
                     self.end_epoch()
                 self.progress.finished = self.progress.finished or self.progress.step == self.plan.steps
                 wishes = self.wishes or Wishes(self.stop.number, self.is_time())
-                if self.progress.finished or self.progress.epoch_end or any(wishes):
+                if self.progress.finished or self.progress.epoch_end or wishes.stop or wishes.save:
                     self.save()
                 if wishes.stop and not self.progress.finished:
                     self.processes.barrier()  # nobody leaves before everything is saved
@@ -140,26 +145,58 @@ class _Loop:
         """One step: forward, backward, clip, update."""
         step = self.progress.step
         count = min(self.recipe.batch, len(self.job.train.targets))
-        if self.plan.virtual_workers or self.processes.world > 1:
-            wishes = Wishes(self.stop.number, self.processes.is_first and self.is_time())
-            loss, norm, self.wishes = share_gradients(self.model, batch, self.job, self.weights, step, wishes)
-            seed_device(self.device, key(self.plan.seed, "step", step))  # generators stand alike in every state
-        else:
-            seed_device(self.device, key(self.plan.seed, "step", step))  # for dropout and drop path
-            loss, norm = gradients(self.model, batch, self.plan, self.weights)
-        if not math.isfinite(loss) or not math.isfinite(norm):
+        scale = LossScale(self.progress.scale, self.progress.scale_steps) if self.recipe.precision == "fp16" else None
+        loss, norm = self.gradients(batch, step, 1.0 if scale is None else scale.factor)
+        overflow = scale is not None and math.isfinite(loss) and not math.isfinite(norm) and not scale.is_least
+        if not overflow and (not math.isfinite(loss) or not math.isfinite(norm)):
             raise _DivergedError(f"at step {step} the loss is {loss:.4g} and the gradient's norm {norm:.4g}")
         share = self.progress.rate * lr_factor(self.recipe, step, self.plan.steps, self.plan.per_epoch)
-        self.optimiser.step(share)
+        if not overflow:
+            self.optimiser.step(share)
+            if self.average is not None:
+                self.average.update(self.model, step)
         self.optimiser.zero()
-        if self.average is not None:
-            self.average.update(self.model, step)
+        if scale is not None:
+            self.progress.scale, self.progress.scale_steps = scale.after(overflow=overflow)
         self.progress.step += 1
         self.progress.loss += loss * count
         self.progress.images += count
+        if scale is not None and self.progress.scale != scale.factor:
+            self.metrics.add(event="loss scale", step=self.progress.step, scale=self.progress.scale)
         if self.progress.step % self.every == 0:
             self.metrics.add(event="step", step=self.progress.step, loss=loss, lr=self.recipe.lr * share)
         self.job.callbacks.step(self.progress.step, self.plan.steps, loss)
+
+    def gradients(self, batch: Batch, step: int, scale: float) -> tuple[float, float]:
+        """Into the network, clipped; in more pieces from here on where memory ends. The loss, and their norm before."""
+        seed = key(self.plan.seed, "step", step)
+        while True:
+            before = saved_statistics(self.model)
+            way = BatchPass(self.forward, self.progress.pieces, scale)
+            if self.plan.virtual_workers or self.processes.world > 1:
+                loss, norm, self.wishes = share_gradients(
+                    self.model, batch, self.job, self.weights, step, way, self.wish
+                )
+                pieces = self.wishes.pieces
+                seed_device(self.device, seed)  # generators stand alike in every state
+            else:
+                loss, norm, pieces = fitting_gradients(self.model, batch, self.plan, self.weights, seed, way)
+            if pieces <= way.pieces:
+                return loss, norm
+            restore(before)  # once more, by all alike: the state that knows the pieces is the one before this step
+            self.optimiser.zero()
+            self.take_more_pieces(pieces)
+
+    def wish(self, pieces: int) -> Wishes:
+        """What this process wants done after the step, and in how many pieces its part of the batch would fit."""
+        return Wishes(self.stop.number, self.processes.is_first and self.is_time(), pieces)
+
+    def take_more_pieces(self, pieces: int) -> None:
+        """From now on, and in a run that goes on from here: told once, and written down before the step counts."""
+        self.progress.pieces = pieces
+        self.metrics.add(event="pieces", step=self.progress.step, pieces=pieces)
+        self.job.callbacks.log(pieces_note(self.model, self.recipe.batch, pieces))
+        self.save()
 
     def batch_rows(self, start: int) -> Iterator[BatchRows]:
         """The rows of every batch from a step on: a function of the plan alone."""
@@ -288,6 +325,7 @@ class _Loop:
         set_random_states(facts.pop("random"))
         torch.set_rng_state(parts["random"]["torch"])
         self.progress = Progress(**facts)
+        self.progress.pieces = self.progress.pieces or self.recipe.pieces
 
     def settle_log(self) -> None:
         """The log as the state knows it: rows after it come again. Doing it twice changes nothing."""
@@ -311,6 +349,7 @@ class _Loop:
             self.progress,
             rollbacks=before.rollbacks + 1,
             rate=rate,
+            pieces=before.pieces,
             best=before.best,
             best_epoch=before.best_epoch,
             epoch_end=True,
@@ -341,67 +380,91 @@ def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, N
         classes=len(plan.classes),
         smoothing=plan.recipe.smoothing,
         threads=job.threads,
+        device=device_of(job.model),
     )
 
 
-def gradients(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None) -> tuple[float, float]:
+class BatchPass(NamedTuple):
+    """How a batch goes through the network."""
+
+    forward: Forward  # the network's own, or compiled
+    pieces: int  # of the whole batch
+    scale: float = 1.0  # of the loss, on the way back
+
+
+def gradients(
+    model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, way: BatchPass | None = None
+) -> tuple[float, float]:
     """Forward and backward, piece by piece, and the gradients clipped; the mean loss, and their norm before."""
-    count = len(batch.rows)
-    total = backward(model, batch, plan, weights, min(plan.recipe.pieces, count), count)
-    return total / count, clipped(model, plan.recipe)
+    way, count = way or BatchPass(model, plan.recipe.pieces), len(batch.rows)
+    total = backward(model, batch, plan, weights, way._replace(pieces=min(way.pieces, count)), count)
+    return total / count, clipped(model, plan.recipe, way.scale)
 
 
-def backward(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, pieces: int, count: int) -> float:
+def fitting_gradients(
+    model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, seed: int, way: BatchPass
+) -> tuple[float, float, int]:
+    """The same in as many pieces as memory asks for, and how many those were."""
+
+    def compute(pieces: int) -> tuple[float, float]:
+        seed_device(device_of(model), seed)  # for dropout and drop path
+        return gradients(model, batch, plan, weights, way._replace(pieces=pieces))
+
+    (loss, norm), pieces = in_pieces_that_fit(model, len(batch.rows), way.pieces, compute)
+    return loss, norm, pieces
+
+
+def backward(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, way: BatchPass, count: int) -> float:
     """Add the gradients of these images of a batch of `count`, piece by piece; the sum of their losses."""
-    device, total = device_of(model), 0.0
-    for pixels, targets in zip(batch.pixels.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True):
-        with torch.autocast(device.type, torch.bfloat16) if plan.recipe.precision == "bf16" else nullcontext():
-            logits = model(pixels.to(device))
+    device, losses = device_of(model), []
+    parts = (each.tensor_split(way.pieces) for each in (batch.pixels, batch.targets))
+    for pixels, targets in zip(*parts, strict=True):
+        with autocast(device, plan.recipe.precision):
+            logits = way.forward(pixels.to(device))
         loss = loss_of(logits.float(), targets.to(device), plan.task, weights)
-        (loss * (len(pixels) / count)).backward()
-        total += float(loss.detach()) * len(pixels)
-    return total
+        (loss * (way.scale * len(pixels) / count)).backward()
+        losses.append((loss.detach(), len(pixels)))
+    return sum(float(loss) * images for loss, images in losses)  # read last: till then no accelerator is waited for
 
 
-def clipped(model: ViT, recipe: Recipe) -> float:
-    """Clip the gradients as the recipe says; their norm before."""
+def clipped(model: ViT, recipe: Recipe, scale: float = 1.0) -> float:
+    """Clip the gradients, freed of the scale of their loss, as the recipe says; their norm before."""
     trained = [each for each in model.parameters() if each.grad is not None]
+    if scale != 1:
+        torch._foreach_mul_([each.grad for each in trained if each.grad is not None], 1 / scale)
     return float(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf))
 
 
 def share_gradients(
-    model: ViT, batch: Batch, job: Job, weights: Tensor | None, step: int, wishes: Wishes
+    model: ViT,
+    batch: Batch,
+    job: Job,
+    weights: Tensor | None,
+    step: int,
+    way: BatchPass,
+    wish: Callable[[int], Wishes],
 ) -> SharedGradients:
     """The gradients of all virtual workers of all processes, clipped; `batch` holds this process's own images."""
     plan = job.plan
     count = min(plan.recipe.batch, len(job.train.targets))
     workers = plan.virtual_workers or job.processes.world
-    pieces = -(-plan.recipe.pieces // workers)
+    most = first = -(-way.pieces // workers)  # pieces of the part of one of them
 
     def learn(worker: int, part: Batch) -> float:
-        seed_device(device_of(model), key(plan.seed, f"step of worker {worker}", step))
-        return backward(model, part, plan, weights, min(pieces, len(part.rows)), count)
+        nonlocal most
+
+        def compute(pieces: int) -> float:
+            seed_device(device_of(model), key(plan.seed, f"step of worker {worker}", step))
+            return backward(model, part, plan, weights, way._replace(pieces=pieces), count)
+
+        loss, pieces = in_pieces_that_fit(model, len(part.rows), most, compute)
+        most = max(most, pieces)
+        return loss
+
+    def wishes() -> Wishes:
+        return wish(way.pieces if most == first else workers * most)
 
     shared = shared_gradients(
         model, batch, count, workers, learn, job.processes, wishes, is_exact=plan.virtual_workers > 0
     )
-    return shared._replace(norm=clipped(model, plan.recipe))
-
-
-@contextmanager
-def memory_named(recipe: Recipe) -> Iterator[None]:
-    """Running out of memory as an error that says what to do."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"not enough memory for a step of {recipe.batch} images in {recipe.pieces} pieces; "
-            "what is saved stays: take more pieces or checkpointing, or a smaller --batch or --size"
-        ) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """torch has no kind of its own for this on the CPU."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "t allocate memory" in str(error)
+    return shared._replace(norm=clipped(model, plan.recipe, way.scale))

@@ -99,6 +99,7 @@ def lint_plan(plan: Plan, prepared: PreparedData) -> tuple[Finding, ...]:
             sizes=[(each.height, each.width) for each in prepared.entries],
             names=plan.classes,
             minutes=plan.minutes,
+            device=plan.device,
         )
     )
 

@@ -15,7 +15,7 @@ from vitrail.settings import Count, Flag, Number, Share, between, one_of, settle
 OPTIMISERS: Final = ("adamw", "adam", "muon", "sgd")
 SCHEDULES: Final = ("cosine", "linear", "constant", "restarts", "step")
 BALANCES: Final = ("none", "weights", "sampling")
-PRECISIONS: Final = ("fp32", "bf16")
+PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 OBJECTIVES: Final = ("classify", "masked-patch")
 TRAINABLE: Final = ("classify",)  # the others are described by recipes, and cannot be trained yet
 
@@ -63,7 +63,8 @@ class Recipe:
     head_start: Annotated[str, one_of("probe", "zeros")] = "probe"  # of a checkpoint's head; zeros as in the paper
     dropout: Share | None = None  # None: as the network says
     drop_path: Share | None = None
-    precision: Annotated[str, one_of(*PRECISIONS)] = "fp32"
+    precision: Annotated[str, one_of(*PRECISIONS)] = "fp32"  # of products; weights are fp32 in all of them
+    compile: Flag = False  # the forward pass by torch.compile
     checkpointing: Flag = False  # recompute blocks in the backward pass: less memory, more time
 
     def __post_init__(self) -> None:

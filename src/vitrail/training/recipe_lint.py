@@ -44,6 +44,7 @@ class LintCase:
     names: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
     minutes: float | None = None
+    device: str = "cpu"
 
     @property
     def steps(self) -> int:
@@ -66,16 +67,27 @@ def lint(
     names: Sequence[str] = (),
     sizes: Sequence[tuple[int, int]] = (),
     minutes: float | None = None,
+    device: str = "cpu",
 ) -> list[Finding]:
     """What is known to go wrong, the worst first.
 
     `images`: images to train on; `size`: pixels (H, W) that the network sees; `names`: of the classes, and `sizes`:
-    (H, W) of the images as they are, where known; `minutes`: what the steps were measured for.
+    (H, W) of the images as they are, where known; `minutes`: what the steps were measured for; `device`: where it is
+    trained, as a plan says it.
     """
     check_int("images", images, 1, 1 << 40, InputError)
     check_int("classes", classes, 0, error=InputError)
     case = LintCase(
-        config, recipe, images, classes, check_pair("size", size), pretrained, tuple(names), tuple(sizes), minutes
+        config,
+        recipe,
+        images,
+        classes,
+        check_pair("size", size),
+        pretrained,
+        tuple(names),
+        tuple(sizes),
+        minutes,
+        device,
     )
     findings = [finding for rules in (_of_network, _of_data, _of_rate, _of_steps) for finding in rules(case)]
     return sorted(findings, key=lambda finding: ("error", "warning", "advice").index(finding.level))
@@ -311,17 +323,17 @@ def _of_steps(case: LintCase) -> Iterator[Finding]:
             "the average spans the last ninth of the training instead; "
             f"{1 - 10 / max(case.steps, 20):.6g} would span a tenth of it",
         )
-    if recipe.precision == "bf16" and not has_bf16():
+    if recipe.precision in ("bf16", "fp16") and case.device == "cpu" and not has_units(recipe.precision):
         yield Finding(
             "warning",
-            "bf16",
-            "this cpu has no units for bf16: it is emulated, less exact and several times slower than fp32; "
-            "set precision='fp32'",
+            "half-precision",
+            f"this cpu has no units for {recipe.precision}: it is emulated, less exact and several times slower than "
+            "fp32; set precision='fp32'",
         )
 
 
-def has_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 in hardware; where it cannot be told, it does."""
+def has_units(precision: str) -> bool:
+    """Whether this processor multiplies bf16 or fp16 in hardware; where it cannot be told, it does."""
     if not hasattr(torch.cpu, "get_capabilities"):
         return True
-    return any(bool(able) for name, able in torch.cpu.get_capabilities().items() if "bf16" in name)
+    return any(bool(able) for name, able in torch.cpu.get_capabilities().items() if precision in name)

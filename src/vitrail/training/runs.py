@@ -30,6 +30,7 @@ from vitrail.training.device_choice import PLACE, find_again, last_place, moved_
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
+from vitrail.training.mixed_precision import check_precision
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
 from vitrail.training.plan import Plan, plan_differences
@@ -146,6 +147,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         check_tensorboard()
     make_folder(Path(options.out))
     preset = resolve(options)
+    if not options.elsewhere:  # where it goes on, products in fp32 are more exact, not less
+        check_precision(preset.recipe.precision, find_device(options.device))
     prepared, choice = prepare_model(data, preset, options)
     for note in (*prepared.notes, *recipe_notes(preset, choice, options), *thread_notes()):
         log(note)

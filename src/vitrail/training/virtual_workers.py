@@ -118,6 +118,7 @@ class Wishes(NamedTuple):
 
     stop: int  # by a signal of this number
     save: bool
+    pieces: int = 0  # in which a batch fits, so far
 
 
 class SharedGradients(NamedTuple):
@@ -136,13 +137,14 @@ def shared_gradients(
     workers: int,
     learn: Callable[[int, Batch], float],
     processes: Processes,
-    wishes: Wishes,
+    wishes: Callable[[], Wishes],
     *,
     is_exact: bool,
 ) -> SharedGradients:
     """The gradients of a batch of `count`, of which this process has `batch`, into the network; alike everywhere.
 
-    `learn` adds those of one virtual worker, as its share of the whole batch, and gives the sum of its losses. Running
+    `learn` adds those of one virtual worker, as its share of the whole batch, and gives the sum of its losses; what
+    this process wishes is asked after that. Running
     statistics of batch norm become the mean of what each virtual worker would have made of them.
     """
     trained = [each for each in model.parameters() if each.requires_grad]
@@ -164,18 +166,19 @@ def shared_gradients(
         values = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
         values += [each * (len(rows) / count) for each in running]
         own.add(worker, 1, flatten(values))
-    told = processes.all_gather([wishes.stop, wishes.save, *losses, *has_gradient])
+    first = len(Wishes._fields)
+    told = processes.all_gather([*wishes(), *losses, *has_gradient])
     total = add_all(own, workers, processes) if is_exact else processes.sum(own.total())
     values = unflatten(total, [*trained, *running])
-    marks = [max(column) for column in zip(*(row[2 + len(losses) :] for row in told), strict=True)]
+    marks = [max(column) for column in zip(*(row[first + len(losses) :] for row in told), strict=True)]
     for parameter, value, mark in zip(trained, values, marks, strict=False):
         parameter.grad = value if mark else None
     for buffer, value in zip(running, values[len(trained) :], strict=True):
         buffer.copy_(value)
     for counter, value in zip(counters, before[len(running) :], strict=True):
         counter.copy_(value + 1)
-    loss = sum(each for row in told for each in row[2 : 2 + len(losses)]) / count
-    wanted = Wishes(int(max(row[0] for row in told)), any(row[1] for row in told))
+    loss = sum(each for row in told for each in row[first : first + len(losses)]) / count
+    wanted = Wishes(int(max(row[0] for row in told)), any(row[1] for row in told), int(max(row[2] for row in told)))
     return SharedGradients(loss, 0.0, wanted)
 
 
