@@ -123,3 +123,23 @@ def test_something_stands_behind_every_extra() -> None:
             found = re.search(rf"(import|from) {modules.get(library, library)}\b", sources)
             found = found or re.search(rf'(find_spec|import_extra)\([^()]*"{library}"', sources)
             assert found, f"{library} of the extra {name} is never imported"
+
+
+SAFE = {"pillow": (12, 3), "onnx": (1, 21), "pillow-heif": (1, 3), "pytest": (9, 0, 3), "transformers": (5, 3)}
+
+
+def test_no_floor_is_a_version_with_known_holes() -> None:
+    """Wherever a library is named, its lowest version is one without a known hole, and the pinned one is no older."""
+    root = Path(__file__).resolve().parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    needs = [*project["project"]["dependencies"], *sum(project["project"]["optional-dependencies"].values(), [])]
+    needs += sum(project.get("dependency-groups", {}).values(), [])
+    pins = [line for line in (root / "constraints.txt").read_text().splitlines() if "==" in line]
+    named = set()
+    for name, version in (
+        re.split(r"[>=]=", each.split(" ")[0]) for each in [*needs, *pins] if re.search("[>=]=", each)
+    ):
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
+        assert numbers >= SAFE.get(name, ()), f"{name} {version}"
+        named.add(name)
+    assert named >= set(SAFE)
