@@ -131,15 +131,17 @@ SAFE = {"pillow": (12, 3), "onnx": (1, 21), "pillow-heif": (1, 3), "pytest": (9,
 def test_no_floor_is_a_version_with_known_holes() -> None:
     """Wherever a library is named, its lowest version is one without a known hole, and the pinned one is no older."""
     root = Path(__file__).resolve().parents[2]
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    needs = [*project["project"]["dependencies"], *sum(project["project"]["optional-dependencies"].values(), [])]
-    needs += sum(project.get("dependency-groups", {}).values(), [])
-    pins = [line for line in (root / "constraints.txt").read_text().splitlines() if "==" in line]
+    listed = tomllib.loads((root / "pyproject.toml").read_text())
+    groups = [
+        listed["project"]["dependencies"],
+        *listed["project"]["optional-dependencies"].values(),
+        *listed.get("dependency-groups", {}).values(),
+        (root / "constraints.txt").read_text().splitlines(),
+    ]
     named = set()
-    for name, version in (
-        re.split(r"[>=]=", each.split(" ")[0]) for each in [*needs, *pins] if re.search("[>=]=", each)
-    ):
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
-        assert numbers >= SAFE.get(name, ()), f"{name} {version}"
-        named.add(name)
+    for need in (str(each) for group in groups for each in group):
+        found = re.match(r"([\w-]+)(?:\[\w+\])?[>=]=([\d.]+)", need)
+        if found is not None:
+            assert tuple(map(int, found[2].split("."))) >= SAFE.get(found[1], ()), need
+            named.add(found[1])
     assert named >= set(SAFE)
