@@ -140,7 +140,7 @@ def test_no_floor_is_a_version_with_known_holes() -> None:
     ]
     named = set()
     for need in (str(each) for group in groups for each in group):
-        found = re.match(r"([\w-]+)(?:\[\w+\])?[>=]=([\d.]+)", need)
+        found = re.match(r"([\w-]+)(?:\[\w+\])?[>=]=(\d+(?:\.\d+)*)", need)
         if found is not None:
             assert tuple(map(int, found[2].split("."))) >= SAFE.get(found[1], ()), need
             named.add(found[1])
