@@ -37,7 +37,7 @@ SLOW = (
     ),
     *("tests/insight/test_head_importance.py", "tests/network/test_merging.py", "tests/test_translations.py"),
     *("tests/training/test_loop.py", "tests/training/test_every_setting.py", "tests/test_recipes.py"),
-    *("tests/test_consoles.py", "tests/test_notebooks.py", "tests/test_site.py"),
+    *("tests/test_consoles.py", "tests/test_notebooks.py", "tests/pages/test_site.py"),
     *("tests/test_docs.py", "tests/insight/test_explainer.py", "tests/training/test_starting.py"),
     "tests/training/test_model_choice.py",
     *(

@@ -41,3 +41,18 @@ def test_a_run_is_optimised_by_images_it_was_not_trained_on(trained: tuple[Path,
     result = vitrail.optimize(run, photos, tmp_path / "fast", **options)
     assert result.words == "calibrated on train, chosen by val images, reported on test"
     assert result.reported.images == 6
+
+
+def test_a_run_alone_is_optimised_by_its_own_images(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `vitrail optimize RUN` does it; a network in memory knows of no images."""
+    run, _ = trained
+    monkeypatch.chdir(tmp_path)
+    options = {"max_drop": 100, "batches": (1,), "merging": False, "runtimes": ("packed",), "progress": False}
+    result = vitrail.optimize(run, **options)
+    assert result.words == "calibrated on train, chosen by val images, reported on test"
+    assert (result.reported.images, result.out) == (6, Path(f"{run.name}-fast.safetensors"))
+    assert result.out.is_file()
+    with pytest.raises(vitrail.VitrailError, match="expected images to judge it by"):
+        vitrail.optimize(vitrail.load(run), **options)

@@ -66,6 +66,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(lambda link: _link(link, folder), FENCE.sub(r"\1", markdown))
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """A page as the theme made it -> one whose search has a name for those who do not see it."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def _link(link: re.Match[str], folder: Path) -> str:
     """A link to a page stays, from wherever it is; one to a file that the site does not have becomes its words."""
     mark, words, target, anchor = link[1], link[2], link[3], link[4] or ""

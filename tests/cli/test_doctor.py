@@ -128,3 +128,25 @@ def test_something_stands_behind_every_extra() -> None:
             found = re.search(rf"(import|from) {modules.get(library, library)}\b", sources)
             found = found or re.search(rf'(find_spec|import_extra)\([^()]*"{library}"', sources)
             assert found, f"{library} of the extra {name} is never imported"
+
+
+SAFE = {"pillow": (12, 3), "onnx": (1, 21), "pillow-heif": (1, 3), "pytest": (9, 0, 3), "transformers": (5, 3)}
+
+
+def test_no_floor_is_a_version_with_known_holes() -> None:
+    """Wherever a library is named, its lowest version is one without a known hole, and the pinned one is no older."""
+    root = Path(__file__).resolve().parents[2]
+    listed = tomllib.loads((root / "pyproject.toml").read_text())
+    groups = [
+        listed["project"]["dependencies"],
+        *listed["project"]["optional-dependencies"].values(),
+        *listed.get("dependency-groups", {}).values(),
+        (root / "constraints.txt").read_text().splitlines(),
+    ]
+    named = set()
+    for need in (str(each) for group in groups for each in group):
+        found = re.match(r"([\w-]+)(?:\[\w+\])?[>=]=(\d+(?:\.\d+)*)", need)
+        if found is not None:
+            assert tuple(map(int, found[2].split("."))) >= SAFE.get(found[1], ()), need
+            named.add(found[1])
+    assert named >= set(SAFE)

@@ -38,10 +38,11 @@ def test_models_lists_checkpoints_to_start_from(vit: Line) -> None:
     said = vit("models", "--pretrained")
     assert said.code == 0
     lines = said.out.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-        "  for a first try; quick on a CPU; licence: Apache-2.0",
-        "  5.7 M parameters, about 23 MB to fetch; images of 224 pixels; trained on the 1,000 classes of ImageNet",
+        "  for a first try; quick on a CPU",
+        "  5.7 M parameters, about 23 MB to fetch; images of 224 pixels",
+        "  trained on the 1,000 classes of ImageNet; licence: Apache-2.0",
     ]
     assert set(rows) <= set(lines)  # a line each, to be copied
     assert "`vitrail train DATA --from NAME`" in said.out

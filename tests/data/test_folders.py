@@ -77,18 +77,19 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_folders_that_hold_no_classes_stand_beside_splits_and_are_told(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "val/b/2.jpg", "__pycache__/x.pyc", ".idea/x.xml")
     touch(tmp_path, "logs/events.1", "Runs/first/batch.jpg", "notes/read.txt", "__MACOSX/1.jpg", "@eaDir/1.jpg")
+    touch(tmp_path, "node_modules/icon.png", "venv/lib/plot.png")
     (tmp_path / "empty").mkdir()
     data = read_data(touch(tmp_path, ".ipynb_checkpoints/1.jpg", "train/a/__pycache__/1.jpg"))
     assert [each.name for each in data.samples] == ["train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg", "val/b/2.jpg"]
     assert data.classes == ("a", "b")
     assert data.left_out == {
         "hidden folders": 2,
-        "folders of tools": 4,
+        "folders of tools": 6,
         "folders of logs": 2,
         "folders without images": 2,
     }
     assert set(data.left_out_names["hidden folders"]) == {".idea", ".ipynb_checkpoints"}
-    tools = {"__pycache__", "__MACOSX", "@eaDir", "train/a/__pycache__"}
+    tools = {"__pycache__", "__MACOSX", "@eaDir", "train/a/__pycache__", "node_modules", "venv"}
     assert set(data.left_out_names["folders of tools"]) == tools
     assert set(data.left_out_names["folders of logs"]) == {"logs", "Runs"}
     assert set(data.left_out_names["folders without images"]) == {"notes", "empty"}

@@ -52,6 +52,27 @@ def data() -> Dataset:
     return Dataset("rough", samples, dice.integers(0, 256, (60, 16, 16, 3), np.uint8), CLASSES)
 
 
+# ---- the caveat --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "a, b, said",
+    [
+        ("", "", ""),
+        ("Seen.", "Seen.", "Seen."),
+        ("Seen.", "", "A: Seen."),
+        ("", "Seen.", "B: Seen."),
+        ("Seen.", "Chosen.", "A: Seen. B: Chosen."),
+    ],
+)
+def test_the_caveat_says_which_of_the_two_it_is_of(a: str, b: str, said: str) -> None:
+    """One that saw the images against one that did not: the reader must know which is which."""
+    evaluation = evaluation_of(np.eye(3), np.arange(3), list("xyz"), CLASSES, resamples=0)
+    compared = comparison_of(replace(evaluation, caveat=a), replace(evaluation, caveat=b))
+    assert compared.caveat == said
+    assert compared.to_dict()["caveat"] == (said or None)
+
+
 # ---- the test ----------------------------------------------------------------------------------------------------
 
 

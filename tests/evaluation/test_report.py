@@ -154,9 +154,9 @@ def test_a_comparison_by_images_that_one_has_seen_says_so() -> None:
     seen = dataclasses.replace(made(), caveat=CHOSEN)
     fair = comparison_of(made(), made(lift=0.5, seed=4))
     unfair = comparison_of(made(lift=0.5, seed=4), seen)
-    assert CHOSEN in [each.text for each in read(comparison_page(unfair)).all("p", "warn")]
+    assert f"B: {CHOSEN}" in [each.text for each in read(comparison_page(unfair)).all("p", "warn")]
     assert CHOSEN not in comparison_page(fair)
-    assert (unfair.to_dict()["caveat"], fair.to_dict()["caveat"]) == (CHOSEN, None)
+    assert (unfair.to_dict()["caveat"], fair.to_dict()["caveat"]) == (f"B: {CHOSEN}", None)
     assert unfair.to_dict()["b"]["caveat"] == CHOSEN
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from vitrail.data.samples import Dataset, Sample
 from vitrail.errors import ImageError, InputError
 from vitrail.evaluation import evaluation_of
 from vitrail.evaluation.report_files import images_of, predictions_table
+from vitrail.evaluation.results import Score, Unlike
 from vitrail.images import Preprocess
 from vitrail.reporting.html_page import write_files
 
@@ -30,11 +32,28 @@ def test_a_row_for_every_image_with_its_likeliest_class() -> None:
     logits = np.log(np.array([[0.75, 0.25], [0.4, 0.6], [0.1, 0.9]]))
     found = evaluation_of(logits, np.array([0, 0, 1]), ["a,1.png", "b.png", "c.png"], CLASSES, split="val", resamples=0)
     assert rows_of(predictions_table(found)) == [
-        ["path", "split", "truth", "predicted", "probability"],
-        ["a,1.png", "val", "ape", "ape", "0.750000"],
-        ["b.png", "val", "ape", "bee", "0.600000"],
-        ["c.png", "val", "bee", "bee", "0.900000"],
+        ["path", "split", "truth", "predicted", "probability", "confident", "unlike"],
+        ["a,1.png", "val", "ape", "ape", "0.750000", "yes", ""],
+        ["b.png", "val", "ape", "bee", "0.600000", "yes", ""],
+        ["c.png", "val", "bee", "bee", "0.900000", "yes", ""],
     ]
+
+
+def test_answers_that_are_not_confident_and_images_unlike_the_training_ones_are_marked() -> None:
+    """The minimum counts as reached by what is equal to it."""
+    logits = np.array([[0.0, 4.0], [0.4, 0.0], [0.0, 0.0]])
+    found = evaluation_of(logits, np.array([0, 0, 1]), list("xyz"), CLASSES, reject=0.55, resamples=0)
+    unlike = Unlike(Score(2 / 3, 0.2, 0.9), 0.05, np.array([True, False, True]))
+    rows = rows_of(predictions_table(replace(found, unlike=unlike)))[1:]
+    assert [row[5:] for row in rows] == [["yes", "yes"], ["yes", "no"], ["no", "yes"]]
+    equal = replace(found, reject=0.5)
+    assert [row[5:] for row in rows_of(predictions_table(equal))[1:]] == [["yes", ""]] * 3
+
+
+def test_of_several_labels_none_that_is_likely_enough_is_not_confident() -> None:
+    logits = np.array([[2.0, -1.0], [-1.0, -2.0]])
+    found = evaluation_of(logits, np.eye(2), ["x", "y"], CLASSES, "multi-label", resamples=0)
+    assert [row[5] for row in rows_of(predictions_table(found))[1:]] == ["yes", "no"]
 
 
 @pytest.mark.parametrize("thresholds, said", [(None, ["ape|bee", "", "bee"]), ((0.9, 0.2), ["bee", "bee", "bee"])])

@@ -104,6 +104,8 @@ def test_the_course_in_words() -> None:
     assert "still falling at the end" in course(history(3))[1]
     both = [{**row, "loss": row["epoch"]} for row in history(rise=0.2)]
     assert "so does the training loss" in course(both)[1]
+    easier = [{**row, "loss": 100 - row["epoch"]} for row in history(rise=0.2)]
+    assert len(course(easier)) == 1  # images that it never saw are easier for it than those that it learns
     assert "went back 2 times" in course([*history(), {"event": "rollback"}, {"event": "rollback"}])[-1]
     assert course([]) == []
 

@@ -41,6 +41,12 @@ def test_the_line_says_what_it_means() -> None:
     beaten = faithfulness(scores(0.2, centre=0.25))
     assert beaten.line == "faithfulness: fair, +0.20; better than random, but the middle of the image does as well"
     assert beaten.tone == "warn"
+    assert faithfulness(scores(0.06, centre=0.25)).meaning == (
+        "about as good as random, and the middle of the image does as well"
+    )
+    assert faithfulness(scores(0.5, centre=0.6)).meaning == (
+        "far better than random, but the middle of the image does as well"
+    )
 
 
 def test_values_that_are_no_probabilities_are_measured_by_their_own_span() -> None:

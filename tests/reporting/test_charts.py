@@ -127,6 +127,8 @@ def test_reliability_says_its_numbers() -> None:
     words = list(titled(read(reliability(BINS).html)))
     assert words[1] == "40 answers between 50 % and 75 %: stated 60.0 % on average, right 75.0 %"
     assert not reliability(BINS[:1])
+    [one] = [each for each in titled(read(reliability([Bin(0.5, 1.0, 1, 0.7, 1.0)]).html)) if "answer" in each]
+    assert one.startswith("1 answer between 50 % and 100 %")
 
 
 def test_bars_are_as_long_as_their_values_and_show_their_intervals() -> None:

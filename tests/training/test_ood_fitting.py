@@ -65,7 +65,10 @@ def test_false_alarms_are_measured_on_images_that_set_nothing(tmp_path: Path) ->
     assert final.evaluation.split == "test"
     embedding = vitrail.embed(final.checkpoint, tiny.make_images(128).images[96:])
     assert final.checkpoint.ood is not None
-    expected = (final.checkpoint.ood.familiarity(embedding) <= 0.05).mean()
+    signs = final.checkpoint.ood.familiarity(embedding) <= 0.05
+    assert unlike.images is not None
+    assert unlike.images.tolist() == signs.tolist()
+    expected = signs.mean()
     assert unlike.share.value == pytest.approx(expected)
     assert unlike.share.low <= expected <= unlike.share.high
     plain = final.evaluation.to_dict()

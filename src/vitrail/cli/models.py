@@ -85,9 +85,10 @@ def _list_pretrained(as_json: bool) -> None:
         return
     for row in rows:
         say(row["name"])
-        say(f"  for {row['good_for']}; licence: {row['licence']}")
+        say(f"  for {row['good_for']}")
         size = f"{row['parameters'] / 1e6:.1f} M parameters, about {4 * row['parameters'] / 1e6:.0f} MB to fetch"
-        say(f"  {size}; images of {row['image_size'][0]} pixels; {row['learned']}")
+        say(f"  {size}; images of {row['image_size'][0]} pixels")
+        say(f"  {row['learned']}; licence: {row['licence']}")
     say("start from one with `vitrail train DATA --from NAME`; read its licence before you ship")
     say(
         f"fetched once, then from the cache; without a network, from the folder that {VARIABLE} names (docs/weights.md)"

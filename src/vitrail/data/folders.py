@@ -18,11 +18,11 @@ from vitrail.images import describe
 OUTSIDE: Final = "images outside class folders"
 EMPTY: Final = "folders without images"
 LOGS: Final = "folders of logs"
-# What trainings and editors write beside their images: never meant as a class or a split where there are splits.
-LOG_FOLDERS: Final = (
-    *("logs", "log", "runs", "wandb", "mlruns", "lightning_logs", "tensorboard", "tb_logs", "checkpoints"),
-    *("venv", "env", "node_modules"),
-)
+TOOLS: Final = "folders of tools"
+# What trainings and tools write beside their images: never meant as a class or a split where there are splits.
+WRITTEN_FOLDERS: Final = dict.fromkeys(
+    ("logs", "log", "runs", "wandb", "mlruns", "lightning_logs", "tensorboard", "tb_logs", "checkpoints"), LOGS
+) | dict.fromkeys(("venv", "env", "node_modules"), TOOLS)
 
 
 class _Top(NamedTuple):
@@ -130,11 +130,11 @@ def _top_folders(root: Path) -> _Top:
     folders = folders_in(root)
     named = [each for each in folders if each.lower() in SPLIT_NAMES]
     others = [each for each in folders if each not in named]
-    logs = [each for each in others if each.lower() in LOG_FOLDERS]
+    written = {each: WRITTEN_FOLDERS[each.lower()] for each in others if each.lower() in WRITTEN_FOLDERS}
     # A train may be a vehicle: it is a class among others if no folders stand in it.
     if not named or (others and not any(folders_in(root / each) for each in named)):
-        return _Top({}, {each: LOGS for each in logs if not walk(root / each).names})
-    passed = {each: EMPTY for each in others if not walk(root / each).names} | dict.fromkeys(logs, LOGS)
+        return _Top({}, {each: why for each, why in written.items() if not walk(root / each).names})
+    passed = {each: EMPTY for each in others if not walk(root / each).names} | written
     if unclear := [each for each in others if each not in passed]:
         raise InputError(
             f"{describe(root)} holds {' and '.join(map(repr, named))} with folders in them, beside "

@@ -56,7 +56,9 @@ class Comparison:
     @property
     def caveat(self) -> str:
         """What limits the comparison: one of the two was trained on these images, or chosen by them."""
-        return self.a.caveat or self.b.caveat
+        if self.a.caveat == self.b.caveat:
+            return self.a.caveat
+        return " ".join(f"{name}: {each.caveat}" for name, each in (("A", self.a), ("B", self.b)) if each.caveat)
 
     def card(self) -> Card:
         """What it says of itself in a REPL and a notebook."""

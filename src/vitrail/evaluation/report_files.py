@@ -82,22 +82,25 @@ def reduced_image(source: Source, preprocess: Preprocess) -> Image.Image:
 
 
 def predictions_table(evaluation: Evaluation) -> str:
-    """CSV, a row an image: what it is, what the network says, and how sure it is."""
+    """CSV, a row an image: what it is, what the network says, how sure it is, and whether it is unlike the others."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["path", "split", "truth", "predicted", "probability"])
-    classes = evaluation.classes
+    writer.writerow(["path", "split", "truth", "predicted", "probability", "confident", "unlike"])
+    classes, minimum = evaluation.classes, 0.0 if evaluation.reject is None else evaluation.reject
+    signs = None if evaluation.unlike is None else evaluation.unlike.images
     for row, name in enumerate(evaluation.names):
         target, shares = evaluation.targets[row], evaluation.probabilities[row]
+        marks = ["yes" if shares.max() >= minimum else "no", "" if signs is None else "yes" if signs[row] else "no"]
         if evaluation.task == "single-label":
             truth, predicted = classes[int(target)], classes[int(shares.argmax())]
-            writer.writerow([name, evaluation.split, truth, predicted, f"{shares.max():.6f}"])
+            writer.writerow([name, evaluation.split, truth, predicted, f"{shares.max():.6f}", *marks])
         else:
             cuts = [each.threshold if each.threshold is not None else 0.5 for each in evaluation.per_class]
             marked = [number for number, cut in enumerate(cuts) if shares[number] >= cut]
             truth = "|".join(classes[number] for number, mark in enumerate(target) if mark)
             predicted = "|".join(classes[number] for number in marked)
-            writer.writerow(
-                [name, evaluation.split, truth, predicted, "|".join(f"{shares[each]:.6f}" for each in marked)]
-            )
+            written = "|".join(f"{shares[each]:.6f}" for each in marked)
+            if not marked:
+                marks[0] = "no"
+            writer.writerow([name, evaluation.split, truth, predicted, written, *marks])
     return text.getvalue()

@@ -68,6 +68,7 @@ class Unlike(NamedTuple):
 
     share: Score
     promised: float  # at most, of images like the training ones
+    images: Array | None = None  # (n,) which they are
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
@@ -104,7 +105,7 @@ class Evaluation:
         """The share taken for unlike the training ones, with its interval and the promise; empty where none is told."""
         if self.unlike is None:
             return ""
-        share, promised = self.unlike
+        share, promised, _ = self.unlike
         measured = f"{metric_value('unlike', share.value)} ({metric_interval('unlike', *share[1:])})"
         caveat = {"val": ", set on validation images", "train": ", and these it was trained on"}.get(self.split, "")
         return f"{measured}; promised: at most {100 * promised:g} % of images like the training ones{caveat}"

@@ -88,8 +88,8 @@ def evaluation_of(
 
 def unlike_of(ood: OodDetector, embeddings: Array) -> Unlike:
     """How many images are taken for unlike the training ones, by their embeddings (n, D)."""
-    count = int(ood.is_unlike(ood.familiarity(embeddings)).sum())
-    return Unlike(wilson(count, len(embeddings)), ood.false_alarms)
+    images = ood.is_unlike(ood.familiarity(embeddings))
+    return Unlike(wilson(int(images.sum()), len(images)), ood.false_alarms, images)
 
 
 def correct_answers(evaluation: Evaluation) -> Array:

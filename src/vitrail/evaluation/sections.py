@@ -288,7 +288,7 @@ def unlike(evaluation: Evaluation) -> Section | None:
     """How many images it takes for unlike the training ones, beside what is promised."""
     if evaluation.unlike is None:
         return None
-    share, promised = evaluation.unlike
+    share, promised, _ = evaluation.unlike
     caveat = {"val": " It was set on validation images, perhaps on these.", "train": " These it was trained on."}
     tiles = [
         Tile(

@@ -150,7 +150,7 @@ def course(history: Sequence[Row], task: str = "single-label") -> list[str]:
             rises = f"The validation loss is lowest at epoch {lowest.get('epoch')} and rises afterwards"
             if value(last, "loss") > value(lowest, "loss"):
                 sentences.append(f"{rises}, and so does the training loss: a smaller learning rate may help.")
-            else:
+            elif value(last, "val_loss") > value(last, "loss"):  # else images not seen are no harder than those learned
                 sentences.append(
                     f"{rises}: the network begins to learn its training images by heart. More augmentation, "
                     "more images or fewer epochs may help."

@@ -109,6 +109,9 @@ def _not_there(path: Path) -> str:
         return f"no file or folder fits the pattern {path}"
     try:
         path.stat()
+    except FileNotFoundError as error:
+        why = f"a broken link to {os.readlink(path)}" if path.is_symlink() else error.strerror
+        return f"no file or folder {path}: {why}"
     except OSError as error:
         return f"no file or folder {path}: {error.strerror}"
     except ValueError as error:  # a zero byte

@@ -62,16 +62,17 @@ def faithfulness(scores: FaithfulnessScores, span: float = 1.0) -> MapVerdict:
     gain = scores.gain
     share = gain / span if span > 0 else 0.0
     centre = scores.centre_insertion - scores.centre_deletion - (scores.random_insertion - scores.random_deletion)
-    beside = "" if gain > centre else ", but the middle of the image does as well"
+    beside = "" if gain > centre else "the middle of the image does as well"
     if gain <= 0:
         return MapVerdict("faithfulness", gain, "none", "no better than random", "bad")
     if share < FAIR:
-        return MapVerdict("faithfulness", gain, "weak", f"about as good as random{beside}", "warn")
-    if share < STRONG:
-        return MapVerdict("faithfulness", gain, "fair", f"better than random{beside}", "good" if not beside else "warn")
-    return MapVerdict(
-        "faithfulness", gain, "strong", f"far better than random{beside}", "good" if not beside else "warn"
-    )
+        return MapVerdict(
+            "faithfulness", gain, "weak", ", and ".join(filter(None, ("about as good as random", beside))), "warn"
+        )
+    word, meaning = ("fair", "better than random") if share < STRONG else ("strong", "far better than random")
+    if beside:
+        return MapVerdict("faithfulness", gain, word, f"{meaning}, but {beside}", "warn")
+    return MapVerdict("faithfulness", gain, word, meaning, "good")
 
 
 def _beside_chance(name: str, value: float, chance: float, lower_is_better: bool, span: float) -> MapVerdict:

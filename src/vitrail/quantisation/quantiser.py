@@ -253,7 +253,7 @@ def search_plan(
     def holds(count: int) -> bool:
         tried[count] = judge(faked(checkpoint, without(count)))
         lost = tried[count].drop.value
-        log(f"{counted(count, 'layer')} in {plan.precision}: {points(lost)}")
+        log(f"{counted(count, 'layer')} in higher precision: {points(lost)}")
         return lost <= max_drop
 
     count = fewest(len(order) - 1, holds)
@@ -263,8 +263,7 @@ def search_plan(
         raise InputError(
             f"no int8 network loses at most {max_drop:g} points on {lost.images} images: the best found loses "
             f"{lost.drop.value:.2f} (95 % interval {lost.drop.low:.2f} to {lost.drop.high:.2f}) with {best} of "
-            f"{len(order)} layers in {plan.precision}: allow more, calibrate on more images, or stay in "
-            f"{plan.precision}"
+            f"{len(order)} layers in higher precision: allow more, calibrate on more images, or do without int8"
         )
     return SearchResult(without(count), tuple(order[:count]), tuple(order))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.reporting import axes
 from vitrail.reporting.axes import Axis, AxisScale, percent_label, short_count, tick_label
-from vitrail.reporting.html_page import number, percent, text
+from vitrail.reporting.html_page import counted, number, percent, text
 from vitrail.reporting.shapes import Colour, Mark, cut_text, label, mark_shape, rect, text_width
 from vitrail.reporting.svg import Chart, Key
 from vitrail.types import Array
@@ -120,7 +120,7 @@ def reliability(bins: Iterable[tuple[float, float, int, float, float]], title: s
     for low, high, count, confidence, accuracy in filled:
         side, width = x(low) + 1, max(x(high) - x(low) - 2, 1.0)
         words = (
-            f"{count:,} answers between {percent(low, 0)} and {percent(high, 0)}: "
+            f"{counted(count, 'answer')} between {percent(low, 0)} and {percent(high, 0)}: "
             f"stated {percent(confidence)} on average, right {percent(accuracy)}"
         )
         top = y(accuracy) if math.isfinite(accuracy) else y(0)

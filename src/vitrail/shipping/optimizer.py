@@ -159,8 +159,8 @@ class _Candidate(NamedTuple):
 @with_bar
 def optimize(
     checkpoint: Checkpoint | str | os.PathLike[str],
-    data: Data,
-    out: str | os.PathLike[str],
+    data: Data | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     max_drop: float = 0.5,
     goal: str = "throughput",
@@ -175,8 +175,9 @@ def optimize(
 
     - checkpoint: a Checkpoint, the path or name of one, or a run's folder, which tells what it was trained on.
     - data: images to be judged by, a folder, table or Dataset: training images calibrate, validation images choose,
-      test images report, as far as there are any.
-    - out: the file's name; it gets the ending of what won: .safetensors, or that of a target.
+      test images report, as far as there are any; None: those of the run, where its path is given.
+    - out: the file's name; it gets the ending of what won: .safetensors, or that of a target. None: that of the
+      checkpoint, with -fast after it, in the current folder.
     - max_drop: points of accuracy that may be lost against the checkpoint as it is.
     - goal: "throughput", or "latency", which takes images one by one.
     - batches: batch sizes to try.
@@ -201,7 +202,8 @@ def optimize(
     runtimes = known if runtimes is None else runtimes
     if isinstance(runtimes, str) or not set(runtimes) <= set(known):
         raise InputError(f"runtimes: expected some of {', '.join(known)}, got {short_repr(runtimes)}")
-    check_overwrite(_name(Path(out), Way("packed", "fp32")))
+    out = Path(f"{_name_of(checkpoint, path)}-fast" if out is None else out)
+    check_overwrite(_name(out, Way("packed", "fp32")))
     if not checkpoint.classes:
         raise InputError("this network has no head, so no accuracy can be kept: train a head first")
     split = split_for_calibration(own_data(path, data, checkpoint), checkpoint, seed)
@@ -228,7 +230,7 @@ def optimize(
         winner = next(each for each in candidates if each.way == best.way)
         reported = Judge.by(checkpoint, split.reporting)(winner.runtime)
         eager = next(each for each in tried if (each.way.runtime, each.batch, each.threads) == ("eager", *best[1:3]))
-        result = Optimised(best, eager, tuple(tried), reported, _name(Path(out), best.way), split.words)
+        result = Optimised(best, eager, tuple(tried), reported, _name(out, best.way), split.words)
         _write(winner, result)
     return result
 
@@ -403,6 +405,11 @@ def possible_files(out: Path) -> list[Path]:
     ways = [Way(runtime, "fp32") for runtime in runtime_names()]
     named = [(_name(out, way), TARGETS.get(way.runtime)) for way in ways]
     return [file for path, target in named for file in ([path] if target is None else target.files(path))]
+
+
+def _name_of(checkpoint: Checkpoint, path: str | os.PathLike[str] | None) -> str:
+    """Of a run its name, of a file the file's."""
+    return checkpoint.provenance.run or Path("network" if path is None else path).stem
 
 
 def _name(out: Path, way: Way) -> Path:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import vitrail
+from pages.browser import Browser
 from vitrail.cli.application import VERBS
 from vitrail.training import RECIPES
 
-ROOT = Path(__file__).resolve().parents[1]
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -106,28 +104,27 @@ def test_search_finds_no_map_of_files(site: Path) -> None:
     assert not {place for place in places if place.startswith(("contributing.html#the-map", "capabilities.html"))}
 
 
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium on this machine")
-def test_search_works_from_a_disk(site: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
-        options.add_argument(argument)
-    with webdriver.Chrome(options=options, service=Service(str(DRIVER))) as browser:
-        page = (site / "reference" / "python.html").as_uri()
-        assert "A look inside" in found(browser, page, "rollout")
-        assert found(browser, page, "not confident enough").splitlines()[1] == "When something is odd"
+def test_search_works_from_a_disk(browser: Browser, site: Path) -> None:
+    page = site / "reference" / "python.html"
+    assert "A look inside" in found(browser, page, "rollout")
+    assert found(browser, page, "not confident enough").splitlines()[1] == "When something is odd"
 
 
-def found(browser: Any, page: str, words: str) -> str:
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["tutorial.html", "how-to/python.html", "reference/python.html"])
+def test_nothing_stands_in_the_way_of_anyone(browser: Browser, axe: str, site: Path, name: str, dark: bool) -> None:
+    """Links are told by more than their colour, and the words of code stand out from their ground."""
+    browser.open(site / name, dark=dark)
+    assert browser.faults(axe) == []
+
+
+def found(browser: Browser, page: Path, words: str) -> str:
     """What a search shows: how many documents match, then their titles and texts."""
-    browser.get(page)
-    browser.find_element("css selector", "input.md-search__input").send_keys(words)
+    browser.open(page)
+    browser.find("input.md-search__input").send_keys(words)
     shown = ""
     for _ in range(100):
-        shown = str(browser.find_element("css selector", ".md-search-result").text)
+        shown = str(browser.find(".md-search-result").text)
         if "matching" in shown:
             break
         time.sleep(0.1)
