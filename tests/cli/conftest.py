@@ -120,7 +120,7 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda calls, rounds: {way: times.get(way.runtime, times[way.precision]) for way in calls},
     )
     monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: dict.fromkeys(calls, 0.25))
-    monkeypatch.setattr(benching, "_alone", lambda path: Alone(1.5, 7_000_000, 1_234))
+    monkeypatch.setattr(benching, "_alone", lambda path, device: Alone(1.5, 7_000_000, 1_234))
 
 
 @pytest.fixture

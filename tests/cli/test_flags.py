@@ -96,6 +96,16 @@ def strangers_file() -> dict[str, Flag]:
     }
 
 
+def placed() -> Flag:
+    """--device, where one checkpoint is loaded."""
+    return plain("--device cuda:1", "placed", ["auto"], ["cuda:1"])
+
+
+def packed(precision: str, words: str) -> Flag:
+    """--runtime, which computes on the cpu."""
+    return Flag(words, {"runtime": None, "placed": ["auto"]}, {"runtime": precision, "placed": ["cpu"]})
+
+
 OWN = ("--int8", "--data", "photos")  # what `export` needs to be judged
 METHODS = [("rollout", 0.9), ("rollout", 0.5)]  # and the share that is discarded
 
@@ -104,8 +114,9 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--checkpoint": Flag(
             f"--checkpoint {NET}",
             {"weights": None, "override": None, "leave_out": None, "has_network": False},
-            {"weights": [NET], "override": [{}], "leave_out": [()], "has_network": True},
+            {"weights": [NET], "override": [{}], "leave_out": [()], "placed": ["auto"], "has_network": True},
         ),
+        "--device": plain("--device cuda:1", "placed", ["auto"], ["cuda:1"], "--checkpoint", NET),
         "--out": plain("--out there", "out", None, Path("there")),
     },
     "bench": {
@@ -113,11 +124,13 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--runtimes": plain("--runtimes eager,packed", "runtimes", (), ("eager", "packed")),
         "--rounds": plain("--rounds 3", "rounds", 7, 3),
         "--size": plain("--size 32,64", "sizes", (), (32, 64)),
+        "--device": placed(),
     },
     "compare": {
         "--split": plain("--split val", "split", "", "val"),
         "--out": plain("--out there", "out", None, Path("there")),
         "--batch": plain("--batch 3", "batch", 64, 3),
+        "--device": plain("--device cuda:1", "placed", ["auto"] * 2, ["cuda:1"] * 2),
     },
     "convert": {
         "--to": plain("--to dinov2", "to", "timm", "dinov2"),
@@ -141,14 +154,16 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--batch": plain("--batch 3", "batch", 16, 3),
         "--threads": plain("--threads 5", "threads", 2, 5),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
-        "--runtime": plain("--runtime packed-bf16", "runtime", None, "bf16"),
+        "--runtime": packed("bf16", "--runtime packed-bf16"),
+        "--device": placed(),
         **strangers_file(),
     },
     "evaluate": {
         "--split": plain("--split val", "split", "", "val"),
         "--out": plain("--out there", "out", None, Path("there")),
         "--batch": plain("--batch 3", "batch", 64, 3),
-        "--runtime": plain("--runtime packed", "runtime", None, "fp32"),
+        "--runtime": packed("fp32", "--runtime packed"),
+        "--device": placed(),
     },
     "explain": {
         "--method": Flag(
@@ -178,6 +193,7 @@ VERBS: dict[str, dict[str, Flag]] = {
             ["explained/a-relevance.png", "explained/a-card.png", "explained/a-blocks.gif"],
         ),
         "--check": plain("--no-check", "check", True, False),
+        "--device": placed(),
         **strangers_file(),
     },
     "export": {
@@ -212,7 +228,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--figures": Flag(
             "--figures there",
             {"figures": None, "weights": [NET], "labelled": None, "shown": None},
-            {"figures": Path("there"), "weights": [NET], "labelled": 0, "shown": []},
+            {"figures": Path("there"), "weights": [NET], "labelled": 0, "shown": [], "moved": "auto"},
         ),
         "--images": plain("--images a.png", "shown", [], ["a.png"], "--figures", "there"),
         "--data": Flag(
@@ -221,6 +237,7 @@ VERBS: dict[str, dict[str, Flag]] = {
             {"judged": "photos", "labelled": 1, "shown": ["array"] * 2},
             ("--figures", "there"),
         ),
+        "--device": plain("--device cuda:1", "moved", "auto", "cuda:1", "--figures", "there"),
         **strangers_file(),
     },
     "models": {"--pretrained": plain("--pretrained", "pretrained", None, True)},
@@ -252,7 +269,8 @@ VERBS: dict[str, dict[str, Flag]] = {
         ),
         "--force": plain("--force", "force", None, True, "--out", "there.csv"),
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
-        "--runtime": plain("--runtime packed", "runtime", None, "fp32"),
+        "--runtime": packed("fp32", "--runtime packed"),
+        "--device": placed(),
         **strangers_file(),
     },
     "prune": {
@@ -265,6 +283,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--out": plain("--out there.safetensors", "saved", "net-pruned.safetensors", "there.safetensors"),
         "--split": plain("--split val", "split", "", "val"),
         "--seed": plain("--seed 7", "seed", 0, 7),
+        "--device": placed(),
         "--force": plain("--force", "force", None, True),
     },
     "recipes": {},
@@ -382,10 +401,17 @@ class Stage:
         self.seen.setdefault(name, []).append(value)
 
     def _weights(self) -> None:
-        def load(path: Any, *, override: Any = None, leave_out: Sequence[str] = (), header: Any = None) -> Checkpoint:
+        def load(
+            path: Any, *, override: Any = None, leave_out: Sequence[str] = (), header: Any = None, device: Any = "cpu"
+        ) -> Checkpoint:
             for name, value in (("weights", str(path)), ("override", override or {}), ("leave_out", tuple(leave_out))):
                 self.add(name, value)
+            self.add("placed", device)
             return self.net
+
+        def to(checkpoint: Checkpoint, device: str) -> Checkpoint:
+            self.seen["moved"] = device
+            return checkpoint
 
         def convert(source: str, out: Path, *, to: str, override: Any, leave_out: Sequence[str]) -> ParityReport:
             self.seen |= {"source": source, "made": str(out), "to": to}
@@ -396,6 +422,7 @@ class Stage:
             self.seen["runtime"] = plan.precision
             return SimpleNamespace(notes=(), preprocess=loaded.preprocess, temperature=None, classes=loaded.classes)
 
+        self.stand_in(Checkpoint, "to", to)
         self.stand_in(vitrail.weights, "load", load)
         self.stand_in(vitrail.checkpoint, "load", load)
         self.stand_in(vitrail.weights, "convert", convert)

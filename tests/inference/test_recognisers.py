@@ -22,7 +22,7 @@ from vitrail.exporters.exported import Exported
 from vitrail.files import ReadOnlyFile
 from vitrail.images import Preprocess
 from vitrail.inference import open_checkpoint, open_model
-from vitrail.inference.recognisers import RECOGNISERS, Header
+from vitrail.inference.recognisers import RECOGNISERS, Header, as_checkpoint, as_runtime
 from vitrail.network import ViT, ViTConfig
 from vitrail.packed.packed_file import save_packed
 from vitrail.packed.packed_runtime import Packed
@@ -103,6 +103,50 @@ def test_what_says_everything_itself_takes_no_settings(name: str, shelf: Path) -
     if name != "own.safetensors":
         with pytest.raises(InputError, match="says everything itself: open it without runtime='packed'"):
             open_model(shelf / name, runtime="packed")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_checkpoints_go_to_a_device_and_others_stay(name: str, shelf: Path) -> None:
+    override = {"size": 16} if name == "timm.safetensors" else None
+    is_checkpoint = KINDS[name] is Checkpoint
+    for device in ("auto", "cpu", torch.device("cpu")):
+        assert type(open_model(shelf / name, override=override, device=device)) is KINDS[name]
+    why = (
+        "expected 'auto' or one that torch has, here cpu" if is_checkpoint else "computes on the cpu, or where its own"
+    )
+    with pytest.raises(InputError, match=why):
+        open_model(shelf / name, override=override, device="vulkan")
+    if is_checkpoint:
+        with pytest.raises(InputError, match="device 'vulkan': the runtime packed computes on the cpu"):
+            open_model(shelf / name, override=override, runtime="packed", device="vulkan")
+
+
+def test_what_is_given_stays_unless_it_is_sent(shelf: Path, checkpoint: Checkpoint) -> None:
+    packed = open_model(shelf / "packed.safetensors")
+    for given in (checkpoint, packed):
+        for device in (None, "cpu", "auto"):
+            assert as_runtime(given, device) is given
+    assert as_checkpoint(checkpoint, "cpu") is checkpoint
+    with pytest.raises(InputError, match="device 'vulkan': Packed is no checkpoint and computes on the cpu"):
+        as_runtime(packed, "vulkan")
+    for place in (as_runtime, as_checkpoint):
+        with pytest.raises(InputError, match="expected 'auto' or one that torch has"):
+            place(checkpoint, "vulkan")
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "explain", "evaluate", "compare", "audit", "prune", "bench"])
+def test_a_verb_hands_the_device_on(verb: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    given: dict[str, tuple[Any, ...]] = {
+        "predict": (checkpoint, IMAGES),
+        "embed": (checkpoint, IMAGES),
+        "explain": (checkpoint, IMAGES[0]),
+        "compare": (checkpoint, checkpoint, "vitrail:fashion"),
+        "audit": ("vitrail:fashion",),
+        "bench": (checkpoint,),
+    }
+    more = {"checkpoint": checkpoint} if verb == "audit" else {"keep": 0.5} if verb == "prune" else {}
+    with pytest.raises(InputError, match="device: expected 'auto' or one that torch has, here cpu, got 'vulkan'"):
+        getattr(vitrail, verb)(*given.get(verb, (checkpoint, "vitrail:fashion")), **more, device="vulkan")
 
 
 def test_an_unknown_runtime_is_told(shelf: Path) -> None:

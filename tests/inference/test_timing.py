@@ -100,7 +100,7 @@ def test_the_table_is_what_the_times_come_to(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(benching, "limits", lambda: {"fp32": 10.0, "bf16": 50.0})
     monkeypatch.setattr(benching, "interleaved", fixed)
-    monkeypatch.setattr(benching, "_alone", lambda path: Alone(1.5, 7_000, 40 if "whole" in path.name else 80))
+    monkeypatch.setattr(benching, "_alone", lambda path, device: Alone(1.5, 7_000, 40 if "whole" in path.name else 80))
     found = bench(made, batches=(1, 4), runtimes=("packed fp32", "packed bf16"), rounds=5)
     assert asked == [5, 5]
     assert [(each.runtime, each.batch) for each in found.rows] == [
@@ -172,7 +172,7 @@ def test_another_size_is_timed_at_that_size(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("vitrail.checkpoint.Checkpoint.run", heard)
     monkeypatch.setattr(benching, "limits", dict)
     monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: dict.fromkeys(calls, 1.0))
-    monkeypatch.setattr(benching, "_alone", lambda path: Alone(1.0, None, None))
+    monkeypatch.setattr(benching, "_alone", lambda path, device: Alone(1.0, None, None))
     found = bench(checkpoint(), batches=(2,), sizes=(64, 48), runtimes=("eager",), rounds=1)
     assert [each.size for each in found.rows] == [(64, 64), (48, 48)]
     assert seen == {(2, 3, 64, 64), (2, 3, 48, 48)}

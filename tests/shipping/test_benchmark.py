@@ -57,7 +57,7 @@ def test_exported_files_are_measured_beside_the_network(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0})
     monkeypatch.setattr(benching, "interleaved", interleaved)
-    monkeypatch.setattr(benching, "_alone", lambda path: benching.Alone(0.5, len(path.suffix), 7))
+    monkeypatch.setattr(benching, "_alone", lambda path, device: benching.Alone(0.5, len(path.suffix), 7))
     found = benching.bench(checkpoint(), batches=(2,), runtimes=("onnx fp32",), rounds=3)
     eager, onnx = found.rows
     assert called == {"eager": 3, "onnx fp32": 3}
@@ -70,7 +70,7 @@ def test_bench_names_speed_memory_start_and_the_largest_batch_for_each_size(monk
     monkeypatch.setattr(benching, "limits", lambda: {"fp32": 100.0, "int8": 400.0})  # the true ones take seconds
     monkeypatch.setattr(benching, "interleaved", lambda calls, rounds: {each: 0.02 * len(each) for each in calls})
     monkeypatch.setattr(
-        benching, "_alone", lambda path: Alone(1.5, 500 if path.name == "int8.safetensors" else 900, 40)
+        benching, "_alone", lambda path, device: Alone(1.5, 500 if path.name == "int8.safetensors" else 900, 40)
     )
     found = bench(packs.checkpoint(), batches=(1, 3), sizes=(32, 64), runtimes=("packed int8",), rounds=1)
     keys = [(each.runtime, each.size, each.batch) for each in found.rows]

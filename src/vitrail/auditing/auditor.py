@@ -26,7 +26,7 @@ from vitrail.inference import Runtime
 from vitrail.inference.recognisers import as_runtime
 from vitrail.progress import counting
 from vitrail.reporting.html_page import counted
-from vitrail.types import Array, ProgressCallback
+from vitrail.types import Array, Device, ProgressCallback
 
 
 def audit(
@@ -37,6 +37,7 @@ def audit(
     near: Near | None = None,
     done: ProgressCallback | None = None,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> Audit:
     """Look at every image before a training: duplicates, leaks, placeholders, sizes, possible label errors.
 
@@ -47,12 +48,13 @@ def audit(
     - near: how alike two images are that count as nearly the same; None: as usual.
     - done: a function that hears how many more images are done: all of them once, or twice with a checkpoint.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where the checkpoint computes, such as "auto" or "cuda:1"; None: where it lies, of a path "auto".
     """
     dataset = data if isinstance(data, Dataset) else read_data(data)
     check_int("threads", threads, 1, 256, error=InputError)
     near = near or Near()
     check_type("near", near, Near, error=InputError)
-    runtime = None if checkpoint is None else as_runtime(checkpoint)
+    runtime = None if checkpoint is None else as_runtime(checkpoint, device)
     with counting(done, progress, len(dataset) * (1 if runtime is None else 2)) as told:
         return _audited(dataset, runtime, near, threads, told)
 

@@ -26,7 +26,7 @@ from vitrail.images.ood_detector import OodDetector
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
-from vitrail.types import Array, ProgressCallback, Source
+from vitrail.types import Array, Device, ProgressCallback, Source
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.transform import Transform
@@ -159,7 +159,7 @@ class Checkpoint:
 
         return Transform(self.preprocess)
 
-    def to(self, device: str | torch.device) -> Checkpoint:
+    def to(self, device: Device) -> Checkpoint:
         """The same on a device, such as "cuda": a copy; this one stays where it is."""
         wanted = find_device(device)
         tensors = (*self.model.parameters(), *self.model.buffers())
@@ -168,10 +168,11 @@ class Checkpoint:
         try:
             model = copy.deepcopy(self.model).to(wanted)
             decoder = None if self.decoder is None else copy.deepcopy(self.decoder).to(wanted)
-            extras = {name: value.to(wanted) for name, value in self.extras.items()}
-        except (RuntimeError, AssertionError, NotImplementedError) as error:  # as torch says that there is none
-            raise InputError(f"device {str(wanted)!r} cannot be used here: {str(error).splitlines()[0]}") from None
-        return replace(self, model=model, decoder=decoder, extras=extras, ood=self.ood)
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:  # no room, or no such numbers
+            raise InputError(
+                f"this network cannot be put on device {str(wanted)!r}: {str(error).splitlines()[0]}"
+            ) from None
+        return replace(self, model=model, decoder=decoder, ood=self.ood)  # extras compute nothing: they stay
 
     def predict(
         self,
@@ -184,11 +185,12 @@ class Checkpoint:
         decline: bool = False,
         trust: bool = False,
         progress: bool | None = None,
+        device: Device | None = None,
     ) -> list[Prediction]:
         """The likeliest classes of every image: `vitrail.predict` of this checkpoint, with the same options."""
         from vitrail.inference import predict
 
-        return predict(self, images, top, batch, skip, done, threads, decline, trust, progress)
+        return predict(self, images, top, batch, skip, done, threads, decline, trust, progress, device)
 
     def embed(
         self,
@@ -198,11 +200,12 @@ class Checkpoint:
         done: ProgressCallback | None = None,
         threads: int = 2,
         progress: bool | None = None,
+        device: Device | None = None,
     ) -> Array:
         """What the head receives for every image (n, D): `vitrail.embed` of this checkpoint, with the same options."""
         from vitrail.inference import embed
 
-        return embed(self, images, batch, skip, done, threads, progress)
+        return embed(self, images, batch, skip, done, threads, progress, device)
 
     def explain(
         self,
@@ -212,11 +215,12 @@ class Checkpoint:
         *,
         check: bool = True,
         seed: int = 0,
+        device: Device | None = None,
     ) -> Explanation:
         """Where on an image the answer comes from: `vitrail.explain` of this checkpoint, with the same options."""
         from vitrail.insight import explain
 
-        return explain(self, image, method, target, check=check, seed=seed)
+        return explain(self, image, method, target, check=check, seed=seed, device=device)
 
     def __repr__(self) -> str:
         from vitrail.checkpoint.checkpoint_summary import checkpoint_card

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.checkpoint import DECODER, EXTRAS, FORMAT, Checkpoint
+from vitrail.checkpoint.devices import find_device
 from vitrail.checkpoint.provenance import Provenance
 from vitrail.checkpoint.safetensors_io import (
     DTYPE_NAMES,
@@ -42,6 +43,7 @@ from vitrail.images.ood_detector import OodDetector
 from vitrail.network.config import ViTConfig
 from vitrail.network.masked import MaskedDecoder
 from vitrail.network.surgery import build_empty
+from vitrail.types import Device
 
 EARLIER: Final = 2  # the format before this one: the same, but for the word of the task
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
@@ -81,11 +83,12 @@ def write_proven(
         raise CheckpointError(f"could not write {path} ({layout.size:,} bytes needed): {reason(error)}") from error
 
 
-def load(path: str | os.PathLike[str], header: Safetensors | None = None) -> Checkpoint:
+def load(path: str | os.PathLike[str], header: Safetensors | None = None, device: Device = "cpu") -> Checkpoint:
     """Read a checkpoint and verify it: description, names, shapes and hash. "vitrail:fashion" is built in.
 
     The `header` is what `read_safetensors` says of the file, if it was read already.
     """
+    wanted = find_device(device)  # before there is any work
     stored, metadata = read_safetensors(path) if header is None else header
     description = _description(path, metadata)
     empty = _described(path, _translated(description), len(stored))
@@ -98,7 +101,7 @@ def load(path: str | os.PathLike[str], header: Safetensors | None = None) -> Che
             f"{path} is damaged: its content hash is {signature}, expected {expected}: get the file anew"
         )
     _refuse_nan(seen, "refused")
-    return _filled(empty, {name: each.tensor for name, each in seen.items()})
+    return _filled(empty, {name: each.tensor for name, each in seen.items()}).to(wanted)
 
 
 def content_hash(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

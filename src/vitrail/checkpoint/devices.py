@@ -17,17 +17,17 @@ def find_device(name: str | torch.device) -> torch.device:
         return torch.device("cpu") if found is None else find_device(found)
     try:
         wanted = torch.zeros(0).to(torch.device(name)).device if torch.device(name).type != "meta" else None
-    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError, ImportError) as error:
+        there, why = ", ".join(device_names()), str(error).splitlines()[0]
         raise InputError(
-            f"device: expected 'auto' or one that torch has, here {', '.join(devices())}, got {name!r:.80}: {why:.120}"
+            f"device: expected 'auto' or one that torch has, here {there}, got {name!r:.80}: {why:.120}"
         ) from None
     if wanted is None:
         raise InputError("device 'meta' holds no weights: expected one that computes, such as 'cpu'")
     return wanted
 
 
-def devices() -> list[str]:
+def device_names() -> list[str]:
     """Every device of this machine: cpu, and cuda:0, cuda:1 or mps where there are."""
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is None:
@@ -52,7 +52,23 @@ def seed_device(device: torch.device, seed: int) -> None:
     # torch.manual_seed would also note the call for every absent device, each time.
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
+        module = torch.get_device_module(device)
+        getattr(module, "manual_seed_all", module.manual_seed)(seed)  # the other is for the current one alone
+
+
+def number_kinds(device: torch.device) -> tuple[str, ...]:
+    """What its numbers may be: fp32 everywhere, and those of the shorter and longer kinds that it computes with."""
+    kinds = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}
+    return tuple(name for name, kind in kinds.items() if _holds(device, kind))
+
+
+def _holds(device: torch.device, kind: torch.dtype) -> bool:
+    """Whether a device computes with a kind of number, seen by trying."""
+    try:
+        one = torch.ones(1, 1).to(device, kind)
+        return float((one @ one).sum()) == 1.0
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
 
 
 def wait_for(device: torch.device) -> None:

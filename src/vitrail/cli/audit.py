@@ -12,7 +12,7 @@ import typer
 
 from vitrail.checks import join_limited
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, Data
+from vitrail.cli.options import AsJson, Data, DeviceName
 from vitrail.cli.terminal import complain, end_with_unreadable, print_json, progress, say, say_files
 from vitrail.cli.weights import load_checkpoint
 
@@ -30,6 +30,7 @@ def audit_data(
         str, typer.Option(metavar="WEIGHTS", help="Weights that look for possible label errors, such as a run.")
     ] = "",
     to: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Write a page and a table here.")] = None,
+    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Look at data before training: unreadable files, duplicates, leaks, placeholders, sizes, possible label errors."""
@@ -38,7 +39,7 @@ def audit_data(
     from vitrail.data import read_data
     from vitrail.data.folder_walk import CLOSED
 
-    loaded = load_checkpoint(checkpoint, None, None) if checkpoint else None
+    loaded = load_checkpoint(checkpoint, device=device) if checkpoint else None
     source = read_data(data)
     with progress(len(source)) as done:
         result = audit(source, checkpoint=loaded, done=done)

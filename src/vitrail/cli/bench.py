@@ -8,7 +8,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.completion import preset_names
-from vitrail.cli.options import AsJson, offer, parse_numbers
+from vitrail.cli.options import AsJson, DeviceName, offer, parse_numbers
 from vitrail.cli.terminal import busy, complain, print_json, say, show, size_of, table_of
 from vitrail.cli.weights import load_checkpoint, refuse_unknown
 from vitrail.shipping.candidates import bench_kinds
@@ -36,13 +36,14 @@ def bench_runtimes(
     size: Annotated[
         str, typer.Option(metavar="PX,...", help="Image sizes to measure.", show_default="the network's own")
     ] = "",
+    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Speed, memory and start-up of every runtime on this machine, beside the machine's own limit."""
     from vitrail.reporting.html_page import counted
     from vitrail.shipping.benchmark import bench
 
-    loaded = _weights_or_preset(checkpoint)
+    loaded = _weights_or_preset(checkpoint, device)
     wanted = () if runtimes == "all" else tuple(each.strip() for each in runtimes.split(","))
     sizes = parse_numbers("--size", size) if size else ()
     with busy(f"measuring {checkpoint}") as now:
@@ -85,14 +86,14 @@ def bench_runtimes(
         complain(note)
 
 
-def _weights_or_preset(name: str) -> Checkpoint:
+def _weights_or_preset(name: str, device: str) -> Checkpoint:
     from vitrail.checkpoint import Checkpoint
     from vitrail.images import Preprocess
     from vitrail.network.presets import PRESETS, create
 
     refuse_unknown(name)
     if name not in PRESETS:
-        return load_checkpoint(name, None, None)
+        return load_checkpoint(name, device=device)
     complain(f"{name} is a preset: its weights are random, so only speed is true")
     model = create(name).eval()
-    return Checkpoint(model, Preprocess(size=model.config.image_size, channels=model.config.channels))
+    return Checkpoint(model, Preprocess(size=model.config.image_size, channels=model.config.channels)).to(device)

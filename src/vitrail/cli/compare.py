@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, Batch, Data, Split
+from vitrail.cli.options import AsJson, Batch, Data, DeviceName, Split
 from vitrail.cli.terminal import (
     command_line,
     complain_all,
@@ -36,6 +36,7 @@ def compare_models(
         Path | None, typer.Option("--out", metavar="FOLDER", help="Write a page here, with the images they differ on.")
     ] = None,
     batch: Batch = 64,
+    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compare two models on the same images, with a paired test: is the difference more than chance?"""
@@ -45,7 +46,7 @@ def compare_models(
     from vitrail.evaluation.report_files import write_comparison
     from vitrail.evaluation.seen_images import data_for_both
 
-    one, other = load_runtime(first), load_runtime(second)
+    one, other = (load_runtime(each, device=device) for each in (first, second))
     source = data_for_both(first, second, data, one.classes)
     complain_all(left_out_lines(source.left_out, source.left_out_names))
     with left_to_library():
@@ -68,8 +69,7 @@ def _show_comparison(result: Comparison, first: str, second: str) -> None:
     say(f"A is {first}, B is {second}")
     table = table_of("", "A", "B")
     for name, score in result.a.scores.items():
-        values = (metric_value(name, each.value) for each in (score, result.b.scores[name]))
-        table.add_row(metric_name(name), *values)
+        table.add_row(metric_name(name), *(metric_value(name, s.value) for s in (score, result.b.scores[name])))
     show(table)
     say(f"right: both {result.both_right}, only A {result.only_a}, only B {result.only_b}, neither {result.both_wrong}")
     say(

@@ -34,7 +34,7 @@ def report_machine(as_json: AsJson = False) -> None:
 
 def examine() -> dict[str, dict[str, str]]:
     """Versions, processor and devices, and which extras are complete."""
-    return {"versions": _versions(), "machine": _machine(), "extras": _extras()}
+    return {"versions": _versions(), "machine": _machine(), "devices": _devices(), "extras": _extras()}
 
 
 def _versions() -> dict[str, str]:
@@ -47,9 +47,6 @@ def _versions() -> dict[str, str]:
 def _machine() -> dict[str, str]:
     import torch
 
-    from vitrail.checkpoint.devices import describe_device, devices
-
-    present = [f"{name}, {describe_device(torch.device(name))}" if name != "cpu" else name for name in devices()]
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(usable_cores()),
@@ -57,8 +54,18 @@ def _machine() -> dict[str, str]:
         "they wait": waiting_settings(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "oneDNN": "yes" if torch.backends.mkldnn.is_available() else "no",
-        "devices": ", ".join(present),
     }
+
+
+def _devices() -> dict[str, str]:
+    """Every device with its own name, and the numbers that it takes."""
+    from vitrail.checkpoint.devices import describe_device, device_names, find_device, number_kinds
+
+    described = {}
+    for name, device in ((name, find_device(name)) for name in device_names()):
+        own_name = describe_device(device).partition(" (")[2].rstrip(")")
+        described[name] = "; ".join(filter(None, (own_name, ", ".join(number_kinds(device)))))
+    return described
 
 
 def _extras() -> dict[str, str]:

@@ -13,6 +13,7 @@ from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_pa
 from vitrail.cli.options import (
     AsJson,
     Batch,
+    DeviceName,
     Force,
     ImagePaths,
     LeaveOut,
@@ -39,6 +40,7 @@ def embed_images(
     threads: Threads = 2,
     scaled_decoding: ScaledDecoding = False,
     runtime: RuntimeName = "",
+    device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -58,7 +60,7 @@ def embed_images(
     tell_passed_over(sources)
     paths = [str(path) for path in sources]
     skipped = Skipped()
-    loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding)
+    loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding, device=device)
     with progress(len(paths)) as done:
         vectors = embed(loaded, paths, batch, skipped, done, threads)
     unread = skipped.names

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import AsJson, Batch, RuntimeName, RuntimePath, Split
+from vitrail.cli.options import AsJson, Batch, DeviceName, RuntimeName, RuntimePath, Split
 from vitrail.cli.terminal import (
     add_score,
     command_line,
@@ -32,6 +32,7 @@ def evaluate_model(
     to: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Write a report here.")] = None,
     batch: Batch = 64,
     runtime: RuntimeName = "",
+    device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Say how good a checkpoint is: metrics with intervals, the weakest classes, and a report with the worst errors."""
@@ -41,7 +42,7 @@ def evaluate_model(
     from vitrail.evaluation.seen_images import data_for
     from vitrail.reporting.html_page import counted
 
-    loaded = load_runtime(checkpoint, runtime=runtime)
+    loaded = load_runtime(checkpoint, runtime=runtime, device=device)
     source = data_for(checkpoint, data, loaded.classes)
     complain_all(left_out_lines(source.left_out, source.left_out_names))
     with progress(len(source)) as done:

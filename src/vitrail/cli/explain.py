@@ -10,7 +10,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
-from vitrail.cli.options import AsJson, ImagePaths, LeaveOut, Override, RuntimePath, offer, parse_settings
+from vitrail.cli.options import AsJson, DeviceName, ImagePaths, LeaveOut, Override, RuntimePath, offer, parse_settings
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import Skipped, command_line, complain, print_json, progress, say
 from vitrail.cli.weights import load_runtime
@@ -52,6 +52,7 @@ def explain_images(
     heads: Annotated[bool, typer.Option("--heads", help="Also draw every head of every block.")] = False,
     film: Annotated[bool, typer.Option("--film", help="Also draw an animated GIF through the blocks.")] = False,
     check: Annotated[bool, typer.Option(help="Measure how far each map can be trusted.")] = True,
+    device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -67,7 +68,7 @@ def explain_images(
     if versus and not target:
         raise InputError("--versus names the other class of a pair: name the first with --target")
     aim = Versus(target, versus) if versus else target or None
-    loaded = load_runtime(checkpoint, override, leave_out)
+    loaded = load_runtime(checkpoint, override, leave_out, device=device)
     if (heads or film) and not hasattr(loaded, "model"):
         raise InputError(f"--heads and --film show a network's inside, and {checkpoint} is exported: use its weights")
     skipped = Skipped()

@@ -10,7 +10,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.completion import preset_names
-from vitrail.cli.options import AsJson, LeaveOut, Override, offer, parse_settings, parse_size
+from vitrail.cli.options import AsJson, DeviceName, LeaveOut, Override, offer, parse_settings, parse_size
 from vitrail.cli.page_folder import link_to_report
 from vitrail.cli.terminal import busy, left_table, print_json, say, short, show, size_of, table_of
 from vitrail.cli.weights import refuse_unknown, show_settings
@@ -49,6 +49,7 @@ def inspect_model(
     data: Annotated[
         str, typer.Option(metavar="DATA", help="Labelled images, to measure how much each head matters.")
     ] = "",
+    device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -68,7 +69,7 @@ def inspect_model(
     image_size = parse_size(size) if size else used_size
     cost = estimate(config, image_size)
     walk = shape_walk(config, image_size)
-    drawn = _drawn(what, checkpoint, figures, images or [], data) if figures is not None else None
+    drawn = _drawn(what, checkpoint, figures, images or [], data, device) if figures is not None else None
     if as_json:
         steps = [{"name": s.name, "shape": list(s.shape), "parameters": s.parameters} for s in walk]
         numbers = cost._asdict() | {"flops": cost.flops}
@@ -142,7 +143,7 @@ def _metric_in_words(key: str, value: float, task: str) -> str:
     return f"{of}{metric_name(metric)} {metric_value(metric, value) if known else short(value)}"
 
 
-def _drawn(what: str, checkpoint: Checkpoint | None, to: Path, images: list[Path], data: str) -> Portrait:
+def _drawn(what: str, checkpoint: Checkpoint | None, to: Path, images: list[Path], data: str, device: str) -> Portrait:
     """The figures of a checkpoint; a preset has nothing to show yet."""
     from vitrail.evaluation import data_for
     from vitrail.inference import find_images
@@ -151,6 +152,7 @@ def _drawn(what: str, checkpoint: Checkpoint | None, to: Path, images: list[Path
 
     if checkpoint is None:
         raise InputError(f"{what} is a preset, without weights: --figures needs a checkpoint")
+    checkpoint = checkpoint.to(device)
     sources: Sequence[Source] = find_images(images) if images else ()
     labelled: Batches = ()
     if data:

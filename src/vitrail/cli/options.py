@@ -70,6 +70,16 @@ RuntimeName = Annotated[
         autocompletion=offer(("eager", "packed", "packed-bf16")),
     ),
 ]
+DEVICES: Final = ("auto", "cpu", "cuda", "mps", "xpu")
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Where it computes: auto, cpu, cuda, cuda:1, mps or xpu.",
+        autocompletion=offer(DEVICES),
+    ),
+]
 Override = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="What the file does not say: activation=relu, heads=4."),

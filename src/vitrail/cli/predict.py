@@ -16,6 +16,7 @@ from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_pa
 from vitrail.cli.options import (
     AsJson,
     Batch,
+    DeviceName,
     Force,
     ImagePaths,
     LeaveOut,
@@ -59,6 +60,7 @@ def predict_images(
     force: Force = False,
     scaled_decoding: ScaledDecoding = False,
     runtime: RuntimeName = "",
+    device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
     as_json: AsJson = False,
@@ -72,7 +74,7 @@ def predict_images(
         refuse_overwrite(force, to)
     stream = stream_images(typed_paths(images), every)
     tell_passed_over(stream.files)
-    loaded = load_runtime(checkpoint, override, leave_out, runtime, stream.is_short, scaled_decoding)
+    loaded = load_runtime(checkpoint, override, leave_out, runtime, stream.is_short, scaled_decoding, device)
     skipped = Skipped()
     in_full = as_json or (to is not None and to.suffix == ".json")  # one object, which needs all of them
     lines = to is None and not as_json

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.application import app
-from vitrail.cli.options import SPLITS, AsJson, CheckpointPath, Force, name_after, offer, share_option
+from vitrail.cli.options import SPLITS, AsJson, CheckpointPath, DeviceName, Force, name_after, offer, share_option
 from vitrail.cli.terminal import complain, print_json, refuse_overwrite, say, show, table_of
 from vitrail.cli.weights import load_checkpoint
 from vitrail.errors import InputError
@@ -49,6 +49,7 @@ def prune_checkpoint(
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Sets every random choice.")] = 0,
+    device: DeviceName = "auto",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +64,7 @@ def prune_checkpoint(
     if out.suffix != ".safetensors":
         raise InputError(f"--out: expected FILE.safetensors, got {out.name!r}")
     refuse_overwrite(force, out)
-    loaded = load_checkpoint(checkpoint, None, None)
+    loaded = load_checkpoint(checkpoint, device=device)
     source = data_for(checkpoint, data, loaded.classes)
     with left_to_library():
         result = prune(

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from vitrail.inference import Runtime
 
 
-def load_checkpoint(path: str, override: list[str] | None, leave_out: list[str] | None) -> Checkpoint:
-    """A checkpoint; what its file leaves open is told on stderr."""
+def load_checkpoint(
+    path: str, override: list[str] | None = None, leave_out: list[str] | None = None, device: str = "cpu"
+) -> Checkpoint:
+    """A checkpoint, on a device; what its file leaves open is told on stderr."""
     from vitrail.inference import open_checkpoint
 
     with busy(f"loading {path}"):
-        opened = open_checkpoint(path, override=parse_settings(override), leave_out=leave_out or ())
+        opened = open_checkpoint(path, override=parse_settings(override), leave_out=leave_out or (), device=device)
     _tell_notes(opened)
     return opened
 
@@ -46,13 +48,19 @@ def load_runtime(
     runtime: str = "",
     few_images: bool = False,
     scaled_decoding: bool = False,
+    device: str = "cpu",
 ) -> Runtime:
     """What answers for a path; if asked for, it decodes large JPEGs at a part of their size."""
     from vitrail.inference import open_model
 
     with busy(f"opening {path}"):
         opened = open_model(
-            path, runtime=runtime, override=parse_settings(override), leave_out=leave_out or (), few_images=few_images
+            path,
+            runtime=runtime,
+            override=parse_settings(override),
+            leave_out=leave_out or (),
+            few_images=few_images,
+            device=device,
         )
     _tell_notes(opened)
     if not scaled_decoding:

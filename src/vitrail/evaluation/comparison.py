@@ -22,7 +22,7 @@ from vitrail.inference.recognisers import as_runtime
 from vitrail.reporting.html_page import counted
 from vitrail.reporting.metric_names import METRICS, metric_name, metric_value
 from vitrail.reporting.object_card import Card
-from vitrail.types import Array, ProgressCallback
+from vitrail.types import Array, Device, ProgressCallback
 
 
 class Differing(NamedTuple):
@@ -107,6 +107,7 @@ def compare(
     threads: int = 2,
     done: ProgressCallback | None = None,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> Comparison:
     """Two runtimes (checkpoints, exported files), with the same classes in any order, on images with known labels.
 
@@ -121,8 +122,9 @@ def compare(
     - threads: threads that read images.
     - done: a function that hears how many more images are done.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where both compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where each lies, of paths "auto".
     """
-    one, other = as_runtime(a), as_runtime(b)
+    one, other = (as_runtime(each, device) for each in (a, b))
     check_alike(one, other)
     if isinstance(a, str | os.PathLike) and isinstance(b, str | os.PathLike) and isinstance(data, str | os.PathLike):
         data = data_for_both(a, b, data, one.classes)

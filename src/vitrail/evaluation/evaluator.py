@@ -20,7 +20,7 @@ from vitrail.inference import Runtime
 from vitrail.inference.image_reader import Named, Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.reporting.html_page import counted
-from vitrail.types import ProgressCallback
+from vitrail.types import Device, ProgressCallback
 
 Data = Dataset | str | os.PathLike[str]
 
@@ -39,6 +39,7 @@ def evaluate(
     done: ProgressCallback | None = None,
     resamples: int = RESAMPLES,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> Evaluation:
     """How well a checkpoint, an exported file or any runtime does on images whose labels are known.
 
@@ -58,9 +59,10 @@ def evaluate(
     - done: a function that hears how many more images are done.
     - resamples: draws of the bootstrap behind the intervals; 0: none.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where to compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where it lies, of a path "auto".
     """
     path = runtime if isinstance(runtime, str | os.PathLike) else None
-    runtime = as_runtime(runtime)
+    runtime = as_runtime(runtime, device)
     if not runtime.classes:
         raise InputError("this has no head with classes, so there is nothing to evaluate: train a head, or probe it")
     data = own_data(path, data, runtime)

@@ -27,7 +27,7 @@ from vitrail.exporters.target import Draft, Int8, Target
 from vitrail.exporters.verification import PixelCheck, cases, compare, compare_pixels, tolerance
 from vitrail.files import path_text, reason, sync_folder
 from vitrail.inference.batches import Images
-from vitrail.inference.recognisers import as_checkpoint
+from vitrail.inference.recognisers import CPU, as_checkpoint
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 from vitrail.reporting.html_page import counted
@@ -128,7 +128,7 @@ def export(
     - measure: a function that is given the opened file, and returns what is to be written into it.
     """
     start = time.perf_counter()
-    checkpoint = as_checkpoint(checkpoint)
+    checkpoint = as_checkpoint(checkpoint, CPU)  # what is traced is for other machines
     path = Path(path_text(out))
     target = _target(path, to)
     check_choice("pixels", pixels, PIXELS)

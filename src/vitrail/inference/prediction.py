@@ -17,7 +17,7 @@ from vitrail.inference.image_reader import Skip
 from vitrail.inference.recognisers import as_runtime
 from vitrail.inference.runtime import Runtime
 from vitrail.progress import counting
-from vitrail.types import Array, ProgressCallback
+from vitrail.types import Array, Device, ProgressCallback
 
 
 def predict(
@@ -31,6 +31,7 @@ def predict(
     decline: bool = False,
     trust: bool = False,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image, in order, by a runtime or an exported file.
 
@@ -53,8 +54,9 @@ def predict(
     - decline: leave the labels of answers out that are not confident enough.
     - trust: do not look whether an image is unlike those of the training.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where to compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where it lies, of a path "auto".
     """
-    runtime = as_runtime(runtime)
+    runtime = as_runtime(runtime, device)
     stream = as_images(images, runtime.preprocess)
     with counting(done, progress, count_of(images, stream)) as told:
         return list(_answers(runtime, stream, top, batch, skip, told, threads, decline, trust))
@@ -70,12 +72,13 @@ def predictions(
     threads: int = 2,
     decline: bool = False,
     trust: bool = False,
+    device: Device | None = None,
 ) -> Generator[Prediction, None, None]:
     """The same, one by one as they come, of any iterable of images, however long: a folder, a video, a camera.
 
     At most two batches of images are drawn ahead; a batch of 1 answers soonest.
     """
-    runtime = as_runtime(runtime)
+    runtime = as_runtime(runtime, device)
     stream = as_images(images, runtime.preprocess)
     return _answers(runtime, stream, top, batch, skip, done, threads, decline, trust)
 
@@ -116,6 +119,7 @@ def embed(
     done: ProgressCallback | None = None,
     threads: int = 2,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> Array:
     """What the head receives for every image, in order: float32 (n, D).
 
@@ -126,8 +130,9 @@ def embed(
     - done: a function that hears how many more images are done.
     - threads: threads that read images.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where to compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where it lies, of a path "auto".
     """
-    runtime = as_runtime(runtime)
+    runtime = as_runtime(runtime, device)
     stream = as_images(images, runtime.preprocess)
     with counting(done, progress, count_of(images, stream)) as told:
         results = run_batches(runtime, stream, batch=batch, threads=threads, skip=skip, done=told)

@@ -17,11 +17,14 @@ from vitrail.checks import short_repr
 from vitrail.errors import InputError, nearest
 from vitrail.files import HUB, best_of_run, path_text
 from vitrail.inference.runtime import Runtime, check_runtime
+from vitrail.types import Device
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import Checkpoint, Safetensors
 
 PACKED: Final = {"packed": "fp32", "packed-bf16": "bf16"}  # runtimes that a checkpoint can be given, and what they use
+AUTO: Final = "auto"  # an accelerator where there is one
+CPU: Final = "cpu"
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,24 @@ def _is_exported(header: Header) -> bool:
 
 # The first that recognises a path opens it. Those that read no file come first, those that import little before others.
 RECOGNISERS: Final = (
-    Recogniser("built in", lambda header: header.path.startswith("vitrail:"), "vitrail.checkpoint:load", (), True),
-    Recogniser("Vitrail's own", lambda header: header.says("vitrail"), "vitrail.checkpoint:load", ("header",), True),
+    Recogniser(
+        "built in", lambda header: header.path.startswith("vitrail:"), "vitrail.checkpoint:load", ("device",), True
+    ),
+    Recogniser(
+        "Vitrail's own", lambda header: header.says("vitrail"), "vitrail.checkpoint:load", ("header", "device"), True
+    ),
     Recogniser("packed", lambda header: header.says("vitrail.packed"), "vitrail.packed:open_packed", ("header",)),
     Recogniser(
         "another family's",
         lambda header: header.safetensors is not None or os.path.isdir(header.path) or header.path.startswith(HUB),
         "vitrail.weights:load",
-        ("header", "override", "leave_out"),
+        ("header", "override", "leave_out", "device"),
         True,
     ),
     Recogniser("exported", _is_exported, "vitrail.exporters.exported:open_exported", ("few_images",)),
-    Recogniser("another family's", lambda header: True, "vitrail.weights:load", ("override", "leave_out"), True),
+    Recogniser(
+        "another family's", lambda header: True, "vitrail.weights:load", ("override", "leave_out", "device"), True
+    ),
 )
 
 
@@ -84,27 +93,36 @@ def open_model(
     override: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
     few_images: bool = False,
+    device: Device = CPU,
 ) -> Runtime:
     """What a path holds, ready to answer: our checkpoint or a run's folder, "vitrail:fashion", another family's file or
     folder, a packed network, an exported file.
 
     A checkpoint can be asked by another `runtime` than "eager": "packed" or "packed-bf16". `override` and `leave_out`
     are for other families' files, as in `vitrail.load`. For a `few` images alone, a runtime need not prepare for many.
+    A checkpoint computes on its `device`; all others choose theirs by themselves, and refuse to be sent elsewhere.
     """
     header = Header(best_of_run(path_text(path)))
     kind = next(each for each in RECOGNISERS if each.recognises(header))
     _check_options(header.path, kind, runtime, override, leave_out)
+    if not kind.is_checkpoint or runtime in PACKED:
+        device = _stay(device, f"the runtime {runtime}" if kind.is_checkpoint else f"{header.path} is {kind.kind} and")
     header_read = header.safetensors if "header" in kind.options else None
-    options = {"header": header_read, "override": override, "leave_out": leave_out, "few_images": few_images}
+    given = {"override": override, "leave_out": leave_out, "few_images": few_images, "device": device}
+    options = {"header": header_read, **given}
     opened: Runtime = _late(kind.opener)(header.path, **{name: options[name] for name in kind.options})
     return _packed(opened, PACKED[runtime]) if runtime in PACKED else opened
 
 
 def open_checkpoint(
-    path: str | os.PathLike[str], *, override: Mapping[str, Any] | None = None, leave_out: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    *,
+    override: Mapping[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+    device: Device = CPU,
 ) -> Checkpoint:
     """The same for those who need the network itself: a path that holds another runtime is an error."""
-    opened = open_model(path, override=override, leave_out=leave_out)
+    opened = open_model(path, override=override, leave_out=leave_out, device=device)
     kind: type[Checkpoint] = _late("vitrail.checkpoint:Checkpoint")
     if not isinstance(opened, kind):
         raise InputError(
@@ -114,16 +132,18 @@ def open_checkpoint(
     return opened
 
 
-def as_checkpoint(given: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
-    """A checkpoint as it is; a path, or the folder of a run, opened."""
+def as_checkpoint(
+    given: Checkpoint | str | os.PathLike[str], device: Device | None = None, usual: Device = CPU
+) -> Checkpoint:
+    """A checkpoint where it lies, or on a device; a path, or the folder of a run, opened there, else on the usual."""
     if isinstance(given, str | os.PathLike):
-        return open_checkpoint(given)
+        return open_checkpoint(given, device=usual if device is None else device)
     kind: type[Checkpoint] = _late("vitrail.checkpoint:Checkpoint")
     if not isinstance(given, kind):
         raise InputError(
             f"checkpoint: expected Checkpoint, or the path of one, got {short_repr(given)}: see vitrail.load"
         )
-    return given
+    return given if device is None else given.to(device)
 
 
 def _packed(checkpoint: Runtime, precision: str) -> Runtime:
@@ -132,12 +152,28 @@ def _packed(checkpoint: Runtime, precision: str) -> Runtime:
     return packed
 
 
-def as_runtime(given: Runtime | str | os.PathLike[str]) -> Runtime:
-    """A runtime as it is; a path opened."""
+def as_runtime(given: Runtime | str | os.PathLike[str], device: Device | None = None) -> Runtime:
+    """A runtime as it is, a checkpoint on a device if one is named; a path opened, by itself on an accelerator."""
     if isinstance(given, str | os.PathLike):
-        return open_model(given)
+        return open_model(given, device=AUTO if device is None else device)
     check_runtime(given)
+    if device is None:
+        return given
+    if callable(move := getattr(given, "to", None)):
+        moved: Runtime = move(device)
+        return moved
+    _stay(device, f"{type(given).__name__} is no checkpoint and")
     return given
+
+
+def _stay(device: Device, why: str) -> str:
+    """The cpu; or an error where a runtime that computes by itself is sent elsewhere."""
+    if str(device).partition(":")[0] not in (AUTO, CPU):
+        raise InputError(
+            f"device {str(device)!r:.40}: {why} computes on the cpu, or where its own runtime does: leave the device "
+            "out, or use the weights by themselves"
+        )
+    return CPU
 
 
 def _check_options(

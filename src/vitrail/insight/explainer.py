@@ -27,7 +27,7 @@ from vitrail.insight.sanity import outlying, shuffled
 from vitrail.insight.targets import Likeness, Target, aim_at
 from vitrail.network.merging import unmerge
 from vitrail.network.vit import ViT
-from vitrail.types import Array
+from vitrail.types import Array, Device
 
 PIECES = 14  # that a side is cut into where the network's own grid is not known
 
@@ -40,6 +40,7 @@ def explain(
     *,
     check: bool = True,
     seed: int = 0,
+    device: Device | None = None,
 ) -> Explanation:
     """Where on an image the answer comes from, for the class that the network names, or for another target.
 
@@ -53,8 +54,9 @@ def explain(
     - target: a class by name or number; None: the one that the network names.
     - check: measure whether the map is faithful; False: it is not, and done sooner.
     - seed: what the random orders of the check follow from.
+    - device: where to compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where it lies, of a path "auto".
     """
-    checkpoint = as_runtime(checkpoint)
+    checkpoint = as_runtime(checkpoint, device)
     given = as_image(image, checkpoint.preprocess)
     image = given if not isinstance(given, Named) else cast(Source, given.image)
     pixels = torch.from_numpy(checkpoint.preprocess(image))[None]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint
-from vitrail.checkpoint.devices import device_of, wait_for
+from vitrail.checkpoint.devices import AUTO, device_of, wait_for
 from vitrail.checks import check_int, check_number
 from vitrail.data.samples import Dataset
 from vitrail.errors import ImageError, InputError
@@ -36,7 +36,7 @@ from vitrail.network.vit import ViT
 from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.metric_names import metric_name
 from vitrail.reporting.object_card import Card
-from vitrail.types import Array
+from vitrail.types import Array, Device
 
 IMAGES = 512  # that importance is measured on, at most
 SMALL = 64  # pixels a side, below which images are trained on as from scratch, at a gentler rate
@@ -135,6 +135,7 @@ def prune(
     seed: int = 0,
     log: Callable[[str], None] = lambda text: None,
     progress: bool | None = None,
+    device: Device | None = None,
 ) -> Pruned:
     """Cut the heads that matter least: all but the share to `keep`, or as many as lose at most `max_drop` points.
 
@@ -153,9 +154,10 @@ def prune(
     - seed: which images rank, and how tuning goes.
     - log: a function that hears what happens.
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never.
+    - device: where to compute, such as "auto", "cpu", "cuda:1" or "mps"; None: where it lies, of a path "auto".
     """
     path = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
-    checkpoint = as_checkpoint(checkpoint)
+    checkpoint = as_checkpoint(checkpoint, device, AUTO)
     model = checkpoint.model
     if (keep is None) == (max_drop is None):
         raise InputError("say how much to cut: keep=0.7 (a share of the heads) or max_drop=0.5 (points), one of them")
@@ -334,13 +336,14 @@ def _tuned(
             recipe=recipe,
             epochs=epochs,
             seed=seed,
+            device=str(device_of(checkpoint.model)),
             out=folder,
             test=0.0,
             check=False,
             report=False,
             progress=progress,
         )
-        return open_checkpoint(run.best)
+        return open_checkpoint(run.best, device=device_of(checkpoint.model))
 
 
 def _described(slim: Checkpoint, original: Checkpoint, after: NetworkMeasures, split: str, tune: float) -> Checkpoint:

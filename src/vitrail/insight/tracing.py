@@ -130,7 +130,9 @@ def trace(
     - blocks: the blocks whose attention is wanted; None: all.
     - rows: the tokens whose attention alone is wanted; None: all.
     """
-    network = model if isinstance(model, nn.Module) else as_checkpoint(model).model
+    network = (
+        model if isinstance(model, nn.Module) else as_checkpoint(model, usual=getattr(pixels, "device", "cpu")).model
+    )
     return trace_with_layouts(network, pixels, attention, hidden, head_mask, blocks, rows).trace
 
 

@@ -114,10 +114,12 @@ def match(metric: Tensor, count: int, prefix: int = 0, weights: Tensor | None = 
     best = scores.gather(2, partner)[..., 0]  # not `max`: one exporter got that wrong
     if weights is not None:  # below 1e-6 a distance is rounding, and the weight alone decides
         best = (1 - best).clamp(min=1e-6) * -weights[:, prefix::2].sqrt()
-    # Where two pairs are equally close the first is joined, on every machine: a stable sort in plain operators. The
-    # handicap is far below the rounding of a likeness.
-    handicap = torch.arange(best.shape[1], dtype=torch.float64, device=metric.device) * -1e-14
-    first = (best + handicap).topk(count, dim=-1).indices  # (B, count), numbers in the first set
+    # Where two pairs are equally close the first is joined, on every machine: a stable sort, which exporters get in
+    if best.device.type == "cpu":  # plain operators, and by a handicap that is far below the rounding of a likeness
+        handicap = torch.arange(best.shape[1], dtype=torch.float64) * -1e-14
+        first = (best + handicap).topk(count, dim=-1).indices  # (B, count), numbers in the first set
+    else:  # not every device has numbers so fine
+        first = best.sort(dim=-1, descending=True, stable=True).indices[:, :count]
     image = torch.arange(b, device=metric.device)[:, None]
     start = image * t + prefix  # of the patches of each image, in one table of all
     leaving = (first * 2 + start).flatten()

@@ -96,5 +96,5 @@ def resize_kernel(weight: Tensor, patch_size: tuple[int, int], policy: Resample 
     basis = torch.eye(old[0] * old[1], dtype=torch.float64)
     matrix = resample(basis, old, patch_size, policy).T  # old values x new values
     inverse = torch.linalg.pinv(matrix)  # new values x old values
-    kernel: Tensor = weight.double().flatten(2) @ inverse.to(weight.device).T  # (D, C, new values)
-    return kernel.reshape(*weight.shape[:2], *patch_size).to(weight.dtype)
+    kernel: Tensor = weight.cpu().double().flatten(2) @ inverse.T  # (D, C, new values); not every device has doubles
+    return kernel.reshape(*weight.shape[:2], *patch_size).to(weight)

@@ -124,7 +124,7 @@ class TextDecoder(nn.Module):
             check_int("seed", seed, 0, 2**63 - 1, error=InputError)
             if generator is not None:
                 raise InputError("generate takes a seed or a generator, got both: leave one out")
-            generator = torch.Generator(ids.device).manual_seed(seed)
+            generator = torch.Generator().manual_seed(seed)  # of the cpu: the same text wherever the network lies
         with eval_mode(self):
             for _ in range(new_tokens):
                 context = ids[:, -self.config.block_size :]
@@ -155,4 +155,5 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
         return logits.argmax(dim=-1, keepdim=True)
     values, choices = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))  # (B, k), likeliest first
     chances = ((values - values[:, :1]) / temperature).softmax(dim=-1)  # (B, k); shifted: no temperature overflows
-    return choices.gather(1, torch.multinomial(chances, 1, generator=generator))
+    drawn = torch.multinomial(chances.to(getattr(generator, "device", chances.device)), 1, generator=generator)
+    return choices.gather(1, drawn.to(choices.device))

@@ -112,12 +112,15 @@ class ViT(nn.Module):
             raise InputError(str(error)) from None
 
     def check_dtype(self, pixels: Tensor) -> None:
-        """Refuse pixels that were not prepared, or not as the weights are."""
+        """Refuse pixels that were not prepared, or lie elsewhere than the weights or are of another kind."""
         if not pixels.is_floating_point():
             raise InputError(f"expected float pixels, got {pixels.dtype}: Preprocess scales and normalises images")
-        weights = next(self.parameters()).dtype
-        if pixels.dtype != weights and not torch.is_autocast_enabled(pixels.device.type):
-            raise InputError(f"expected {weights} pixels, as the weights are, got {pixels.dtype}: pixels.to({weights})")
+        w = next(self.parameters())
+        if pixels.device != w.device:
+            where = f"expected pixels on {w.device}, as the weights are, got some on {pixels.device}"
+            raise InputError(f"{where}: pixels.to({str(w.device)!r})")
+        if pixels.dtype != w.dtype and not torch.is_autocast_enabled(pixels.device.type):
+            raise InputError(f"expected {w.dtype} pixels, as the weights are, got {pixels.dtype}: pixels.to({w.dtype})")
 
     def mask_of_blocks(self, head_mask: Tensor) -> list[Tensor]:
         """One vector of factors a block, for the heads it has left; masks name heads by their original numbers."""

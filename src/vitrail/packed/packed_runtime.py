@@ -51,7 +51,7 @@ class Packed(RuntimeBase):
         check_type("checkpoint", checkpoint, Checkpoint, error=InputError)
         device = next(checkpoint.model.parameters()).device
         if device.type != "cpu":
-            raise InputError(f"packed networks run on the CPU, this one is on {device}: checkpoint.model.cpu() first")
+            raise InputError(f"packed networks run on the CPU, this one is on {device}: give checkpoint.to('cpu')")
         self.about, self._provenance, self.measurements = checkpoint.about, checkpoint.provenance, {}
         self.plan, self.notes = possible_plan(QuantPlan() if plan is None else plan)
         if self.plan is None:

@@ -60,7 +60,7 @@ def head_of(head: Head, embedding: Array) -> Array | None:
         return None
     weight: Tensor = next(head.parameters(), torch.zeros(()))
     with torch.inference_mode():
-        logits: Array = head(torch.from_numpy(embedding).to(weight.dtype)).float().numpy()
+        logits: Array = head(torch.from_numpy(embedding).to(weight)).float().cpu().numpy()
     return logits
 
 

@@ -31,7 +31,7 @@ class Sensitivity(NamedTuple):
 
 def calibration_pixels(checkpoint: Checkpoint, data: Dataset, batch: int) -> list[Tensor]:
     """Pixels of images, a batch at a time; those that cannot be read are left out."""
-    dtype = next(checkpoint.model.parameters()).dtype
+    weight = next(checkpoint.model.parameters())
     batches: list[Tensor] = []
     for first in range(0, len(data), batch):
         pixels = []
@@ -39,7 +39,7 @@ def calibration_pixels(checkpoint: Checkpoint, data: Dataset, batch: int) -> lis
             with suppress(ImageError):
                 pixels.append(checkpoint.preprocess(data.images[row]))
         if pixels:
-            batches.append(torch.from_numpy(np.stack(pixels)).to(dtype))
+            batches.append(torch.from_numpy(np.stack(pixels)).to(weight))
     read = sum(map(len, batches))
     if read < FEWEST:
         raise InputError(

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from vitrail.checkpoint import Checkpoint, save
+from vitrail.checkpoint.devices import describe_device, device_of
 from vitrail.checks import check_int
 from vitrail.errors import InputError, VitrailError, nearest
 from vitrail.exporters import TARGETS
@@ -24,7 +25,7 @@ from vitrail.exporters.exported import open_exported
 from vitrail.exporters.exporter import export
 from vitrail.images import Preprocess
 from vitrail.inference import Runtime
-from vitrail.inference.recognisers import as_checkpoint
+from vitrail.inference.recognisers import AUTO, CPU, as_checkpoint
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.packed import open_packed, pack_checkpoint, save_packed
@@ -36,7 +37,7 @@ from vitrail.reporting.object_card import Card
 from vitrail.shipping.candidates import bench_kinds, precisions_here
 from vitrail.shipping.peak_flops import limits
 from vitrail.shipping.steps import SearchCallback, SearchCounter, with_bar
-from vitrail.types import LogCallback
+from vitrail.types import Device, LogCallback
 
 
 class BenchRow(NamedTuple):
@@ -63,6 +64,7 @@ class Bench:
     limits: dict[str, float]
     threads: int
     notes: tuple[str, ...]
+    device: str = "cpu"  # where eager computes; all others do on the cpu
 
     def card(self) -> Card:
         """What it says of itself in a REPL and a notebook: the fastest at each size and batch."""
@@ -93,6 +95,7 @@ class Bench:
             "rows": [each._asdict() for each in self.rows],
             "limits_gflops_per_second": self.limits,
             "threads": self.threads,
+            "device": self.device,
             "notes": list(self.notes),
         }
 
@@ -107,6 +110,7 @@ def bench(
     rounds: int = 7,
     progress: SearchCallback | bool | None = None,
     log: LogCallback = lambda text: None,
+    device: Device | None = None,
 ) -> Bench:
     """Time every runtime in turn on random pixels; by default all that are installed and make sense here.
 
@@ -118,10 +122,11 @@ def bench(
     - progress: a bar on stderr; None: at a terminal and in a notebook, False: never; or a function that is told as each
       step begins: a `SearchStep` says what is done, how many are left, and about how long that takes.
     - log: told what happens, a line at a time.
+    - device: where eager computes, such as "auto" or "cuda:1"; None: where it lies, of a path "auto".
 
     int8 is calibrated on random pixels: its speed is true, its answers are not judged; `optimize` judges them.
     """
-    checkpoint = as_checkpoint(checkpoint)
+    checkpoint = as_checkpoint(checkpoint, device, AUTO)
     for batch in batches:
         check_int("batch", batch, error=InputError)
     for kind in runtimes:
@@ -129,6 +134,9 @@ def bench(
             raise InputError(f"no runtime {kind!r}: {nearest(kind, bench_kinds())}")
     wanted = runtimes or [each for each in bench_kinds() if each == "eager" or each.split()[1] in precisions_here()]
     notes = [] if runtimes or has_bf16_units() else ["bf16 left out: this processor has no units for it"]
+    used = device_of(checkpoint.model)
+    if used.type != "cpu":
+        notes.append(f"eager computes on {describe_device(used)}, all others on the cpu")
     step = SearchCounter(1 + max(1, len(sizes)) * (len(wanted) + 1 + len(batches)), progress)
     log("measuring the machine's limit")
     step("the machine's limit")
@@ -137,6 +145,7 @@ def bench(
     for size in sizes or (0,):
         square = checkpoint.preprocess.to_dict() | {"size": [size, size]}
         sized = checkpoint if not size else replace(checkpoint, preprocess=Preprocess.from_dict(square))
+        here = sized.to(CPU)  # for the runtimes that compute on no other
         with TemporaryDirectory(prefix="vitrail-") as folder:
             opened = {"eager": _open_kind(sized, "eager", Path(folder))}
             for kind in wanted:
@@ -144,19 +153,19 @@ def bench(
                 step(kind)
                 try:
                     if kind not in opened:
-                        opened[kind] = _open_kind(sized, kind, Path(folder))
+                        opened[kind] = _open_kind(here, kind, Path(folder))
                 except VitrailError as error:
                     if kind in runtimes:
                         raise
                     notes.append(f"{kind} left out: {error}")
             log("starting each in a process of its own")
             step("each in a process of its own")
-            alone = {kind: _alone(path) for kind, (_, path) in opened.items()}
+            alone = {kind: _alone(path, str(used) if kind == "eager" else CPU) for kind, (_, path) in opened.items()}
             for batch in batches:
                 log(f"timing batch {batch}")
                 step(f"batch {batch}")
                 rows += _timed(sized, opened, batch, rounds, rates, alone)
-    return Bench(tuple(rows), rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)))
+    return Bench(tuple(rows), rates, torch.get_num_threads(), tuple(dict.fromkeys(notes)), describe_device(used))
 
 
 def _open_kind(checkpoint: Checkpoint, kind: str, folder: Path) -> tuple[Runtime, Path]:
@@ -199,7 +208,8 @@ def _timed(
     rows = []
     for kind, seconds in took.items():
         logits, _ = opened[kind][0].run(pixels)
-        rate = rates.get(kind.partition(" ")[2] or "fp32", 0.0)
+        is_elsewhere = kind == "eager" and device_of(checkpoint.model).type != "cpu"  # its limit is another
+        rate = 0.0 if is_elsewhere else rates.get(kind.partition(" ")[2] or "fp32", 0.0)
         share = batch * gflops / seconds / rate if rate else None
         difference = float(np.abs(logits - expected).max() / max(np.abs(expected).max(), 1e-12))
         rows.append(
@@ -234,7 +244,7 @@ import json, sys, time
 started = time.perf_counter()
 import numpy
 from vitrail.inference import open_model
-runtime = open_model(sys.argv[1])
+runtime = open_model(sys.argv[1], device=sys.argv[3])
 way = runtime.preprocess
 def run(count):
     runtime.run(numpy.zeros((count, way.channels, *way.size), numpy.float32))
@@ -259,15 +269,16 @@ print(json.dumps([took, first, one, peak(False)]))
 """
 
 
-def _alone(path: Path) -> Alone:
-    """A new process that opens a file and answers; Python's own start is not counted."""
-    ran = subprocess.run(
-        [sys.executable, "-c", ALONE, str(path), str(SEVERAL)], capture_output=True, text=True, check=False
-    )
+def _alone(path: Path, device: str) -> Alone:
+    """A new process that opens a file and answers; Python's own start is not counted, nor an accelerator's memory."""
+    command = [sys.executable, "-c", ALONE, str(path), str(SEVERAL), device]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise VitrailError(f"{path.name} could not be opened in a process of its own: {last[0]}")
     seconds, first, one, several = json.loads(ran.stdout.splitlines()[-1])
+    if device != CPU:
+        return Alone(float(seconds), None, None)
     each, free = (several - one) // (SEVERAL - 1), _free()
     largest = max(1, (free - first) // each) if each > 4096 and free else None
     return Alone(float(seconds), int(first) or None, largest)

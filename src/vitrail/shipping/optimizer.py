@@ -22,7 +22,7 @@ from vitrail.exporters.exported import Exported, open_exported
 from vitrail.exporters.exporter import add_measurements, export
 from vitrail.inference import Runtime
 from vitrail.inference.batches import run_batches
-from vitrail.inference.recognisers import as_checkpoint
+from vitrail.inference.recognisers import CPU, as_checkpoint
 from vitrail.inference.timing import interleaved
 from vitrail.insight.cost import estimate
 from vitrail.network.surgery import with_merging
@@ -191,7 +191,7 @@ def optimize(
     Speed is from file to answer, decoding and resizing included.
     """
     path = checkpoint if isinstance(checkpoint, str | os.PathLike) else None
-    checkpoint = as_checkpoint(checkpoint)
+    checkpoint = as_checkpoint(checkpoint, CPU)  # where all that is tried computes
     check_choice("goal", goal, GOALS)
     check_number("max_drop", max_drop, -100.0, 100.0)
     if not batches:

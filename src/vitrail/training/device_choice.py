@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from vitrail.checkpoint.devices import AUTO, describe_device, devices, find_device
+from vitrail.checkpoint.devices import AUTO, describe_device, device_names, find_device
 from vitrail.training.autotune import measure_speed
 from vitrail.training.job import Job
 from vitrail.training.plan import Plan
@@ -19,7 +19,7 @@ PLACE: Final = ("device", "threads")  # of a plan: what may be other ones when a
 
 def find_again(plan: Plan, name: str) -> torch.device:
     """The device that a run goes on with: of the kind it was started on, where nobody names another."""
-    alike = [each for each in map(find_device, devices()) if describe_device(each) == plan.device]
+    alike = [each for each in map(find_device, device_names()) if describe_device(each) == plan.device]
     return alike[0] if name == AUTO and alike else find_device(name)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from vitrail import __version__
 from vitrail.checkpoint import Checkpoint
-from vitrail.checkpoint.devices import AUTO, describe_device, device_of, devices, find_device
+from vitrail.checkpoint.devices import AUTO, describe_device, device_names, device_of, find_device
 from vitrail.cores import usable_cores
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
@@ -265,7 +265,7 @@ def run_differences(folder: Path, plan: Plan, manifest: Manifest, options: Optio
     before, wanted = Plan.from_dict(config["plan"]).to_dict() | last_place(config), plan.to_dict()
     if options.elsewhere:
         wanted |= {name: before[name] for name in PLACE}
-    elif options.device == AUTO and before["device"] in (describe_device(find_device(name)) for name in devices()):
+    elif options.device == AUTO and before["device"] in (describe_device(find_device(name)) for name in device_names()):
         wanted["device"] = before["device"]  # it goes on where it was
     if options.minutes is not None and before["minutes"] == options.minutes:  # measured once, for good
         wanted |= {"steps": before["steps"]}

@@ -8,14 +8,14 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
-
 from vitrail import checkpoint
 from vitrail.checkpoint import Checkpoint, Mapped, Provenance, Safetensors
+from vitrail.checkpoint.devices import find_device
 from vitrail.checks import short_repr
 from vitrail.errors import CheckpointError, InputError, VitrailError, nearest
 from vitrail.files import HUB, best_of_run, path_text
 from vitrail.network.surgery import build_empty
+from vitrail.types import Device
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Family
 from vitrail.weights.hub import fetch
@@ -31,7 +31,7 @@ def load(
     *,
     override: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
-    device: str | torch.device = "cpu",
+    device: Device = "cpu",
     header: Safetensors | None = None,
 ) -> Checkpoint:
     """A checkpoint: our file, a run's folder, "vitrail:fashion", a known family's file or folder, or a
@@ -41,10 +41,11 @@ def load(
     - override: settings that no tensor says: of ViTConfig, of Preprocess, `resample`, `classes`, `family`, and `take`
       for one of several copies in a file.
     - leave_out: parts to leave out, or patterns of their names.
-    - device: where the network is put, such as "cuda".
+    - device: where the network is put, such as "cuda" or "mps"; "auto": an accelerator where there is one.
     - header: what `read_safetensors` says of the file, if it was read already.
     """
-    return _load(path, check_names({} if override is None else override), _patterns(leave_out), header).to(device)
+    wanted = find_device(device)  # before there is any work
+    return _load(path, check_names({} if override is None else override), _patterns(leave_out), header).to(wanted)
 
 
 def _load(
