@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import vitrail
@@ -25,7 +24,6 @@ from training.quick import draw
 from vitrail.checkpoint.devices import device_of, find_device
 from vitrail.data.augmentation import Augment
 from vitrail.errors import InputError
-from vitrail.insight import METHODS
 from vitrail.network.config import ConvStem, ViTConfig
 from vitrail.training import Callbacks, Recipe, Run, autotune, device_choice, plain_attention
 
@@ -171,72 +169,7 @@ def test_auto_times_a_small_network_on_both_and_says_which(
     assert not any("ms a step" in line for line in heard)
 
 
-# ---- using a network there ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def pair() -> tuple[vitrail.Checkpoint, vitrail.Checkpoint]:
-    """A trained network on the CPU, and there."""
-    here = vitrail.load("vitrail:fashion")
-    there = vitrail.load("vitrail:fashion", device="auto")
-    assert device_of(there.model).type == "pretend"
-    assert device_of(here.model).type == "cpu"
-    return here, there
-
-
-@pytest.fixture(scope="session")
-def image() -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (28, 28), dtype=np.uint8))
-
-
-def same(pair: tuple[vitrail.Checkpoint, vitrail.Checkpoint], ask: Callable[[vitrail.Checkpoint], Any]) -> None:
-    """Numbers of both, as arrays of the CPU, within rounding."""
-    a, b = (np.asarray(ask(each)) for each in pair)
-    assert a.shape == b.shape
-    assert np.abs(a - b).max() <= CLOSE * max(1.0, float(np.abs(a).max()))
-
-
-def test_predict_embed_and_evaluate(pair: Any, image: Image.Image) -> None:
-    same(pair, lambda each: each.predict(image, top=10)[0].probabilities)
-    same(pair, lambda each: each.embed([image, image]))
-    same(pair, lambda each: each.predict(each.transform(image)[None].to(device_of(each.model)))[0].probabilities)
-    same(pair, lambda each: vitrail.evaluate(each, "vitrail:fashion", resamples=0).logits)
-
-
-@pytest.mark.parametrize("method", list(METHODS))
-def test_explanations(method: str, pair: Any, image: Image.Image) -> None:
-    same(pair, lambda each: vitrail.explain(each, image, method).map)
-
-
-def test_a_trace_lies_where_its_pixels_lie(pair: Any, image: Image.Image) -> None:
-    there = pair[1]
-    device = device_of(there.model)
-    trace = vitrail.trace(there, there.transform(image)[None].to(device))
-    tensors = [trace.tokens, trace.pooled, trace.logits, *trace.hidden, *trace.attention, trace.pool_weights]
-    assert {each.device for each in tensors} == {device}
-    same(
-        pair,
-        lambda each: (
-            vitrail.trace(each, each.transform(image)[None].to(device_of(each.model))).attention[-1].detach().cpu()
-        ),
-    )
-
-
-def test_heads_are_ranked_and_cut(pair: Any) -> None:
-    pruned = [vitrail.prune(each, "vitrail:fashion", keep=0.5) for each in pair]
-    assert pruned[0].heads == pruned[1].heads
-    assert device_of(pruned[1].checkpoint.model).type == "pretend"
-    for name, here in pruned[0].checkpoint.model.state_dict().items():
-        assert torch.equal(here, pruned[1].checkpoint.model.state_dict()[name].cpu())
-
-
-def test_a_checkpoint_is_saved_from_there(pair: Any, tmp_path: Path) -> None:
-    vitrail.save(pair[1], tmp_path / "a.safetensors")
-    vitrail.save(pair[0], tmp_path / "b.safetensors")
-    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-
-
-def test_devices_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_are_named() -> None:
     assert str(find_device("auto")) == "pretend:0"
     with pytest.raises(InputError, match=r"expected 'auto' or one that torch has, here cpu, pretend, got 'cuda'"):
         find_device("cuda")

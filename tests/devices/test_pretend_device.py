@@ -36,4 +36,4 @@ def test_everything_on_a_second_device(refuses: str, fixtures: Path) -> None:
     environment = {**os.environ, "PRETEND_DEVICE": str(tool), "PRETEND_REFUSES": refuses}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=CASES.parents[2])
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
-    assert re.search(r"\b2\d passed\b|\b3\d passed\b", ran.stdout), ran.stdout[-500:]
+    assert re.search(r"\b[1-9]\d passed\b", ran.stdout), ran.stdout[-500:]

@@ -41,8 +41,10 @@ def test_the_largest_batch_follows_from_what_each_image_takes(
 
     monkeypatch.setattr(benching.subprocess, "run", run)
     monkeypatch.setattr(benching, "_free", lambda: free)
-    assert benching._alone(Path("net.onnx")) == benching.Alone(1.5, first, largest)
-    assert asked[0][-2:] == ["net.onnx", "32"]
+    assert benching._alone(Path("net.onnx"), "cpu") == benching.Alone(1.5, first, largest)
+    assert asked[0][-3:] == ["net.onnx", "32", "cpu"]
+    assert benching._alone(Path("net.safetensors"), "cuda:1") == benching.Alone(1.5, None, None)
+    assert asked[1][-1] == "cuda:1"  # whose memory is another
 
 
 @pytest.mark.row("DL.7", "4.TRT")

@@ -87,7 +87,7 @@ class KeepWeights:
         return logits.softmax(dim=-1)
 
     def _rows_of(self, x: Tensor) -> Tensor:
-        return x[..., self.rows, :] if self.rows and x.shape[-2] > 1 else x
+        return x[..., torch.tensor(self.rows), :] if self.rows and x.shape[-2] > 1 else x
 
 
 class Recorder:

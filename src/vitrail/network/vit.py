@@ -129,4 +129,4 @@ class ViT(nn.Module):
             got = tuple(head_mask.shape) if isinstance(head_mask, Tensor) else f"{head_mask!r:.80}"
             raise InputError(f"head_mask: expected a tensor ({heads},) or ({depth}, {heads}), got {got}")
         mask = head_mask.to(next(self.parameters())).expand(depth, heads)  # (L, A)
-        return [mask[block, list(self.config.heads_of(block))] for block in range(depth)]
+        return [mask[block, torch.tensor(self.config.heads_of(block), dtype=torch.long)] for block in range(depth)]
