@@ -40,6 +40,8 @@ from vitrail.insight.pruning_run import batches_of
 from vitrail.network import MaskedDecoder, ViT, ViTConfig, with_merging
 from vitrail.network.config import Positions, Rotary
 from vitrail.network.text import TextConfig, TextDecoder
+from vitrail.packed.packed_file import save_packed
+from vitrail.packed.packed_runtime import Packed
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quantiser import plan_all_int8, quantise
 from vitrail.quantisation.range_calibration import calibration_pixels, rank_sensitivity
@@ -142,14 +144,15 @@ def test_runtimes_of_their_own_stay_on_the_cpu(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (2, 16, 16, 3), dtype=np.uint8)
     vitrail.export(there, tmp_path / "a.pt2")  # from wherever the network lies
     vitrail.save(there, tmp_path / "own.safetensors")
+    save_packed(Packed(here), here, tmp_path / "packed.safetensors")
     assert placed(there.model) == {"pretend"}
-    for path, runtime in ((tmp_path / "a.pt2", ""), (tmp_path / "own.safetensors", "packed")):
+    for path, runtime in ((tmp_path / "packed.safetensors", ""), (tmp_path / "own.safetensors", "packed")):
         opened = open_model(path, runtime=runtime, device="auto")
         assert np.allclose(vitrail.embed(opened, images, device="auto"), here.embed(images), atol=1e-4)
         with pytest.raises(InputError, match="device 'pretend': .* computes on the cpu, or where its own runtime does"):
             open_model(path, runtime=runtime, device="pretend")
     with pytest.raises(InputError, match=r"packed networks run on the CPU, this one is on pretend:0"):
-        vitrail.packed.Packed(there)
+        Packed(there)
 
 
 def test_extras_and_long_numbers(pair: Pair) -> None:
