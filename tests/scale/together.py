@@ -65,13 +65,18 @@ def train(case: dict[str, Any], rank: int) -> dict[str, Any]:
         return found | ({"digest": digest_of(folder)} if processes.is_first else {})
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def run_case(case: dict[str, Any]) -> list[dict[str, Any]]:
     """The results of all processes of a case, by rank; of one that was killed, its signal."""
     folder, world = Path(case["folder"]), int(case["world"])
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     pids = []
     for rank in range(world):
         pid = os.fork()

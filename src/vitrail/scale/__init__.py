@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitrail.scale.cost_model import Forecast, forecast
 from vitrail.scale.process_group import joined
 
-__all__ = ["joined"]
+__all__ = ["Forecast", "forecast", "joined"]
