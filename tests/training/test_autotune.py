@@ -16,7 +16,8 @@ from vitrail.data.augmentation import Augment
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
 from vitrail.training import Recipe, autotune
-from vitrail.training.autotune import LossAtRate, Speed, measure_speed, overfits, steps_for, suggested
+from vitrail.training.autotune import LossAtRate, measure_speed, overfits, steps_for, suggested
+from vitrail.training.pace import Speed
 
 
 @pytest.mark.parametrize("wanted", [False, True])

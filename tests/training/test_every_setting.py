@@ -31,8 +31,8 @@ from vitrail.errors import ConfigError, InputError, VitrailError
 from vitrail.network.config import ViTConfig
 from vitrail.network.presets import PRESETS
 from vitrail.network.vit import ViT
-from vitrail.training import Callbacks, Options, Recipe, Run, compilation, final_evaluation, loop, planning, train
-from vitrail.training.autotune import Speed
+from vitrail.training import Callbacks, Options, Recipe, Run, compilation, final_evaluation, loop, pace, planning, train
+from vitrail.training.pace import Speed
 from vitrail.training.recipe import BALANCES, OPTIMISERS, PRECISIONS, SCHEDULES
 
 NETWORK = ViTConfig(
@@ -377,9 +377,10 @@ def recipe(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 def minutes(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(planning, "measure_speed", lambda job: Speed(step=1.0, validation=0.6))
+    patch.setattr(pace, "clock", lambda: 0)
     trained = bench.fresh(minutes=0.2)
-    assert trained.run.steps == 10  # 12 s, at 1 s a step and 0.2 s of validation
-    assert "10 steps fit 0.2 minutes" in trained.told
+    assert trained.run.steps == 9  # 12 s, at 1 s a step and 0.6 s after every third, and after the last
+    assert "9 steps fit 0.2 minutes" in trained.told
     with pytest.raises(InputError, match="epochs or minutes, not both"):
         bench.train(minutes=1.0, epochs=1)
 

@@ -17,9 +17,9 @@ from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.network.vit import ViT
 from vitrail.training import Options, Recipe, planning
-from vitrail.training.autotune import Speed
 from vitrail.training.job import Callbacks
 from vitrail.training.model_choice import ModelChoice
+from vitrail.training.pace import Speed
 from vitrail.training.planning import (
     check_learns,
     check_plan,
@@ -103,6 +103,7 @@ def test_minutes_fix_the_steps_by_the_speed_of_this_machine(tmp_path: Path, monk
     assert job.plan.per_epoch == 6
     assert (timed.plan.steps, timed.plan.recipe.epochs) == (84, 14.0)
     assert timed.plan == replace(job.plan, steps=84, recipe=replace(job.plan.recipe, epochs=14.0))
+    assert timed.speed == Speed(0.0, 0.0)
     assert said == ["84 steps fit 2 minutes"]
 
 

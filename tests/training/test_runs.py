@@ -34,11 +34,24 @@ from vitrail.evaluation.probes import features
 from vitrail.evaluation.seen_images import data_for, data_for_both
 from vitrail.network.config import Positions
 from vitrail.network.vit import ViT
-from vitrail.training import Callbacks, Options, Recipe, Run, autotune, final_evaluation, planning, rerun, reruns, train
+from vitrail.training import (
+    Callbacks,
+    Options,
+    Recipe,
+    Run,
+    autotune,
+    final_evaluation,
+    loop,
+    pace,
+    planning,
+    rerun,
+    reruns,
+    train,
+)
 from vitrail.training import state as saving
-from vitrail.training.autotune import Speed
 from vitrail.training.dry_run import run_dry
 from vitrail.training.model_choice import bands_of
+from vitrail.training.pace import Speed
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
 from vitrail.training.published import Preset
@@ -281,7 +294,8 @@ def against(first: Path, second: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[
     """The run in a folder rerun, where the second time ends as `second` did; with what was asked for."""
     asked: list[Any] = []
 
-    def run_again(data: Any, options: Options) -> Run:
+    def run_again(data: Any, options: Options, lengths: str) -> Run:
+        assert lengths == ""
         asked.append((data, options))
         return second
 
@@ -350,6 +364,7 @@ def test_a_repeated_run_is_asked_for_as_the_first_was(
 def test_a_timed_run_goes_on_with_the_steps_it_was_given(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pace, "clock", lambda: 0)
     monkeypatch.setattr(planning, "measure_speed", lambda job: Speed(step=0.125, validation=0.0))
     interrupted(photos, tmp_path, 2, name="timed", minutes=0.0125)
     plan = json.loads((tmp_path / "timed" / "config.json").read_text())["plan"]
@@ -365,6 +380,7 @@ def test_what_is_said_of_the_number_of_steps_is_of_those_that_were_measured(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, few: bool
 ) -> None:
     """The recipe's own 4 epochs would be 20 steps, too few; 0.3 s are 12 steps, or 100."""
+    monkeypatch.setattr(pace, "clock", lambda: 0)
     monkeypatch.setattr(planning, "measure_speed", lambda job: Speed(step=step, validation=0.0))
     said: list[str] = []
     found = run(photos, tmp_path, minutes=0.005, check=False, callbacks=Callbacks(log=said.append))
@@ -379,11 +395,46 @@ def test_minutes_are_measured_and_recorded(photos: Path, tmp_path: Path, monkeyp
     """By a clock that goes on by a quarter of a second whenever it is looked at: once a step, twice a validation."""
     clock = itertools.count(step=0.25)
     monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(pace, "clock", lambda: 0)
     found = run(photos, tmp_path, minutes=0.0525, report=False)
     assert (found.plan.minutes, found.plan.steps, found.plan.per_epoch) == (0.0525, 10, 5)  # 3.15 s, 0.3 a step
     assert found.plan.recipe.epochs == 2.0
     with pytest.raises(InputError, match="epochs or minutes, not both"):
         run(photos, tmp_path, minutes=1.0, epochs=1)
+
+
+def test_what_minutes_became_is_told_and_repeated(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its 6th step on the machine is three times as slow: 10 of 20 steps are left, and a rerun takes as many."""
+    now, learn = [0], loop._Loop.learn
+
+    def slower(training: Any, batch: Any) -> None:
+        now[0] += 10**9 * (1 if training.progress.step < 5 else 3)
+        learn(training, batch)
+
+    monkeypatch.setattr(loop._Loop, "learn", slower)
+    monkeypatch.setattr(pace, "clock", lambda: now[0])
+    monkeypatch.setattr(planning, "measure_speed", lambda job: Speed(step=1.0, validation=0.0))
+    told: list[str] = []
+    found = run(photos, tmp_path, minutes=1 / 3, callbacks=Callbacks(log=told.append))
+    assert (found.plan.steps, found.steps, found.lengths[-1][1]) == (20, 10, 10)
+    assert now[0] == pytest.approx(20e9, rel=0.1)
+    assert found.notes[-1].startswith(
+        "20 steps were planned for 0.333333 minutes; the machine's speed changed, and the"
+    )
+    assert found.notes[-1].endswith(": to 10 steps")
+    assert found.notes[-1] in told
+    result = found.to_dict()
+    assert (result["steps"], result["planned_steps"]) == (10, 20)
+    assert result["lengths"] == [list(each) for each in found.lengths]
+    page = (found.folder / "report.html").read_text()
+    assert "20 steps were planned for" in page
+    assert "10 steps of 8 images, 2 epochs" in page
+    monkeypatch.setattr(pace, "clock", lambda: 0)
+    again = rerun(found.folder)
+    assert again.same, again.differences
+    assert again.run.lengths == found.lengths
 
 
 # ---- the data ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 
 from vitrail.errors import InputError
 from vitrail.training.recipe import Recipe
-from vitrail.training.schedule import lr_factor, warmup_steps
+from vitrail.training.schedule import lr_factor, position_on_schedule, warmup_steps
 
 W, T = 10, 100  # steps of warm-up, of all
 
@@ -128,3 +128,49 @@ def test_every_step_has_a_rate_and_none_is_above_one() -> None:
 def test_impossible_steps_are_refused(step: int, steps: int, per_epoch: float) -> None:
     with pytest.raises(InputError, match=f"got step {step} of {steps}, {per_epoch} an epoch"):
         lr_factor(Recipe(), step, steps, per_epoch)
+
+
+# ---- an end that moves -------------------------------------------------------------------------------------------
+
+
+def test_an_end_that_moves_is_a_schedule_walked_at_another_pace() -> None:
+    """By hand: at step 40 of 100 the end moves to 70, at 55 to 115."""
+    moves = [[40, 70], [55, 115]]
+    assert [position_on_schedule(step, 100, moves) for step in (0, 39, 40)] == [0, 39, 40]
+    assert position_on_schedule(50, 100, moves) == pytest.approx(40 + 10 * 60 / 30)  # two a step
+    assert position_on_schedule(55, 100, moves) == pytest.approx(70)
+    assert position_on_schedule(85, 100, moves) == pytest.approx(70 + 30 * 30 / 60)  # a half a step
+    assert position_on_schedule(115, 100, moves) == pytest.approx(100)
+    assert position_on_schedule(7, 100, []) == 7
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("moved, end", [(4, 60), (40, 300), (99, 104), (40, 41), (2, 500)])
+def test_the_rate_goes_on_smoothly_and_reaches_its_end(schedule: str, moved: int, end: int) -> None:
+    def factor(step: int, moves: list[list[int]]) -> float:
+        return lr_factor(Recipe(warmup=0.1, schedule=schedule, final=0.01), step, 100, 10.0, moves)
+
+    found = [factor(step, [[moved, end]]) for step in range(end + 1)]
+    assert found[: moved + 1] == [factor(step, []) for step in range(moved + 1)]  # what is done is done
+    assert found[-1] == pytest.approx(0.01)
+    assert max(found) <= 1.0
+    pace = max((100 - moved) / (end - moved), 1.0)
+    most = (
+        1.001 * pace * max(abs(after - before) for before, after in pairwise(factor(step, []) for step in range(101)))
+    )
+    assert all(
+        abs(after - before) <= most for before, after in pairwise(found)
+    )  # no jump that the pace does not explain
+    assert found[max(moved, 10) :] == sorted(found[max(moved, 10) :], reverse=True) or moved < 10
+
+
+@pytest.mark.parametrize("schedule", ["restarts", "step"])
+def test_schedules_that_count_epochs_go_on_as_they_were(schedule: str) -> None:
+    recipe = Recipe(warmup=5, schedule=schedule, restart_epochs=2, step_epochs=3)
+    for step in range(200):
+        assert lr_factor(recipe, step, 100, 10.0, [[40, 200]]) == lr_factor(recipe, step, 100, 10.0)
+
+
+def test_a_constant_rate_stays_constant() -> None:
+    recipe = Recipe(warmup=0.1, schedule="constant")
+    assert [lr_factor(recipe, step, 100, 10.0, [[40, 200]]) for step in (40, 41, 199)] == [1.0] * 3

@@ -20,16 +20,10 @@ from vitrail.training.job import Job
 from vitrail.training.loop import BatchPass, fitting_gradients, job_batches
 from vitrail.training.memory import memory_named
 from vitrail.training.optimisers import build_optimiser
+from vitrail.training.pace import Speed, steps_that_fit
 from vitrail.training.validation import validate
 
 TRIAL_SECONDS: Final = 3.0
-
-
-class Speed(NamedTuple):
-    """What a step and a validation cost on this machine."""
-
-    step: float  # seconds
-    validation: float
 
 
 def measure_speed(job: Job) -> Speed:
@@ -55,9 +49,9 @@ def measure_speed(job: Job) -> Speed:
 
 def steps_for(minutes: float, speed: Speed, per_epoch: int) -> int:
     """As many steps as fit, with the validation after every epoch."""
-    seconds = speed.step + speed.validation / per_epoch
-    steps = int(minutes * 60 / seconds)
+    steps = steps_that_fit(minutes * 60, speed, per_epoch)
     if steps < 1:
+        seconds = speed.step + speed.validation
         raise InputError(f"{minutes:g} minutes are not enough for one step of {seconds:.1f} s: give more --minutes")
     return steps
 

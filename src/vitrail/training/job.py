@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from vitrail.data.cache import Views
 from vitrail.network.vit import ViT
 from vitrail.training.mixed_precision import FIRST_SCALE
+from vitrail.training.pace import Speed, TrainingPace
 from vitrail.training.plan import Plan
 from vitrail.training.processes import ALONE, Processes
 from vitrail.types import Array
@@ -46,6 +47,8 @@ class Job:
     save_share: float = 0.02  # ... unless saving would take more than this share of the time
     callbacks: Callbacks = field(default_factory=Callbacks)
     processes: Processes = ALONE  # that train it together
+    speed: Speed | None = None  # as it was measured for the minutes of a new run
+    fixed: bool = False  # whether the steps of the plan stay, with the moves of the end that the folder has a record of
 
 
 @dataclass
@@ -67,3 +70,4 @@ class Progress:
     pieces: int = 0  # in which a batch goes through: more than the recipe's where memory asked for it; 0: the recipe's
     scale: float = FIRST_SCALE  # of the loss in fp16 …
     scale_steps: int = 0  # … and good steps since it last changed
+    pace: TrainingPace = field(default_factory=TrainingPace)  # where minutes were given

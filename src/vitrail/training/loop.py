@@ -25,6 +25,7 @@ from vitrail.data.loader import Batch, BatchRows, balanced_order, batches, epoch
 from vitrail.errors import InputError, StoppedError
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
+from vitrail.reporting.html_page import counted
 from vitrail.training import state as saving
 from vitrail.training.compilation import Forward, compiler_named, training_forward
 from vitrail.training.job import Job, Progress
@@ -32,6 +33,7 @@ from vitrail.training.losses import class_weights, loss_of
 from vitrail.training.memory import in_pieces_that_fit, memory_named, pieces_note, restore, saved_statistics
 from vitrail.training.mixed_precision import LossScale, autocast, float32_products
 from vitrail.training.optimisers import Optimiser, build_optimiser
+from vitrail.training.pace import Pacer, Speed, TrainingPace
 from vitrail.training.plain_attention import plain_kernels
 from vitrail.training.plan import Plan
 from vitrail.training.random_state import random_states, seeded, set_random_states
@@ -76,6 +78,7 @@ class _Loop:
         record = Record if self.processes.is_first else NoRecord
         self.metrics = record(job.folder / "metrics.jsonl")
         self.times = record(job.folder / "times.jsonl")
+        self.pacer = Pacer(self.plan, job.folder, is_fixed=job.fixed or not self.processes.is_first)
         self.states = job.folder / "state"
         self.progress = Progress(pieces=self.recipe.pieces)
         self.device = device_of(job.model)
@@ -98,6 +101,11 @@ class _Loop:
                     self.roll_back(str(error))
         return self.progress
 
+    @property
+    def end(self) -> int:
+        """The steps that the training has: those of the plan, or what minutes have made of them since."""
+        return self.pacer.end(self.progress.pace)
+
     def start(self) -> None:
         """From the newest state, or from the first step; where nothing is to be learned, the start is the result."""
         if self.processes.is_first:
@@ -106,10 +114,12 @@ class _Loop:
         state = self.first_state(lambda: read_newest(self.states, self.job.callbacks.log))
         if state is not None:
             self.stand(state)
+            self.begin_pace()
             self.settle_log()
-            self.job.callbacks.log(f"going on from step {self.progress.step} of {self.plan.steps}")
+            self.job.callbacks.log(f"going on from step {self.progress.step} of {self.end}")
             return
         self.metrics.cut(0)
+        self.begin_pace(self.job.speed)
         self.progress.finished = self.plan.steps == 0
         self.save()
 
@@ -124,16 +134,18 @@ class _Loop:
                 self.seconds["data"] += working - waiting
                 self.seconds["compute"] += done - working
                 self.progress.epoch_end = False
-                if self.progress.step % self.plan.per_epoch == 0 or self.progress.step == self.plan.steps:
+                self.keep_pace()
+                if self.progress.step % self.plan.per_epoch == 0 or self.progress.step == self.end:
                     self.end_epoch()
-                self.progress.finished = self.progress.finished or self.progress.step == self.plan.steps
+                    self.pacer.validated(self.progress.pace)
+                self.progress.finished = self.progress.finished or self.progress.step == self.end
                 wishes = self.wishes or Wishes(self.stop.number, self.is_time())
                 if self.progress.finished or self.progress.epoch_end or wishes.stop or wishes.save:
                     self.save()
                 if wishes.stop and not self.progress.finished:
                     self.processes.barrier()  # nobody leaves before everything is saved
                     raise StoppedError(
-                        f"stopped at step {self.progress.step} of {self.plan.steps}; "
+                        f"stopped at step {self.progress.step} of {self.end}; "
                         "everything is saved, and the same command goes on",
                         wishes.stop,
                     )
@@ -150,7 +162,8 @@ class _Loop:
         overflow = scale is not None and math.isfinite(loss) and not math.isfinite(norm) and not scale.is_least
         if not overflow and (not math.isfinite(loss) or not math.isfinite(norm)):
             raise _DivergedError(f"at step {step} the loss is {loss:.4g} and the gradient's norm {norm:.4g}")
-        share = self.progress.rate * lr_factor(self.recipe, step, self.plan.steps, self.plan.per_epoch)
+        lengths = self.progress.pace.lengths
+        share = self.progress.rate * lr_factor(self.recipe, step, self.plan.steps, self.plan.per_epoch, lengths)
         if not overflow:
             self.optimiser.step(share)
             if self.average is not None:
@@ -165,7 +178,25 @@ class _Loop:
             self.metrics.add(event="loss scale", step=self.progress.step, scale=self.progress.scale)
         if self.progress.step % self.every == 0:
             self.metrics.add(event="step", step=self.progress.step, loss=loss, lr=self.recipe.lr * share)
-        self.job.callbacks.step(self.progress.step, self.plan.steps, loss)
+        self.job.callbacks.step(self.progress.step, self.end, loss)
+
+    def begin_pace(self, speed: Speed | None = None) -> None:
+        """From here on time counts, for the first of the processes."""
+        if self.processes.is_first:
+            self.pacer.begin(self.progress.pace, speed)
+
+    def keep_pace(self) -> None:
+        """After a step, where minutes were given: the end may move, and the schedule with it."""
+        pace, step = self.progress.pace, self.progress.step
+        before, end = self.end, self.pacer.move(pace, step, self.progress.rollbacks)
+        if self.plan.minutes is not None:
+            end = self.processes.broadcast(end)
+        if end == before:
+            return
+        pace.lengths.append([step, end])
+        self.metrics.add(event="length", step=step, steps=end)
+        now = f"a step takes {1000 * pace.step_seconds:.3g} ms now: " if pace.step_seconds else ""
+        self.job.callbacks.log(f"step {step}: {now}{counted(end, 'step')} fit the time, not {before}")
 
     def gradients(self, batch: Batch, step: int, scale: float) -> tuple[float, float]:
         """Into the network, clipped; in more pieces from here on where memory ends. The loss, and their norm before."""
@@ -211,7 +242,7 @@ class _Loop:
                 rows = epoch_order(self.plan.seed, epoch, count)
             seen_before = repeats(rows)
             for number in range(max(start - first, 0), self.plan.per_epoch):
-                if first + number >= self.plan.steps:
+                if first + number >= self.end:
                     return
                 part = slice(number * size, (number + 1) * size)
                 if workers == 1:
@@ -324,7 +355,8 @@ class _Loop:
             self.average.load(parts["average"])
         set_random_states(facts.pop("random"))
         torch.set_rng_state(parts["random"]["torch"])
-        self.progress = Progress(**facts)
+        pace = TrainingPace(**facts.pop("pace", {}))
+        self.progress = Progress(**facts, pace=pace)
         self.progress.pieces = self.progress.pieces or self.recipe.pieces
 
     def settle_log(self) -> None:
@@ -353,6 +385,7 @@ class _Loop:
             best=before.best,
             best_epoch=before.best_epoch,
             epoch_end=True,
+            pace=self.pacer.rolled_back(before.pace, self.progress.pace),
             pending=[
                 *self.progress.pending,
                 {"event": "rollback", "step": self.progress.step, "rate": rate, "why": why},

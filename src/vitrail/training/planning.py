@@ -15,7 +15,7 @@ from vitrail.cores import usable_cores
 from vitrail.errors import InputError
 from vitrail.reporting.html_page import counted
 from vitrail.training.autotune import measure_speed, overfits, steps_for
-from vitrail.training.job import Job
+from vitrail.training.job import Job, Progress
 from vitrail.training.model_choice import ENDS, ModelChoice
 from vitrail.training.options import Options
 from vitrail.training.plan import Plan
@@ -117,9 +117,19 @@ def with_measured_steps(job: Job, options: Options) -> Job:
     """The job with its number of steps fixed by the speed of this machine, where minutes were given."""
     if options.minutes is None or options.steps is not None:
         return job
-    steps = steps_for(options.minutes, measure_speed(job), job.plan.per_epoch)
+    speed = measure_speed(job)
+    steps = steps_for(options.minutes, speed, job.plan.per_epoch)
     fit = "fits" if steps == 1 else "fit"
     job.callbacks.log(f"{counted(steps, 'step')} {fit} {options.minutes:g} minute{'' if options.minutes == 1 else 's'}")
+    recipe = with_steps(job.plan.recipe, steps, job.plan.per_epoch)
+    return replace(job, plan=replace(job.plan, steps=steps, recipe=recipe), speed=speed)
+
+
+def with_final_length(job: Job, progress: Progress) -> Job:
+    """The job as it was carried out: with the steps that minutes have made of those that were planned."""
+    if not progress.pace.lengths:
+        return job
+    steps = progress.pace.lengths[-1][1]
     recipe = with_steps(job.plan.recipe, steps, job.plan.per_epoch)
     return replace(job, plan=replace(job.plan, steps=steps, recipe=recipe))
 

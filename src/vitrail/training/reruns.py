@@ -15,6 +15,7 @@ from vitrail.errors import InputError
 from vitrail.evaluation.recorded_paths import find_recorded
 from vitrail.training.job import Callbacks
 from vitrail.training.options import Options
+from vitrail.training.pace import LENGTHS
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.run_folder import CONFIG, DATA, RESULT, read_json, write_json
 from vitrail.training.runs import Run, run
@@ -53,9 +54,11 @@ def rerun(
     data, recorded, paths_now = recorded_request(first)
     out = first.parent if out is None else out
     options = replace(recorded, out=out, name="", fresh=True, callbacks=callbacks or Callbacks())
-    if plan["minutes"] is not None:
-        options = replace(options, steps=int(plan["steps"]))  # what minutes were measured to be, not measured again
-    again = run(data, options)
+    lengths = ""
+    if plan["minutes"] is not None:  # what they were measured to be, first and later, not measured again
+        options = replace(options, steps=int(plan["steps"]))
+        lengths = (first / LENGTHS).read_text() if (first / LENGTHS).exists() else ""
+    again = run(data, options, lengths)
     origin = again.plan.origin
     for name, path in paths_now.items():
         origin = origin.replace(path, str(Path(name)), 1)  # the same file, under the name it had

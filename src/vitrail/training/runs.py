@@ -33,6 +33,7 @@ from vitrail.training.loop import fit
 from vitrail.training.mixed_precision import check_precision
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
+from vitrail.training.pace import LENGTHS, pace_notes
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.planning import (
     check_learns,
@@ -40,6 +41,7 @@ from vitrail.training.planning import (
     make_plan,
     recipe_notes,
     thread_notes,
+    with_final_length,
     with_measured_steps,
 )
 from vitrail.training.preparation import CROP_MARGIN, PreparedData, prepare
@@ -92,6 +94,7 @@ class Run:
     resumed: bool = False
     best_epoch: BestEpoch | None = None
     notes: tuple[str, ...] = ()  # what was found before it started: images that were left out, splits that were made
+    lengths: tuple[tuple[int, int], ...] = ()  # where minutes were given: from a step on, it had so many steps
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -133,14 +136,16 @@ class Run:
             "stages": [each._asdict() for each in self.stages],
             "best_epoch": None if self.best_epoch is None else self.best_epoch._asdict(),
             "steps": self.steps,
+            "planned_steps": self.plan.steps,
+            "lengths": [list(each) for each in self.lengths],
             "seconds": round(self.seconds, 2),
             "resumed": self.resumed,
             "warnings": list(self.warnings),
         }
 
 
-def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
-    """The whole way: prepare, plan, train, evaluate, report."""
+def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str = "") -> Run:
+    """The whole way: prepare, plan, train, evaluate, report; `lengths` is the record of them that a rerun repeats."""
     started = time.monotonic()
     log = options.callbacks.log
     if options.tensorboard:
@@ -188,6 +193,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             threads=options.threads,
             save_seconds=options.save_seconds,
             callbacks=with_log_file(callbacks, folder / "log.txt"),
+            fixed=options.steps is not None,
         )
         stages = () if choice.start is None else probe_first(job, choice.start, parts, prepared)
         if prepared.store is not None:
@@ -198,6 +204,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             job = with_measured_steps(job, options)
             if options.check:
                 check_learns(job)
+            if lengths:
+                write_text(folder / LENGTHS, lengths)
             write_text(folder / DATA, manifest.to_json())
             write_json(folder / CONFIG, run_record(folder, job.plan, data, options))
         if options.minutes is not None:  # only now is known how long the run is
@@ -208,7 +216,10 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
         for text in notes[len(prepared.notes) :]:
             job.callbacks.log(text)
         progress = fit(job)
-        final = evaluate_best(job, progress, prepared.dataset, parts.get("test"))
+        for text in (paced := pace_notes(job.plan, progress.pace)):
+            job.callbacks.log(text)
+        notes, trained = (*notes, *paced), with_final_length(job, progress)
+        final = evaluate_best(trained, progress, prepared.dataset, parts.get("test"))
         if options.report:
             report = Report(
                 title=folder.name,
@@ -219,7 +230,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
                 notes=notes,
                 warnings=warnings,
             )
-            write_everything(job, final, prepared.dataset, report)
+            write_everything(trained, final, prepared.dataset, report)
         result = Run(
             folder,
             job.plan,
@@ -232,6 +243,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options) -> Run:
             resumes,
             BestEpoch.of(job.plan, progress),
             notes,
+            tuple((step, steps) for step, steps in progress.pace.lengths),
         )
         write_json(folder / RESULT, result.to_dict())
     return result
