@@ -315,7 +315,10 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--unreadable": plain("--unreadable stop", "unreadable", "skip", "stop"),
         "--workers": plain("--workers 2", "workers", 0, 2),
         "--cache": plain("--cache there", "cache", None, Path("there")),
-        "--device": plain("--device gpu", "device", "cpu", "gpu"),
+        "--device": plain("--device gpu", "device", "auto", "gpu"),
+        "--precision": plain("--precision fp16", "precision", None, "fp16"),
+        "--compile": plain("--compile", "compile", None, True),
+        "--elsewhere": plain("--elsewhere", "elsewhere", False, True),
         "--out": plain("--out there", "out", Path("runs"), Path("there")),
         "--name": Flag("--name mine", {"name": "", "runs": [("", 0)]}, {"name": "mine", "runs": [("mine", 0)]}),
         "--resume": Flag(

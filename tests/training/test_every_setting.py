@@ -518,6 +518,27 @@ def device(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         bench.fresh(device="gpu")
 
 
+def compile_option(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """What the recipe's setting of its name does, with programs that are run as they were traced."""
+    patch.setattr(compilation, "BACKEND", lambda program, examples: program.forward)
+    torch._dynamo.reset()
+    assert bench.fresh(compile=True, steps=1).run.plan.recipe == dataclasses.replace(SHORT, epochs=1 / 3, compile=True)
+    assert not bench.train(compile=False).run.plan.recipe.compile
+
+
+def batch_option(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    as_in_recipe("batch", 12)(bench, patch)
+    auto = bench.fresh(batch="auto", steps=1)
+    assert auto.run.plan.recipe.batch == 2  # 24 images, 8 steps of an epoch
+    [note] = [text for text in auto.told if text.startswith("batches of")]
+    assert note == (
+        "batches of 2 images: memory would hold more, and an epoch has 12 steps so; the learning rate stays the "
+        "recipe's, 0.001 for batches of 8: --lr sets another"
+    )
+    with pytest.raises(ConfigError, match="batch 'much' is unknown: .*auto"):
+        bench.fresh(batch="much")
+
+
 def elsewhere(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     """Here with another number of threads; tests/devices goes to another device."""
     where: dict[str, Any] = {"out": bench.folder / "moved", "name": "mine"}
@@ -638,7 +659,7 @@ OPTIONS: Mapping[str, Shows] = {
     "epochs": as_in_recipe("epochs", 1.0),
     "minutes": minutes,
     "steps": steps,
-    "batch": as_in_recipe("batch", 12),
+    "batch": batch_option,
     "size": size,
     "resize": resize,
     "limit": limit,
@@ -655,6 +676,8 @@ OPTIONS: Mapping[str, Shows] = {
     "cache": cache,
     "threads": threads,
     "device": device,
+    "precision": as_in_recipe("precision", "bf16"),
+    "compile": compile_option,
     "elsewhere": elsewhere,
     "out": out,
     "name": name,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -143,6 +143,15 @@ def parse_size(text: str) -> tuple[int, int]:
     if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
         raise InputError(f"--size: expected 384 or 160x288 (height x width), got {text!r}")
     return int(parts[0]), int(parts[-1])
+
+
+def parse_batch(text: str) -> int | Literal["auto"]:
+    """How many images a step takes, as it is typed: a number, or auto."""
+    if text == "auto":
+        return "auto"
+    if not (text.isdecimal() and 0 < int(text) < 10_000_000):
+        raise InputError(f"--batch: expected a number of images, or auto, got {text!r}")
+    return int(text)
 
 
 def parse_numbers(option: str, text: str) -> tuple[int, ...]:

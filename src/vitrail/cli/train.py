@@ -13,7 +13,17 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.completion import preset_names, recipe_names, start_names
-from vitrail.cli.options import DATA_HELP, RESIZES, AsJson, Data, offer, parse_size, share_option
+from vitrail.cli.options import (
+    DATA_HELP,
+    RESIZES,
+    AsJson,
+    Data,
+    DeviceName,
+    offer,
+    parse_batch,
+    parse_size,
+    share_option,
+)
 from vitrail.cli.terminal import command_line, left_table, print_json, say, show
 from vitrail.cli.training_progress import report_run, train_with_bar, training_bar
 from vitrail.errors import InputError
@@ -62,8 +72,11 @@ def train_model(
         float | None, typer.Option(min=0, help="Instead: as many steps as this machine does in that time.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Images per step.", show_default="as the recipe says")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="N", help="Images per step; auto: as many as memory holds.", show_default="as the recipe says"
+        ),
+    ] = "",
     size: Annotated[
         str, typer.Option(metavar="PX", help="Image size in pixels: 64, or 160x288 (height x width).")
     ] = "",
@@ -124,7 +137,22 @@ def train_model(
     cache: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep resized images here, where memory cannot hold them.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu, and nothing else yet.")] = "cpu",
+    device: DeviceName = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of products: fp32, tf32, bf16 or fp16.",
+            show_default="as the recipe says",
+            autocompletion=offer(("fp32", "tf32", "bf16", "fp16")),
+        ),
+    ] = None,
+    compile_forward: Annotated[
+        bool, typer.Option("--compile", help="Compile the network first: minutes once, then faster steps.")
+    ] = False,
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="Go on on another device or number of threads than before.")
+    ] = False,
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder of all runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Name of the run.", show_default="made of DATA")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
@@ -163,7 +191,7 @@ def train_model(
         recipe=recipe,
         epochs=epochs,
         minutes=minutes,
-        batch=batch,
+        batch=parse_batch(batch) if batch else None,
         size=parse_size(size) if size else None,
         resize=cast("Resize | None", resize or None),
         limit=limit,
@@ -179,6 +207,9 @@ def train_model(
         workers=workers,
         cache=cache,
         device=device,
+        precision=precision,
+        compile=compile_forward or None,
+        elsewhere=elsewhere,
         out=to,
         name=name,
         fresh=fresh,
@@ -261,12 +292,21 @@ def _as_recorded(context: typer.Context, folder: Path) -> Run:
     """An unfinished run, gone on with as its record says: other options would have no meaning beside it."""
     from vitrail.training.reruns import recorded_request
 
-    parameters = [each for each in context.command.params if each.name not in ("resume", "as_json")]
-    sources = [(each, context.get_parameter_source(str(each.name))) for each in parameters]
-    typed = [each for each, source in sources if source is not None and source.name == "COMMANDLINE"]
+    moves = ("device", "elsewhere")
+    parameters = [each for each in context.command.params if each.name not in ("resume", "as_json", *moves)]
+    typed = [each for each in parameters if _is_typed(context, str(each.name))]
     if typed:
         names = ", ".join(each.opts[-1] for each in typed)
         raise InputError(f"--resume goes on as the run was started: leave {names} out, or name DATA and all options")
     to, name = _of_run(str(folder), "")
     request = recorded_request(folder)
-    return train_with_bar(request.data, replace(request.options, out=to, name=name, fresh=False, finished=False))
+    given = {name: context.params[name] for name in moves if _is_typed(context, name)}
+    return train_with_bar(
+        request.data, replace(request.options, out=to, name=name, fresh=False, finished=False, **given)
+    )
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, rather than being left out."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -16,7 +16,7 @@ from vitrail.training.autotune import LossAtRate, find_rate
 from vitrail.training.job import Job
 from vitrail.training.optimisers import Rate, show_rates
 from vitrail.training.options import Options, resolve
-from vitrail.training.planning import lint_plan, make_plan
+from vitrail.training.planning import lint_plan, make_plan, with_fitting_batch
 from vitrail.training.recipe_lint import Finding
 from vitrail.training.runs import make_parts, prepare_model
 
@@ -45,6 +45,7 @@ def run_dry(
     """Everything up to the first step, and no further."""
     preset = resolve(options)
     prepared, choice = prepare_model(data, preset, options)
+    preset = with_fitting_batch(prepared, choice, preset, options)
     plan = make_plan(prepared, choice, preset, options)
     findings = lint_plan(plan, prepared)
     layer_rates = tuple(show_rates(choice.model, plan.recipe)) if rates else ()

@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrail.checkpoint import Checkpoint
+from vitrail.checkpoint.devices import AUTO
 from vitrail.checks import check_choice, check_int, check_number, short_repr
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError, nearest
@@ -31,7 +32,7 @@ class Options:
     epochs: float | None = None
     minutes: float | None = None
     steps: int | None = None  # instead of either
-    batch: int | None = None
+    batch: int | Literal["auto"] | None = None
     size: int | tuple[int, int] | None = None
     resize: Resize | None = None  # how an image of another shape is brought to size; None: what suits the images
     limit: int | None = None  # images of each split, drawn class by class; None: as the recipe says, or all
@@ -48,6 +49,8 @@ class Options:
     cache: str | os.PathLike[str] | None = None  # a folder for resized images that memory cannot hold
     threads: int = 1  # that prepare batches
     device: str = "auto"  # where to compute; auto: an accelerator where there is one and it is faster
+    precision: str | None = None  # of products: fp32, tf32, bf16 or fp16
+    compile: bool | None = None  # the forward pass by torch.compile
     elsewhere: bool = False  # go on with a run on another device or number of threads than it was started with
     out: str | os.PathLike[str] = "runs"
     name: str = ""
@@ -135,10 +138,14 @@ def resolve(options: Options) -> Preset:
     limit = preset.limit if options.limit is None else check_int("limit", options.limit, 1, 2**62, InputError)
     if options.resize is not None:
         check_choice("resize", options.resize, get_args(Resize))
-    names = ("epochs", "batch", "lr", "patience", "balance")
+    if isinstance(options.batch, str):
+        check_choice("batch", options.batch, (AUTO,))
+    names = ("epochs", "batch", "lr", "patience", "balance", "precision", "compile")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    if options.batch is not None:
-        given["pieces"] = min(preset.recipe.pieces, max(options.batch, 1))  # they are for memory alone
+    if given.get("batch") == AUTO:
+        del given["batch"]  # it is found when the network is there
+    elif "batch" in given:
+        given["pieces"] = min(preset.recipe.pieces, max(given["batch"], 1))  # they are for memory alone
     steps = None if "epochs" in given or options.minutes is not None else preset.steps
     return replace(preset, recipe=replace(preset.recipe, **given), steps=options.steps or steps, limit=limit)
 

@@ -9,17 +9,19 @@ import torch
 
 from vitrail import __version__
 from vitrail.checkpoint import content_hash
-from vitrail.checkpoint.devices import describe_device, find_device
+from vitrail.checkpoint.devices import AUTO, describe_device, find_device
 from vitrail.checks import join_limited
 from vitrail.cores import usable_cores
 from vitrail.errors import InputError
 from vitrail.reporting.html_page import counted
 from vitrail.training.autotune import measure_speed, overfits, steps_for
+from vitrail.training.batch_size import fitting_batch
 from vitrail.training.job import Job, Progress
 from vitrail.training.model_choice import ENDS, ModelChoice
 from vitrail.training.options import Options
 from vitrail.training.plan import Plan
 from vitrail.training.preparation import PreparedData
+from vitrail.training.processes import current
 from vitrail.training.published import Preset
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_lint import Finding, lint
@@ -56,6 +58,18 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
 def with_steps(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
     """The recipe with its length in epochs set to so many steps."""
     return replace(recipe, epochs=steps / per_epoch)
+
+
+def with_fitting_batch(prepared: PreparedData, choice: ModelChoice, preset: Preset, options: Options) -> Preset:
+    """The recipe with as many images a step as memory holds, where that was asked for; told with what follows."""
+    if options.batch != AUTO:
+        return preset
+    plan = make_plan(prepared, choice, preset, options)
+    images = len(prepared.dataset.part("train"))
+    found = current().broadcast(fitting_batch(choice.model, plan, images, find_device(options.device))._asdict())
+    options.callbacks.log(found["note"])
+    pieces = min(preset.recipe.pieces, found["batch"])
+    return replace(preset, recipe=replace(preset.recipe, batch=found["batch"], pieces=pieces))
 
 
 def recipe_notes(preset: Preset, choice: ModelChoice, options: Options) -> list[str]:

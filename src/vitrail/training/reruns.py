@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.checkpoint import content_hash, load
+from vitrail.checkpoint.devices import AUTO
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset
 from vitrail.errors import InputError
@@ -58,6 +59,8 @@ def rerun(
     if plan["minutes"] is not None:  # what they were measured to be, first and later, not measured again
         options = replace(options, steps=int(plan["steps"]))
         lengths = (first / LENGTHS).read_text() if (first / LENGTHS).exists() else ""
+    if recorded.batch == AUTO:
+        options = replace(options, batch=int(plan["recipe"]["batch"]))  # the same of what memory held
     again = run(data, options, lengths)
     origin = again.plan.origin
     for name, path in paths_now.items():

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from vitrail import __version__
 from vitrail.checkpoint import Checkpoint
 from vitrail.checkpoint.devices import AUTO, describe_device, device_names, device_of, find_device
-from vitrail.cores import usable_cores
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
@@ -27,9 +22,11 @@ from vitrail.evaluation.training_sections import count_data
 from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.object_card import Card
 from vitrail.training.device_choice import PLACE, find_again, last_place, moved_note, on_faster_device, place_of
+from vitrail.training.environment import describe_environment
 from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
+from vitrail.training.memory import pieces_note
 from vitrail.training.mixed_precision import check_precision
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
@@ -42,6 +39,7 @@ from vitrail.training.planning import (
     recipe_notes,
     thread_notes,
     with_final_length,
+    with_fitting_batch,
     with_measured_steps,
 )
 from vitrail.training.preparation import CROP_MARGIN, PreparedData, prepare
@@ -157,6 +155,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
     prepared, choice = prepare_model(data, preset, options)
     for note in (*prepared.notes, *recipe_notes(preset, choice, options), *thread_notes()):
         log(note)
+    preset = with_fitting_batch(prepared, choice, preset, options)
     plan = make_plan(prepared, choice, preset, options)
     warnings = check_plan(plan, prepared, options)
     if options.minutes is None:
@@ -207,7 +206,9 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
             if lengths:
                 write_text(folder / LENGTHS, lengths)
             write_text(folder / DATA, manifest.to_json())
-            write_json(folder / CONFIG, run_record(folder, job.plan, data, options))
+            config = run_record(folder, job.plan, data, options)
+            config["environment"] = dict(describe_environment(device_of(job.model), job.plan.recipe))
+            write_json(folder / CONFIG, config)
         if options.minutes is not None:  # only now is known how long the run is
             warnings = check_plan(job.plan, prepared, options)
             for text in warnings:
@@ -219,6 +220,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
         for text in (paced := pace_notes(job.plan, progress.pace)):
             job.callbacks.log(text)
         notes, trained = (*notes, *paced), with_final_length(job, progress)
+        if progress.pieces > job.plan.recipe.pieces:
+            notes = (*notes, pieces_note(job.model, job.plan.recipe.batch, progress.pieces))
         final = evaluate_best(trained, progress, prepared.dataset, parts.get("test"))
         if options.report:
             report = Report(
@@ -226,7 +229,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
                 command=options.command,
                 stages=stages,
                 data=count_data(prepared.dataset, prepared.bad),
-                environment=environment(device_of(job.model)),
+                environment=describe_environment(device_of(job.model), job.plan.recipe),
                 notes=notes,
                 warnings=warnings,
             )
@@ -279,9 +282,14 @@ def run_differences(folder: Path, plan: Plan, manifest: Manifest, options: Optio
         wanted |= {name: before[name] for name in PLACE}
     elif options.device == AUTO and before["device"] in (describe_device(find_device(name)) for name in device_names()):
         wanted["device"] = before["device"]  # it goes on where it was
-    if options.minutes is not None and before["minutes"] == options.minutes:  # measured once, for good
+    measured: tuple[str, ...] = ()  # once, for good
+    if options.minutes is not None and before["minutes"] == options.minutes:
         wanted |= {"steps": before["steps"]}
-        wanted["recipe"] |= {"epochs": before["recipe"]["epochs"]}
+        measured = ("epochs",)
+    if options.batch == AUTO and config["options"].get("batch") == AUTO:
+        wanted |= {name: before[name] for name in ("steps", "per_epoch")}
+        measured = ("epochs", "batch", "pieces")
+    wanted["recipe"] |= {name: before["recipe"][name] for name in measured}
     old = Manifest.from_json((folder / DATA).read_text("utf-8"))
     return plan_differences(before, wanted) + differences(old, manifest)
 
@@ -344,16 +352,3 @@ def with_log_file(callbacks: Callbacks, path: Path) -> Callbacks:
         callbacks.epoch(row)
 
     return replace(callbacks, log=log, epoch=epoch)
-
-
-def environment(device: torch.device) -> list[tuple[str, str]]:
-    """Where a run was made, for its report."""
-    return [
-        ("vitrail", __version__),
-        ("python", platform.python_version()),
-        ("torch", torch.__version__),
-        ("device", describe_device(device)),
-        ("threads", str(torch.get_num_threads())),
-        ("machine", f"{platform.machine()}, cores: {usable_cores()}"),
-        ("system", platform.system()),
-    ]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.data.samples import Dataset
@@ -47,7 +47,7 @@ def train(
     epochs: float | None = None,
     minutes: float | None = None,
     steps: int | None = None,
-    batch: int | None = None,
+    batch: int | Literal["auto"] | None = None,
     size: int | tuple[int, int] | None = None,
     resize: Resize | None = None,
     limit: int | None = None,
@@ -64,6 +64,8 @@ def train(
     cache: str | os.PathLike[str] | None = None,
     threads: int = 1,
     device: str = "auto",
+    precision: str | None = None,
+    compile: bool | None = None,
     elsewhere: bool = False,
     out: str | os.PathLike[str] = "runs",
     name: str = "",
@@ -86,7 +88,7 @@ def train(
     - epochs: how often every image is seen; None: as the recipe says.
     - minutes: how long it may take instead; a short trial says how many epochs that is.
     - steps: how many batches instead of either.
-    - batch: images in a batch.
+    - batch: images in a batch; "auto": as many as memory holds, found before it starts.
     - size: pixels of a side that the network sees, or (height, width).
     - resize: how an image of another shape is brought to size: "crop", "pad" or "squash"; None: what suits the images.
     - limit: images of each split at most, drawn class by class.
@@ -103,6 +105,8 @@ def train(
     - cache: a folder for resized images, where memory cannot hold them.
     - threads: threads that prepare batches.
     - device: where it is trained: "auto", "cpu", "cuda", "cuda:1", "mps" or "xpu".
+    - precision: of products: "fp32", "tf32", "bf16" or "fp16"; None: as the recipe says.
+    - compile: the forward pass by torch.compile; None: as the recipe says.
     - elsewhere: go on with a run on another device, or with another number of threads, than it was started with.
     - out: the folder that runs are put into.
     - name: the run's name; an unfinished run of that name goes on. "": a new one, numbered.
