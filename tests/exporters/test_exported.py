@@ -171,7 +171,7 @@ def test_a_score_on_images_that_the_run_has_seen_has_its_caveat(
     assert (before.split, before.caveat) == ("val", CHOSEN)
     assert (after.split, after.caveat) == ("val", CHOSEN)
     compared = vitrail.compare(shelf / name, tmp_path / name, tmp_path / "photos", split="train")
-    assert compared.caveat == TRAINED
+    assert compared.caveat == f"B: {TRAINED}"  # the older file names no run
     older = vitrail.evaluate(shelf / name, tmp_path / "photos", resamples=0)  # which says nothing of a run
     assert (open_exported(shelf / name).provenance, older.caveat) == (None, "")
 
