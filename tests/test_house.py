@@ -80,7 +80,7 @@ PUBLIC = [
 ]
 VERBS = [
     *("audit", "bench", "compare", "convert", "demo", "doctor", "embed", "evaluate"),
-    *("explain", "export", "inspect", "models", "optimize", "predict", "prune", "recipes", "rerun", "train"),
+    *("explain", "export", "inspect", "models", "optimize", "predict", "prune", "recipes", "rerun", "shard", "train"),
 ]
 
 NOT_IN_NETWORK = {

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from vitrail.auditing import Audit, audit
     from vitrail.checkpoint import Checkpoint
+    from vitrail.data.shard_writing import shard
     from vitrail.errors import VitrailError
     from vitrail.evaluation import Comparison, Evaluation, compare, evaluate
     from vitrail.exporters.exporter import ExportReport, export
@@ -57,6 +58,7 @@ _HOMES = {
     "prune": "vitrail.insight",
     "prune_heads": "vitrail.insight",
     "save": "vitrail.weights",
+    "shard": "vitrail.data.shard_writing",
     "trace": "vitrail.insight",
     "train": "vitrail.training",
 }
@@ -94,6 +96,7 @@ __all__ = [
     "prune",
     "prune_heads",
     "save",
+    "shard",
     "trace",
     "train",
 ]

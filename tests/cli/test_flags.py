@@ -70,6 +70,7 @@ TYPED: dict[str, tuple[str, ...]] = {
     "prune": (NET,),
     "recipes": (),
     "rerun": ("runs/old",),
+    "shard": ("photos", "shards"),
     "train": ("photos",),
 }
 
@@ -288,6 +289,12 @@ VERBS: dict[str, dict[str, Flag]] = {
     },
     "recipes": {},
     "rerun": {"--out": plain("--out there", "out", None, Path("there"))},
+    "shard": {
+        "--shard-size": plain("--shard-size 2.5", "shard_bytes", 500_000_000, 2_500_000),
+        "--pattern": plain("--pattern (?P<label>.)", "pattern", None, "(?P<label>.)"),
+        "--unreadable": plain("--unreadable stop", "unreadable", "skip", "stop"),
+        "--force": plain("--force", "force", False, True),
+    },
     "train": {
         "--model": plain("--model vit-ti16", "model", None, "vit-ti16"),
         "--from": plain(f"--from {NET}", "start", None, NET),
@@ -355,6 +362,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "prune": {"weights": [NET]},
     "recipes": {},
     "rerun": {"run": Path("runs/old")},
+    "shard": {"data": "photos", "made": "shards"},
     "train": {"data": "photos"},
 }
 
@@ -467,7 +475,7 @@ class Stage:
 
     def _judging(self) -> None:
         from vitrail.auditing import audit_page, auditor, findings_table, next_step
-        from vitrail.data import readers
+        from vitrail.data import readers, shard_writing
         from vitrail.evaluation import report_files, seen_images
 
         def data_for(checkpoint: str, data: str = "", classes: Any = None) -> Dataset:
@@ -493,6 +501,10 @@ class Stage:
                 a=self._evaluation(), b=self._evaluation(), caveat="", unlike_words="", to_dict=dict, **made
             )
 
+        def sharded(data: str, out: Path, **options: Any) -> Any:
+            self.seen |= {"data": data, "made": str(out), **options}
+            return shard_writing.ShardReport(out, 1, (), (), ())
+
         def written(found: Any, to: Path, *rest: Any) -> list[Path]:
             self.seen["out"] = to
             if rest[-1:] and isinstance(rest[-1], str):
@@ -505,6 +517,7 @@ class Stage:
             about["sizes"] = SimpleNamespace(suggestion=SimpleNamespace(resize="crop", size=(32, 32)))
             return SimpleNamespace(**about, balance=SimpleNamespace(counts={"cat": 1}), notes=(), to_dict=dict)
 
+        self.stand_in(shard_writing, "shard", sharded)
         self.stand_in(next_step, "obstacle", lambda found, table, images: "nothing can be trained")
         self.stand_in(vitrail.auditing, "audit", audited)
         self.stand_in(seen_images, "data_for", data_for)

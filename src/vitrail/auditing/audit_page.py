@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from PIL import Image
@@ -49,9 +49,26 @@ def write_audit(audit: Audit, folder: str | os.PathLike[str], images: Dataset) -
     return html.write_files(Path(folder), files)
 
 
+class _Images(Mapping[str, Any]):
+    """The images of a data set by name, each read when it is asked for."""
+
+    def __init__(self, images: Dataset) -> None:
+        self.images = images.images
+        self.rows = {each.name: row for row, each in enumerate(images.samples)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.images[self.rows[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
 def build_page(audit: Audit, images: Dataset, table: str | os.PathLike[str] = "audit.csv") -> str:
     """The page; images are looked up by name. `table` is where the findings stand for `train --exclude`."""
-    sources = {each.name: image for each, image in zip(images.samples, images.images, strict=True)}
+    sources = _Images(images)
     sections = [
         _short(audit),
         _leaks(audit, sources),

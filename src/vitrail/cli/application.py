@@ -15,7 +15,7 @@ from vitrail.cli.help_texts import ABOUT, EXAMPLES, EXIT_CODES, RARE, VERB_GROUP
 
 VERBS: Final = (  # each is a module of this room
     *("demo", "train", "rerun", "recipes", "audit", "evaluate", "compare", "predict", "embed", "explain", "inspect"),
-    *("prune", "optimize", "bench", "export", "convert", "models", "doctor"),
+    *("prune", "optimize", "bench", "export", "convert", "shard", "models", "doctor"),
 )
 COMPLETE: Final = "_VITRAIL_COMPLETE"  # set by a shell that wants to complete a line
 SHELLS: Final = ("bash", "zsh", "fish", "powershell")

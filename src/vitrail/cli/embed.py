@@ -56,13 +56,13 @@ def embed_images(
         raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
     if to is not None:
         refuse_overwrite(force, to, *([to.with_suffix(".txt")] if to.suffix == ".npy" else []))
-    sources = find_images(typed_paths(images))
+    sources = find_images(typed_paths(images), shards=True)
     tell_passed_over(sources)
     paths = [str(path) for path in sources]
     skipped = Skipped()
     loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding, device=device)
     with progress(len(paths)) as done:
-        vectors = embed(loaded, paths, batch, skipped, done, threads)
+        vectors = embed(loaded, sources.images() if sources.in_shards else paths, batch, skipped, done, threads)
     unread = skipped.names
     kept = [path for path in paths if path not in unread]
     if to is not None and to.suffix == ".npy":

@@ -29,7 +29,7 @@ VERB_GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Train and judge": ("demo", "audit", "train", "evaluate", "compare"),
     "Use and understand": ("predict", "embed", "explain", "inspect"),
     "Ship": ("optimize", "export"),
-    RARE: ("rerun", "recipes", "models", "convert", "prune", "bench", "doctor"),
+    RARE: ("rerun", "recipes", "models", "convert", "shard", "prune", "bench", "doctor"),
 }
 EXIT_CODES: Final = {
     "0": "all is done",
@@ -123,6 +123,11 @@ VERBS_HELP: Final[dict[str, VerbHelp]] = {
         "Write weights of one family (timm, DINOv2, ...) as another does.",
         ("vitrail convert runs/photos-1 photos-timm --to timm",),
         {"Options": ("--to",)},
+    ),
+    "shard": VerbHelp(
+        "Write a data set into tar files that are read without unpacking.",
+        ("vitrail shard photos photos-shards", "vitrail train photos-shards --epochs 10"),
+        {"Options": ("--shard-size", "--force")},
     ),
     "models": VerbHelp(
         "List presets with their sizes, or checkpoints to start from.",

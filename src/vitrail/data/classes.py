@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from vitrail.checks import join_limited
 from vitrail.data.left_out import LeftOut, kind_of
-from vitrail.data.samples import SPLIT_NAMES, Dataset, Files, Sample, labels_of
+from vitrail.data.samples import SPLIT_NAMES, Dataset, Files, ImageFiles, Sample, labels_of
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
@@ -23,7 +23,7 @@ class Reading(NamedTuple):
     """What a source holds, before its classes are agreed on."""
 
     samples: Sequence[Sample]
-    images: Path | Array  # the folder that the samples' names are paths in, or all of them beside the samples
+    images: Path | ImageFiles | Array  # the folder that the samples' names are paths in, or all beside the samples
     left_out: LeftOut | None = None  # files that are no samples
     task: str = "single-label"
     named: Collection[str] = ()  # classes that the source names, whether or not it has images of them
@@ -106,7 +106,7 @@ def _check_learnable(name: str, reading: Reading, order: tuple[str, ...]) -> Non
             raise InputError(f"{name}: {split} has classes that train does not: {difference}")
 
 
-def _folders(images: Path | Array, label: str) -> list[Path]:
+def _folders(images: Path | ImageFiles | Array, label: str) -> list[Path]:
     """Where images of a class would be, in folders by class or by split and class."""
     if not isinstance(images, Path):
         return []

@@ -14,13 +14,17 @@ from vitrail.data.classes import Reading, build_dataset
 from vitrail.data.fashion_mnist import fashion, fashion_full
 from vitrail.data.folders import read_folders, read_images, read_names
 from vitrail.data.samples import Dataset
+from vitrail.data.shard_images import read_shards
 from vitrail.data.tables import read_table
 from vitrail.errors import InputError, nearest
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES
+from vitrail.images.foreign_shards import find_shards
 
 BUILT_IN: Final = {"vitrail:fashion": fashion, "vitrail:fashion-full": fashion_full}
-KINDS: Final = "a folder of class folders or of CIFAR, a table (.csv, .tsv), arrays (.npz), or vitrail:fashion"
+KINDS: Final = (
+    "a folder of class folders, of shards (.tar) or of CIFAR, a table (.csv, .tsv), arrays (.npz), or vitrail:fashion"
+)
 
 
 def read_data(
@@ -28,9 +32,9 @@ def read_data(
 ) -> Dataset:
     """Images and labels from wherever they are; no image is opened yet.
 
-    A folder holds class folders, or split folders of class folders, or idx files, or CIFAR's own files; with `pattern`,
-    a regular expression with a group named label that matches the whole path below the folder, file names carry the
-    labels.
+    A folder holds class folders, or split folders of class folders, or shards (tar files), idx files, or CIFAR's own
+    files; with `pattern`, a regular expression with a group named label that matches the whole path below the folder,
+    file names carry the labels.
     Splits are train, val and test, also called training, valid, validation and testing; all must have the same
     class folders, and an empty one says that a split has no images of a class.
     A table has the columns path and label, and perhaps split and group; `|` stands between several labels.
@@ -51,12 +55,17 @@ def read_unlabelled(source: str | os.PathLike[str]) -> Dataset:
     folder = Path(text)
     if not stat.S_ISDIR(_kind(folder)):
         raise InputError(f"{describe(folder)}: expected a folder of images")
+    if (shards := find_shards(folder)) is not None:
+        return build_dataset(text, read_shards(shards, labelled=False))
     return build_dataset(text, read_images(folder)._replace(task="multi-label"))
 
 
 def _read(path: Path, pattern: str | None) -> Reading:
     kind, name = _kind(path), describe(path)
     if stat.S_ISDIR(kind):
+        if (shards := find_shards(path)) is not None:
+            _no_pattern(name, pattern)
+            return read_shards(shards)
         if pattern is not None:
             return read_names(path, pattern)
         if has_idx(path):
@@ -71,8 +80,10 @@ def _read(path: Path, pattern: str | None) -> Reading:
         return read_table(path)
     if suffix == ".npz":
         return read_npz_file(path)
+    if (shards := find_shards(path)) is not None:
+        return read_shards(shards)
     hints = {
-        **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".7z"), "an archive: unpack it first"),
+        **dict.fromkeys((".zip", ".gz", ".tgz", ".7z"), "an archive: unpack it first"),
         **dict.fromkeys(SUFFIXES, "one image"),
         **dict.fromkeys(
             (".parquet", ".xlsx", ".xls", ".ods", ".json", ".txt"), "of another kind: save the table as CSV"

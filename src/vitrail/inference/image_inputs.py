@@ -16,6 +16,7 @@ from PIL import Image
 
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess, Source, describe
+from vitrail.images.foreign_shards import TAR
 from vitrail.inference.image_reader import Named
 from vitrail.inference.image_search import UNREADABLE_FOLDER
 from vitrail.inference.sources import stream_images
@@ -112,10 +113,12 @@ def _each_of(given: OneImage | Named, preprocess: Preprocess) -> Iterable[Source
 
 
 def _is_several(given: object) -> bool:
-    """Whether this is the path of a folder, or a pattern that is no file's name."""
+    """Whether this is the path of a folder or a shard, or a pattern that is no file's name."""
     if not isinstance(given, str | os.PathLike):
         return False
-    return os.path.isdir(given) or (glob.has_magic(os.fspath(given)) and not os.path.exists(given))
+    if os.fspath(given).lower().endswith(TAR) or os.path.isdir(given):
+        return True
+    return glob.has_magic(os.fspath(given)) and not os.path.exists(given)
 
 
 def _in_path(path: str | os.PathLike[str]) -> Iterator[Source | Named]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, overload
 
 from vitrail.errors import InputError
 from vitrail.images import describe
 from vitrail.images.file_names import SUFFIXES, in_order
+from vitrail.images.foreign_shards import find_shards
+from vitrail.images.shards import ShardSet
 from vitrail.images.signatures import START, is_image_start
+from vitrail.inference.image_reader import Named
 from vitrail.inference.video import VIDEOS
 
 UNREADABLE_FOLDER: Final = "folder that cannot be read"
@@ -53,6 +56,7 @@ class FoundImages(Sequence[Path]):
 
     paths: tuple[Path, ...]
     passed_over: tuple[PassedOver, ...] = ()
+    in_shards: Mapping[Path, tuple[ShardSet, int]] = field(default_factory=dict)  # those that are no files
 
     @property
     def is_complete(self) -> bool:
@@ -69,23 +73,35 @@ class FoundImages(Sequence[Path]):
     def __getitem__(self, index: int | slice) -> Path | tuple[Path, ...]:
         return self.paths[index]
 
+    def images(self) -> Iterator[Path | Named]:
+        """Each image as it is read: a file by its path, one in a shard by its bytes."""
+        for path in self.paths:
+            place = self.in_shards.get(path)
+            yield path if place is None else Named(str(path), place[0].read(place[1]))
 
-def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
+
+def find_images(paths: Iterable[str | os.PathLike[str]], shards: bool = False) -> FoundImages:
     """Every file named, every image in every folder named, below it too, and what a pattern such as photos/*.jpg fits.
 
-    In folders an image is known by its ending, or where it has none by its first bytes. What is not there stands among
+    In folders an image is known by its ending, or where it has none by its first bytes. With `shards`, a folder of them
+    or a tar file stands for the images in it. What is not there stands among
     the files, to be told as an image that cannot be read, unless nothing at all is there.
     """
     files: list[Path] = []
     others: dict[str, list[str]] = {}
     missing: list[Path] = []
+    in_shards: dict[Path, tuple[ShardSet, int]] = {}
     for given in paths:
         if not os.fspath(given):  # as an empty variable of a shell; Path("") would be all that lies here
             raise InputError(f"expected the path of an image or folder, got {given!r}")
         matches = _matching(Path(given))
         missing += [] if matches else [Path(given)]
         for path in matches or [Path(given)]:
-            if os.path.isdir(path):
+            if shards and (packed := find_shards(path)) is not None:
+                listed = [packed.path(row) for row in range(len(packed))]
+                in_shards |= {image: (packed, row) for row, image in enumerate(listed)}
+                files += listed
+            elif os.path.isdir(path):
                 files += _in_folder(path, others)
             else:
                 files.append(path)
@@ -94,7 +110,7 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> FoundImages:
     passed_over = (
         PassedOver(reason, len(others[reason]), tuple(others[reason])) for reason in REASONS if reason in others
     )
-    return FoundImages(tuple(files), tuple(passed_over))
+    return FoundImages(tuple(files), tuple(passed_over), in_shards)
 
 
 def _matching(path: Path) -> list[Path]:

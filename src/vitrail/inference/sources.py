@@ -35,10 +35,11 @@ class ImageStream:
         return not self.videos and len(self.files) <= 2
 
     def __iter__(self) -> Iterator[Path | Named]:
-        for path in self.files:
-            if path not in self.videos:
-                yield path
+        for image in self.files.images():
+            if isinstance(image, Named) or image not in self.videos:
+                yield image
                 continue
+            path = image
             try:
                 for number, frame in enumerate(frames(path, self.every)):
                     yield Named(f"{path}#{number * self.every}", frame)
@@ -47,7 +48,8 @@ class ImageStream:
 
 
 def stream_images(paths: Iterable[str | os.PathLike[str]], every: int | None = None) -> ImageStream:
-    """The images named, in folders too, and videos frame by frame; animations as well where `every` is given."""
-    files = find_images(paths)
-    videos = frozenset(path for path in files if is_video(path, animations=every is not None))
+    """The images named, in folders and shards too, and videos frame by frame; animations too where `every` is given."""
+    files = find_images(paths, shards=True)
+    others = (path for path in files if path not in files.in_shards)
+    videos = frozenset(path for path in others if is_video(path, animations=every is not None))
     return ImageStream(files, videos, every or 1)
