@@ -75,6 +75,7 @@ PUBLIC = [
     "prune",
     "prune_heads",
     "save",
+    "shard",
     "trace",
     "train",
 ]

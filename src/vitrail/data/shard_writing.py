@@ -25,7 +25,7 @@ from vitrail.files import reason, sync_folder
 from vitrail.images import describe
 from vitrail.images.decoding import read_file
 from vitrail.images.shards import INDEX, Shard, ShardIndex, has_index, read_index
-from vitrail.images.tar_members import tar_members
+from vitrail.images.tar_headers import tar_members
 from vitrail.progress import counting
 from vitrail.reporting.html_page import counted
 from vitrail.types import Array, ProgressCallback
@@ -165,7 +165,7 @@ def _write(
                 file.flush()
                 os.fsync(file.fileno())
             shards.append(Shard(name, tar.size, tar.check.hexdigest()))
-    found = np.array(places, np.int64).reshape(-1, 3)
+    columns = np.array(places, np.int64).reshape(-1, 3)
     samples = dataset.samples
     index = ShardIndex(
         dataset.task,
@@ -175,9 +175,9 @@ def _write(
         [each.labels for each in samples],
         [each.split for each in samples],
         [each.group for each in samples],
-        found[:, 0].astype(np.int32),
-        found[:, 1],
-        found[:, 2],
+        columns[:, 0].astype(np.int32),
+        columns[:, 1],
+        columns[:, 2],
         digests,
     )
     with open(folder / INDEX, "w", encoding="utf-8") as text:

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
+TAR: Final = ".tar"  # of shards, which hold many images
 # What is taken for an image in a folder; .npy: arrays with any number of bands.
 SUFFIXES: Final = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp"),

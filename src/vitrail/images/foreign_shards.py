@@ -20,11 +20,10 @@ import numpy as np
 from vitrail.errors import InputError
 from vitrail.files import atomic_write, cache_folder
 from vitrail.images.decoding import DEFAULT_LIMITS, describe
-from vitrail.images.file_names import SUFFIXES, in_order
+from vitrail.images.file_names import SUFFIXES, TAR, in_order
 from vitrail.images.shards import Shard, ShardIndex, ShardSet, TarFile, has_index, read_index
-from vitrail.images.tar_members import TarMember, tar_members
+from vitrail.images.tar_headers import TarMember, tar_members
 
-TAR: Final = ".tar"
 LARGEST_LABEL: Final = 1 << 20  # bytes of a .cls or .json
 TICK: Final = 2_000_000_000  # nanoseconds; a tar file that is younger when it is listed may change unseen
 _KEY: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
@@ -36,7 +35,7 @@ class _Listed(NamedTuple):
 
     name: str
     labels: tuple[str, ...] | None  # None: nothing is said of them
-    several: bool  # whether they are a list
+    is_list: bool  # several of them, or none
     start: int
     size: int
 
@@ -108,10 +107,10 @@ def _index(folder: Path, shards: Sequence[Shard]) -> ShardIndex:
         numbers += [number] * len(images)
     if twice := len(listed) - len({each.name for each in listed}):
         raise InputError(f"{describe(folder)}: {twice:,} names of images stand twice: expected every key once a shard")
-    several = any(each.several for each in listed)
+    has_lists = any(each.is_list for each in listed)
     labels = [each.labels or () for each in listed]
     return ShardIndex(
-        "multi-label" if several else "single-label",
+        "multi-label" if has_lists else "single-label",
         tuple(in_order({label for each in labels for label in each})),
         tuple(shards),
         [each.name for each in listed],
@@ -157,14 +156,14 @@ def _sample(file: TarFile, tar: str, shard: Shard, key: str, beside: dict[str, T
             f"{tar}: {image.name!r} has {image.size:,} bytes, over the limit of {DEFAULT_LIMITS.file_bytes:,}: refused"
         )
     name = f"{shard.name[: -len(TAR)]}/{key}.{endings[0]}"
-    labels, several = None, False
+    labels, is_list = None, False
     for ending in ("cls", "json"):
         if labels is None and ending in beside:
             member = beside[ending]
             if member.size > LARGEST_LABEL:
                 raise InputError(f"{tar}: {member.name!r} has {member.size:,} bytes: expected a label, refused")
-            labels, several = _labels(file.read(member.start, member.size), ending, f"{tar}: {member.name!r}")
-    return [_Listed(name, labels, several, image.start, image.size)]
+            labels, is_list = _labels(file.read(member.start, member.size), ending, f"{tar}: {member.name!r}")
+    return [_Listed(name, labels, is_list, image.start, image.size)]
 
 
 def _labels(raw: bytes, ending: str, where: str) -> tuple[tuple[str, ...] | None, bool]:

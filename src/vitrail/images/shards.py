@@ -189,14 +189,14 @@ class ShardSet:
         number, start, size = int(index.shard[row]), int(index.offsets[row]), int(index.sizes[row])
         tar = self.folder / index.shards[number].name
         raw = self._file(number, tar).read(start, size)
-        place = f"{describe(tar)} is damaged at {describe(index.names[row])} (byte {start:,})"
+        where = f"{describe(tar)} is damaged at {describe(index.names[row])} (byte {start:,})"
         if len(raw) != size:
-            raise InputError(f"{place}: expected {size:,} bytes, got {len(raw):,}: copy the shard again")
+            raise InputError(f"{where}: expected {size:,} bytes, got {len(raw):,}: copy the shard again")
         if index.digests is not None:
             expected, digest = index.digests[row].tobytes(), hashlib.sha256(raw).digest()
             if digest != expected:
                 raise InputError(
-                    f"{place}: expected SHA-256 {expected.hex()[:16]}..., got {digest.hex()[:16]}...: copy the shard "
+                    f"{where}: expected SHA-256 {expected.hex()[:16]}..., got {digest.hex()[:16]}...: copy the shard "
                     "again"
                 )
         return FileBytes(raw, os.fspath(self.path(row)))

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess, Source, describe
-from vitrail.images.foreign_shards import TAR
+from vitrail.images.file_names import TAR
 from vitrail.inference.image_reader import Named
 from vitrail.inference.image_search import UNREADABLE_FOLDER
 from vitrail.inference.sources import stream_images

@@ -8,16 +8,17 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from vitrail.errors import InputError
 from vitrail.images import describe
-from vitrail.images.file_names import SUFFIXES, in_order
-from vitrail.images.foreign_shards import find_shards
-from vitrail.images.shards import ShardSet
+from vitrail.images.file_names import SUFFIXES, TAR, in_order
 from vitrail.images.signatures import START, is_image_start
 from vitrail.inference.image_reader import Named
 from vitrail.inference.video import VIDEOS
+
+if TYPE_CHECKING:
+    from vitrail.images.shards import ShardSet
 
 UNREADABLE_FOLDER: Final = "folder that cannot be read"
 NO_IMAGE: Final = "file that is no image"
@@ -97,7 +98,7 @@ def find_images(paths: Iterable[str | os.PathLike[str]], shards: bool = False) -
         matches = _matching(Path(given))
         missing += [] if matches else [Path(given)]
         for path in matches or [Path(given)]:
-            if shards and (packed := find_shards(path)) is not None:
+            if shards and (packed := _shards(path)) is not None:
                 listed = [packed.path(row) for row in range(len(packed))]
                 in_shards |= {image: (packed, row) for row, image in enumerate(listed)}
                 files += listed
@@ -111,6 +112,15 @@ def find_images(paths: Iterable[str | os.PathLike[str]], shards: bool = False) -
         PassedOver(reason, len(others[reason]), tuple(others[reason])) for reason in REASONS if reason in others
     )
     return FoundImages(tuple(files), tuple(passed_over), in_shards)
+
+
+def _shards(path: Path) -> ShardSet | None:
+    """The shards that a path stands for; None of anything else."""
+    if not (path.suffix.lower() == TAR or os.path.isdir(path)):
+        return None
+    from vitrail.images.foreign_shards import find_shards
+
+    return find_shards(path)
 
 
 def _matching(path: Path) -> list[Path]:

@@ -43,7 +43,7 @@ class TarMember(NamedTuple):
 def tar_members(read: ReadAt, size: int, tar: str) -> Iterator[TarMember]:
     """The files in a tar file of so many bytes, in their order; InputError, which names it, where it is not whole."""
     at, count = 0, 0
-    said: dict[str, str] = {}  # by extended headers, of the next member
+    extras: dict[str, str] = {}  # by extended headers, of the next member
     while True:
         header = read(at, BLOCK)
         if at == size or (len(header) == BLOCK and not any(header)):
@@ -54,12 +54,12 @@ def tar_members(read: ReadAt, size: int, tar: str) -> Iterator[TarMember]:
         if kind in b"xgLK" and kind:
             if length > LARGEST_HEADER:
                 raise InputError(f"{tar}: at byte {at:,} an extended header of {length:,} bytes: refused")
-            said |= _extended(kind, _bytes(read, start, length, size, tar), at, tar)
+            extras |= _extended(kind, _bytes(read, start, length, size, tar), at, tar)
         else:
-            name = _name(said.pop("path", "") or _plain_name(header), at, tar)
-            length = _size(said.pop("size", ""), length, at, tar)
-            if said or kind in KINDS:
-                what = "a sparse file" if said else KINDS[kind]
+            name = _name(extras.pop("path", "") or _plain_name(header), at, tar)
+            length = _size(extras.pop("size", ""), length, at, tar)
+            if extras or kind in KINDS:
+                what = "a sparse file" if extras else KINDS[kind]
                 raise InputError(f"{tar}: {name!r} is {what}: expected ordinary files alone")
             if kind == b"5":
                 length = 0
@@ -76,7 +76,7 @@ def tar_members(read: ReadAt, size: int, tar: str) -> Iterator[TarMember]:
             if count > MOST_MEMBERS:
                 raise InputError(f"{tar}: over {MOST_MEMBERS:,} members: refused")
         at = start + -(-length // BLOCK) * BLOCK
-    if said:
+    if extras:
         raise InputError(f"{tar}: it ends behind an extended header: it is cut short, copy it again")
 
 
@@ -111,13 +111,13 @@ def _number(field: bytes, at: int, tar: str) -> int:
     return value
 
 
-def _size(said: str, length: int, at: int, tar: str) -> int:
+def _size(extras: str, length: int, at: int, tar: str) -> int:
     """The size of a member, which an extended header may say."""
-    if not said:
+    if not extras:
         return length
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
-        raise InputError(f"{tar}: the size {said!r:.40} in the extended header before byte {at:,}: refused")
-    return int(said)
+    if not (extras.isascii() and extras.isdigit() and len(extras) < 20):
+        raise InputError(f"{tar}: the size {extras!r:.40} in the extended header before byte {at:,}: refused")
+    return int(extras)
 
 
 def _bytes(read: ReadAt, start: int, length: int, size: int, tar: str) -> bytes:
@@ -133,7 +133,7 @@ def _extended(kind: bytes, raw: bytes, at: int, tar: str) -> dict[str, str]:
         return {"path": os.fsdecode(raw.rstrip(b"\0"))}
     if kind == b"K":  # the long target of a link, which is refused in its turn
         return {}
-    said: dict[str, str] = {}
+    extras: dict[str, str] = {}
     while raw:
         length, space, _ = raw.partition(b" ")
         if not (space and length.isdigit() and len(length) < 8 and len(length) + 3 < int(length) <= len(raw)):
@@ -143,11 +143,11 @@ def _extended(kind: bytes, raw: bytes, at: int, tar: str) -> dict[str, str]:
             raise InputError(f"{tar}: the extended header at byte {at:,} is damaged")
         word = key.decode("utf-8", "replace")
         if word in ("path", "size") or word.startswith("GNU.sparse"):
-            said[word] = os.fsdecode(value[:-1])
+            extras[word] = os.fsdecode(value[:-1])
         raw = raw[int(length) :]
-    if kind == b"g" and said:
+    if kind == b"g" and extras:
         raise InputError(f"{tar}: the extended header at byte {at:,} speaks of all members: refused")
-    return said
+    return extras
 
 
 def _plain_name(header: bytes) -> str:

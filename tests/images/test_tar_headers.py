@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from vitrail.errors import InputError
-from vitrail.images.tar_members import LARGEST_HEADER, TarMember, tar_members
+from vitrail.images.tar_headers import LARGEST_HEADER, TarMember, tar_members
 
 
 def listed(raw: bytes) -> list[TarMember]:
