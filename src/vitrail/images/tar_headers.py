@@ -111,13 +111,13 @@ def _number(field: bytes, at: int, tar: str) -> int:
     return value
 
 
-def _size(extras: str, length: int, at: int, tar: str) -> int:
+def _size(text: str, length: int, at: int, tar: str) -> int:
     """The size of a member, which an extended header may say."""
-    if not extras:
+    if not text:
         return length
-    if not (extras.isascii() and extras.isdigit() and len(extras) < 20):
-        raise InputError(f"{tar}: the size {extras!r:.40} in the extended header before byte {at:,}: refused")
-    return int(extras)
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InputError(f"{tar}: the size {text!r:.40} in the extended header before byte {at:,}: refused")
+    return int(text)
 
 
 def _bytes(read: ReadAt, start: int, length: int, size: int, tar: str) -> bytes:
