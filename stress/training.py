@@ -4,6 +4,7 @@
     python stress/training.py points --count 25               SIGKILL at every named point of a save
     python stress/training.py disk --count 50                 random limits of what a file may hold
     python stress/training.py whole --count 20                SIGKILL of whole runs: data, training, report
+    python stress/training.py minutes --count 200             SIGKILL at random moments, where minutes move the end
 
 The parent imports everything and computes nothing; each training is a forked child. A campaign passes when the last
 child's weights, optimiser state and log are the same bits as those of a training that nobody disturbed. Prints one
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,9 +35,10 @@ import torch._dynamo  # noqa: F401  (optimisers import it at their first step, w
 from tiny import CONFIG, RECIPE, job, make_images
 
 from vitrail.checkpoint.safetensors_io import bytes_of
+from vitrail.data.loader import Batch
 from vitrail.errors import VitrailError
+from vitrail.training import loop, pace, train
 from vitrail.training import state as saving
-from vitrail.training import train
 from vitrail.training.loop import fit
 
 STEPS = 600
@@ -83,21 +86,49 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return found | {"leftovers": ",".join(leftovers)}
 
 
-def reference(root: Path, steps: int) -> dict[str, str]:
+def plain(folder: Path, steps: int) -> None:
+    """A training of so many steps."""
+    fit(job(folder, steps))
+
+
+def in_minutes(folder: Path, steps: int) -> None:
+    """A training of as many seconds, by a planted clock: on a machine that slows down by 3, and later frees up."""
+    now, learn = [0], loop._Loop.learn
+
+    def slower(training: loop._Loop, batch: Batch) -> None:
+        now[0] += (1 if training.progress.step < steps // 3 or training.progress.step > steps // 2 else 3) * 10**9
+        learn(training, batch)
+
+    loop._Loop.learn = slower  # type: ignore[method-assign]
+    pace.clock = lambda: now[0]
+    planned = job(folder, steps, speed=pace.Speed(1.0, 0.0))
+    fit(replace(planned, plan=replace(planned.plan, minutes=steps / 60)))
+
+
+def reference(root: Path, steps: int, train_in: Callable[[Path, int], None] = plain) -> dict[str, str]:
     """The training that nobody disturbs."""
     folder = root / "reference" / "run"
-    assert ended(child(lambda: fit(job(folder, steps)) and None)) == 0, "the undisturbed training failed"
+    assert ended(child(lambda: train_in(folder, steps))) == 0, "the undisturbed training failed"
     return fingerprint(folder)
 
 
-def kills(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
+def minutes(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
+    """The same where the end moves while it trains: each kill may fall between a decision and what follows from it."""
+    found = kills(root, count, seed, steps, in_minutes)
+    rows = [json.loads(line) for line in (root / "reference" / "run" / "metrics.jsonl").read_text().splitlines()]
+    return found | {"moves": sum(row["event"] == "length" for row in rows)}
+
+
+def kills(
+    root: Path, count: int, seed: int, steps: int, train_in: Callable[[Path, int], None] = plain
+) -> dict[str, object]:
     """SIGKILL after a random time, again and again; when a training ends, the next one starts."""
     dice = random.Random(seed)
-    expected = reference(root, steps)
+    expected = reference(root, steps, train_in)
     killed = trainings = wrong = 0
     folder = root / "killed-0" / "run"
     while killed < count or not trainings:
-        number = child(lambda folder=folder: fit(job(folder, steps)) and None)
+        number = child(lambda folder=folder: train_in(folder, steps))
         wait = dice.uniform(0.03, 0.25) if killed < count else 600.0
         until = time.monotonic() + wait
         while time.monotonic() < until and os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -198,14 +229,14 @@ def whole(root: Path, count: int, seed: int, steps: int) -> dict[str, object]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("campaign", choices=("kills", "points", "disk", "whole"))
+    options.add_argument("campaign", choices=("kills", "points", "disk", "whole", "minutes"))
     options.add_argument("--count", type=int, default=50)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--steps", type=int, default=STEPS)
     chosen = options.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
-        run = {"kills": kills, "points": points, "disk": disk, "whole": whole}[chosen.campaign]
+        run = {"kills": kills, "points": points, "disk": disk, "whole": whole, "minutes": minutes}[chosen.campaign]
         result = run(Path(place), chosen.count, chosen.seed, chosen.steps)
     print(json.dumps(vars(chosen) | result | {"seconds": round(time.monotonic() - started, 1)}))
     sys.exit(1 if result["wrong"] else 0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,3 +85,63 @@ def test_a_tree_is_raced_against_another(tmp_path: Path) -> None:
         found = json.loads(rows.read_text())
         assert len(found) == count
         assert all(row["call"].startswith(only) and row["ratio"] > 0 and row["rounds"] == 1 for row in found)
+
+
+def busy_ones(parent: int) -> list[int]:
+    """The processes that this script keeps busy, by what they were started with."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[-2:-1] == [str(parent).encode()] and b"os.getppid() == parent" in b"".join(words):
+            found.append(int(folder.name))
+    return found
+
+
+def until(condition: Any) -> None:
+    """Half a minute for what takes a moment."""
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError
+
+
+def test_ways_to_wait_are_timed_alone_and_beside_busy_processes(tmp_path: Path) -> None:
+    """Any command; every way has its own settings, and nothing of those around it."""
+    note = tmp_path / "notes"
+    own = "os.getsid(0) == os.getpid()"
+    program = f"import os; open({str(note)!r}, 'a').write(str([os.environ.get('GOMP_SPINCOUNT'), {own}]))"
+    flags = ["--ways", "none,spin:100", "--rounds", "2", "--busy", "1", "--json", str(tmp_path / "rows.json")]
+    command = [sys.executable, str(BENCHMARKS / "shared_machine.py"), *flags, "--command"]
+    environment = os.environ | {"GOMP_SPINCOUNT": "7"}
+    run = subprocess.run(
+        [*command, f'{sys.executable} -c "{program}"'], capture_output=True, text=True, env=environment, timeout=600
+    )
+    assert run.returncode == 0, run.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [(row["way"], row["rounds"]) for row in rows] == [("none", 2), ("spin:100", 2)]
+    assert rows[0]["alone"]["median"] == 1.0
+    assert all(row["beside"]["median"] > 0 for row in rows)
+    assert note.read_text().count("[None, True]") == note.read_text().count("['100', True]") == 4
+    failed = subprocess.run([*command, "false"], capture_output=True, text=True, timeout=600)
+    assert failed.returncode == 1
+    assert "false failed" in failed.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_busy_process_outlives_its_script(number: signal.Signals) -> None:
+    command = [sys.executable, str(BENCHMARKS / "shared_machine.py"), "--rounds", "1", "--busy", "2", "--command"]
+    script = subprocess.Popen([*command, "sleep 1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(busy_ones(script.pid)) == 2)
+        assert len({os.getsid(each) for each in busy_ones(script.pid)} | {os.getsid(0)}) == 3  # a session each
+        script.send_signal(number)
+        script.wait()
+        until(lambda: not busy_ones(script.pid))
+    finally:
+        script.kill()
+        script.wait()
