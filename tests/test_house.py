@@ -31,6 +31,7 @@ PART_OF = {
     "cores": "types",
     "threads": "checkpoint",
     "progress": "types",
+    "system_calls": "errors",
 }  # files that belong to a room
 WITHOUT_TORCH = ("errors", "types", "files", "images", "inference", "reporting")
 LIGHT_EXTRAS = {

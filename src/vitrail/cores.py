@@ -46,11 +46,11 @@ def _limits(root: Path) -> Iterator[tuple[float, str]]:
         for group in (folder, *folder.parents):
             try:
                 if (group / "cpu.max").exists():
-                    quota, period = (group / "cpu.max").read_text().split()
+                    quota, period = (group / "cpu.max").read_text("utf-8").split()
                     name = "cpu.max"
                 else:
-                    quota = (group / "cpu.cfs_quota_us").read_text()
-                    period = (group / "cpu.cfs_period_us").read_text()
+                    quota = (group / "cpu.cfs_quota_us").read_text("utf-8")
+                    period = (group / "cpu.cfs_period_us").read_text("utf-8")
                     name = "cpu.cfs_quota_us"
                 if quota != "max" and int(quota) > 0 and int(period) > 0:
                     yield int(quota) / int(period), f"/{(group / name).relative_to(root)}"
@@ -65,10 +65,10 @@ def _groups(root: Path) -> Iterator[tuple[Path, Path]]:
     groups: dict[str, str] = {}
     mounts: list[str] = []
     with suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
             groups |= dict.fromkeys(controllers.split(","), group)  # "" is the one hierarchy of version 2
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text("utf-8").splitlines()
     for line in mounts:
         before, _, after = line.partition(" - ")
         kind, _, options = (*after.split(" "), "", "")[:3]

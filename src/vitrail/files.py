@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from vitrail.errors import CheckpointError, InputError
+from vitrail.system_calls import READ, read_at, replace_file, sync_file, sync_folder
 
 
 def path_text(path: str | os.PathLike[str]) -> str:
@@ -61,7 +62,7 @@ class ReadOnlyFile:
         text = path_text(path)
         self.name = name or text  # as messages call it
         try:
-            self.number = os.open(text, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us up
+            self.number = os.open(text, READ)
             weakref.finalize(self, os.close, self.number)
             status = os.fstat(self.number)
         except FileNotFoundError:
@@ -70,7 +71,10 @@ class ReadOnlyFile:
                 "hf:owner/name or timm:name (`vitrail models --pretrained` lists some)"
             ) from None
         except OSError as error:
-            raise CheckpointError(f"could not read {self.name}: {reason(error)}") from error
+            why = "is a folder: expected a file of weights" if os.path.isdir(text) else ""  # which Windows never opens
+            raise CheckpointError(
+                f"{self.name} {why}" if why else f"could not read {self.name}: {reason(error)}"
+            ) from error
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or device"
             raise CheckpointError(f"{self.name} is {what}: expected a file of weights")
@@ -85,7 +89,7 @@ class ReadOnlyFile:
     def fill(self, view: memoryview, start: int) -> None:
         """Fill memory with what stands there: all of it, or an error."""
         try:
-            while view and (count := os.preadv(self.number, [view], start)):
+            while view and (count := read_at(self.number, view, start)):
                 view, start = view[count:], start + count
             status = os.fstat(self.number)
         except OSError as error:
@@ -94,15 +98,6 @@ class ReadOnlyFile:
             raise CheckpointError(f"{self.name} was cut short while being read: get the file anew")
         if (status.st_size, status.st_mtime_ns) != (self.size, self.changed):
             raise CheckpointError(f"{self.name} was changed while being read: load it again")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name last through a power cut."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def reason(error: OSError) -> str:
@@ -117,11 +112,10 @@ def atomic_write(path: Path, prove: Callable[[Path], object] | None = None) -> I
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(temporary)
         if prove is not None:
             prove(temporary)
-        os.replace(temporary, path)
+        replace_file(temporary, path)
         sync_folder(path.parent)
     finally:
         with suppress(OSError):

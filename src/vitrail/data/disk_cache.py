@@ -12,6 +12,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import numpy as np
 from vitrail.errors import InputError
 from vitrail.files import atomic_write, reason
 from vitrail.images import Preprocess
+from vitrail.system_calls import IS_WINDOWS, is_alive
 from vitrail.types import Array
 
 FORMAT: Final = 1  # a new number whenever a view of the same image changes
@@ -46,7 +48,8 @@ class DiskCache:
         """One view, (C, H, W). Read and not mapped: a file that is cut meanwhile is then an error, not a crash."""
         try:
             with open(self.path, "rb") as file:
-                raw = os.pread(file.fileno(), self._bytes, self._start + row * self._bytes)
+                file.seek(self._start + row * self._bytes)
+                raw = file.read(self._bytes)
         except OSError as error:
             raise InputError(f"{self.path} can no longer be read: {reason(error)}") from error
         if len(raw) != self._bytes or zlib.crc32(raw) != self._checks[row]:
@@ -100,15 +103,6 @@ def _clean(folder: Path) -> None:
     """Remove what killed processes left half-written, also under the names of earlier releases."""
     for path in (*folder.glob(".views-*.*.tmp"), *folder.glob("views-*.*.tmp")):
         number = path.suffixes[-2].removeprefix(".")
-        if number.isdigit() and not _is_alive(int(number)):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    return True
+        if number.isdigit() and (IS_WINDOWS or not is_alive(int(number))):
+            with suppress(OSError):  # Windows removes no file that somebody still writes
+                path.unlink(missing_ok=True)

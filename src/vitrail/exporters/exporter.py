@@ -25,13 +25,14 @@ from vitrail.exporters.input_stage import Entrance
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.target import Draft, Int8, Target
 from vitrail.exporters.verification import PixelCheck, cases, compare, compare_pixels, tolerance
-from vitrail.files import path_text, reason, sync_folder
+from vitrail.files import path_text, reason
 from vitrail.inference.batches import Images
 from vitrail.inference.recognisers import CPU, as_checkpoint
 from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 from vitrail.reporting.html_page import counted
 from vitrail.reporting.object_card import Card
+from vitrail.system_calls import replace_file, sync_file, sync_folder
 
 _MOST_BATCH: Final = 1 << 16
 _MOST_CELLS: Final = 4096  # along a side that is free
@@ -303,9 +304,8 @@ def _named_last(path: Path, target: Target) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         for source, final in zip(target.files(temporary), target.files(path), strict=True):
-            with open(source, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(source, final)
+            sync_file(source)
+            replace_file(source, final)
         sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(f"could not write {path}: {reason(error)}") from error

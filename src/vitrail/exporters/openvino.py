@@ -111,7 +111,7 @@ def multiplies_bf16() -> bool:
     if "BF16" not in _core(import_openvino()).get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return False
     try:
-        flags = Path("/proc/cpuinfo").read_text()
+        flags = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:  # no Linux: OpenVINO's word is all there is
         return True
     return "avx512_bf16" in flags or "amx_bf16" in flags

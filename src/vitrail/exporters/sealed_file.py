@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vitrail.errors import CheckpointError
+from vitrail.system_calls import READ
 
 PIECE: Final = 8 << 20  # bytes that are hashed at once
-_READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
     """The bytes of a file, which must be the same file when they have been looked at."""
     try:
-        number = os.open(path, _READ)  # a pipe must not hold us up
+        number = os.open(path, READ)
     except FileNotFoundError:
         raise CheckpointError(f"no exported file {path}") from None
     except OSError as error:

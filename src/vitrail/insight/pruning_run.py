@@ -329,7 +329,7 @@ def _tuned(
     recipe = RECIPES["finetune"].recipe
     if max(checkpoint.preprocess.size) < SMALL:  # crops would leave little of them
         recipe = replace(RECIPES["scratch"].recipe, lr=RECIPES["scratch"].recipe.lr * 0.3)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = train(
             data,
             start=checkpoint,

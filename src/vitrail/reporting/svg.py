@@ -213,7 +213,7 @@ def png_bytes(svg: str) -> bytes:
     face = ImageFont.load_default(12)
     if not isinstance(face, ImageFont.FreeTypeFont):  # a Pillow without FreeType has none to give
         return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=ZOOM))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder, "face.ttf")
         file.write_bytes(face.font_bytes)
         name = face.getname()[0]

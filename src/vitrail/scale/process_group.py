@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.safetensors_io import DTYPE_NAMES
 from vitrail.errors import InputError, VitrailError
+from vitrail.system_calls import is_alive
 from vitrail.training.processes import ALONE, Fold, Processes, started_world, using
 
 EXCHANGED: Final = 1 << 22  # values that are exchanged at once: 16 MB, so that memory does not grow with the network
@@ -48,20 +49,9 @@ class Peer(NamedTuple):
             with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
                 return file.read().rpartition(")")[2].split()[0] in ("Z", "X")  # ended, and its parent not yet told
         except FileNotFoundError:
-            return os.path.isdir("/proc/self") or not _answers(self.pid)
+            return os.path.isdir("/proc/self") or not is_alive(self.pid)
         except OSError:
             return False
-
-
-def _answers(pid: int) -> bool:
-    """Whether a process of this number is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 class TorchProcesses(Processes):

@@ -146,7 +146,7 @@ def bench(
         square = checkpoint.preprocess.to_dict() | {"size": [size, size]}
         sized = checkpoint if not size else replace(checkpoint, preprocess=Preprocess.from_dict(square))
         here = sized.to(CPU)  # for the runtimes that compute on no other
-        with TemporaryDirectory(prefix="vitrail-") as folder:
+        with TemporaryDirectory(prefix="vitrail-", ignore_cleanup_errors=True) as folder:
             opened = {"eager": _open_kind(sized, "eager", Path(folder))}
             for kind in wanted:
                 log(f"making {kind}")
@@ -287,7 +287,7 @@ def _alone(path: Path, device: str) -> Alone:
 def _free() -> int:
     """Bytes of memory that are free now; 0 where the system does not log."""
     try:
-        with open("/proc/meminfo") as file:
+        with open("/proc/meminfo", encoding="utf-8") as file:
             return 1024 * int(dict(line.split(":", 1) for line in file)["MemAvailable"].split()[0])
     except OSError:
         return 0

@@ -214,7 +214,7 @@ def optimize(
     step.left(1 + merging + first + races, 1 + merging + first + _race_length(races, first))
     step("the checkpoint as it is")
     judge = Judge.by(checkpoint, split.choosing)
-    with TemporaryDirectory(prefix="vitrail-") as folder:
+    with TemporaryDirectory(prefix="vitrail-", ignore_cleanup_errors=True) as folder:
         search = _Search(split, judge, max_drop, runtimes, Path(folder), step, races, log)
         candidates = _candidates(checkpoint, merging, search)
         log(f"timing {len(candidates)} ways from file to answer")

@@ -11,6 +11,7 @@ from typing import Any
 
 from vitrail.errors import CheckpointError
 from vitrail.files import reason
+from vitrail.system_calls import sync_file
 
 
 class Record:
@@ -40,8 +41,7 @@ class Record:
     def sync(self) -> None:
         """Make it last before a state says how long it is."""
         if self.path.exists():
-            with open(self.path, "rb") as file:
-                os.fsync(file.fileno())
+            sync_file(self.path)
 
     def cut(self, size: int) -> None:
         """Back to its first `size` bytes: the rows after them come again."""
@@ -54,7 +54,7 @@ class Record:
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Every row."""
-        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return [json.loads(line) for line in self.path.read_text("utf-8").splitlines()] if self.path.exists() else []
 
 
 class NoRecord(Record):
@@ -77,7 +77,7 @@ class NoRecord(Record):
 def times_of(path: Path) -> list[dict[str, Any]]:
     """How long every epoch took: the last time it was trained, where a kill or a rollback made it come again."""
     found: dict[int, dict[str, Any]] = {}
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+    for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):  # a power cut may leave half a line
             row = json.loads(line)
             found[row["epoch"]] = row

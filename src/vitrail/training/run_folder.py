@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from vitrail.errors import InputError
 from vitrail.files import atomic_write, reason
+from vitrail.system_calls import IS_WINDOWS, lock_file
 
 CONFIG: Final = "config.json"
 DATA: Final = "data.json"
@@ -46,6 +46,9 @@ def find_run(
         folder = out / name
         if fresh and folder.is_dir():
             with locked(folder):  # nobody may be training there
+                if not IS_WINDOWS:  # which moves no folder with an open file in it
+                    _move_aside(folder)
+            if IS_WINDOWS:
                 _move_aside(folder)
         if not (folder / CONFIG).exists():
             return RunFolder(folder, False)
@@ -78,17 +81,17 @@ def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder, or say who does; the system lets go of it when the process ends, killed or not."""
     path = folder / "lock"
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(number, 32, 0).decode(errors="replace").strip() or "another process"
+        is_held = lock_file(number)
+        os.lseek(number, 0, os.SEEK_SET)
+        if not is_held:
+            holder = os.read(number, 32).decode(errors="replace").strip() or "another process"
             raise InputError(
                 f"{folder} is being trained by process {holder}: wait for it, stop it, or choose another --name"
-            ) from None
-        os.truncate(number, 0)
-        os.pwrite(number, f"{os.getpid()}\n".encode(), 0)
+            )
+        os.ftruncate(number, 0)
+        os.write(number, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(number)

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from vitrail.checkpoint.safetensors_io import bytes_of, lay_out
 from vitrail.errors import CheckpointError
-from vitrail.files import reason, sync_folder
+from vitrail.files import reason
+from vitrail.system_calls import replace_file, sync_folder
 from vitrail.types import LogCallback
 
 MARK: Final = b"VITRAIL STATE 1\n"
@@ -66,7 +67,7 @@ def write_state(folder: Path, state: State) -> int:
         reached("synced")
         if path.is_dir() and not path.is_symlink():
             os.rename(path, path.with_suffix(".aside"))  # not ours: a file of that name is
-        os.replace(temporary, path)
+        replace_file(temporary, path)
         reached("renamed")
         sync_folder(folder)
         if _digest_of(path) != digest:

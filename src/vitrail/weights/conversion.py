@@ -23,6 +23,7 @@ from vitrail.images import Preprocess
 from vitrail.network.config import Positions, ViTConfig
 from vitrail.network.surgery import eval_mode
 from vitrail.reporting.object_card import Card
+from vitrail.system_calls import replace_file
 from vitrail.weights.families import FAMILIES
 from vitrail.weights.family import Description, Family
 from vitrail.weights.loading import load
@@ -114,7 +115,7 @@ def convert(
         target.parent.mkdir(parents=True, exist_ok=True)
         written = _write(checkpoint, family, temporary)
         report = _compare(checkpoint, temporary, to)
-        os.replace(temporary, target)
+        replace_file(temporary, target)
     except OSError as error:
         raise CheckpointError(f"could not write {target}: {reason(error)}") from error
     finally:
