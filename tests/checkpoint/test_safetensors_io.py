@@ -336,7 +336,7 @@ def test_a_file_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "open", opened)
     assert read_safetensors(path).tensors["a"].read().tolist() == [0, 1, 2]
-    assert flags == [os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC]
+    assert flags == [os.O_RDONLY | os.O_NONBLOCK]
 
 
 def test_a_pipe_does_not_hang(path: Path) -> None:

@@ -140,10 +140,10 @@ def free_memory(root: Path = Path("/")) -> int:
     """Bytes of memory that are free, within the limit of a container; 0 where the system does not say."""
     free = 0
     with suppress(OSError, KeyError, ValueError):
-        lines = (root / "proc/meminfo").read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text("utf-8").splitlines()
         free = 1024 * int(dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0])
     with suppress(OSError, ValueError):
         group = root / "sys/fs/cgroup"
-        left = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        left = int((group / "memory.max").read_text("utf-8")) - int((group / "memory.current").read_text("utf-8"))
         free = min(free, max(left, 1)) if free else max(left, 1)
     return free

@@ -58,7 +58,7 @@ def rerun(
     lengths = ""
     if plan["minutes"] is not None:  # what they were measured to be, first and later, not measured again
         options = replace(options, steps=int(plan["steps"]))
-        lengths = (first / LENGTHS).read_text() if (first / LENGTHS).exists() else ""
+        lengths = (first / LENGTHS).read_text("utf-8") if (first / LENGTHS).exists() else ""
     if recorded.batch == AUTO:
         options = replace(options, batch=int(plan["recipe"]["batch"]))  # the same of what memory held
     again = run(data, options, lengths)
