@@ -21,13 +21,14 @@ from vitrail.data.left_out import left_out_lines, unreadable_lines
 from vitrail.data.readers import read_data
 from vitrail.data.samples import Dataset, ImageFiles
 from vitrail.errors import InputError
-from vitrail.files import reason, sync_folder
+from vitrail.files import reason
 from vitrail.images import describe
 from vitrail.images.decoding import read_file
 from vitrail.images.shards import INDEX, Shard, ShardIndex, has_index, read_index
 from vitrail.images.tar_headers import tar_members
 from vitrail.progress import counting
 from vitrail.reporting.html_page import counted
+from vitrail.system_calls import sync_folder
 from vitrail.types import Array, ProgressCallback
 
 SHARD_BYTES: Final = 500_000_000
