@@ -326,6 +326,8 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--precision": plain("--precision fp16", "precision", None, "fp16"),
         "--compile": plain("--compile", "compile", None, True),
         "--elsewhere": plain("--elsewhere", "elsewhere", False, True),
+        "--processes": plain("--processes 1", "runs", [("", 0)], [("", 0)]),  # more start others, which have the flags
+        "--exact": plain("--no-exact", "exact", None, False),
         "--out": plain("--out there", "out", Path("runs"), Path("there")),
         "--name": Flag("--name mine", {"name": "", "runs": [("", 0)]}, {"name": "mine", "runs": [("mine", 0)]}),
         "--resume": Flag(

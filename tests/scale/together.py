@@ -1,8 +1,9 @@
 """Tiny trainings by several processes: a list of cases as JSON -> what each process came to, as JSON.
 
 Run as a script, it imports torch once and forks the processes of one case after the other, before anything is computed.
-A case has: folder, world, and if need be steps, workers (virtual ones; 0: none), recipe (changes), stop (rank and step
-of a signal), kill (the same). A process comes to a digest of its run's last state and log, or to an error.
+A case has: folder, world, and if need be steps, workers (virtual ones; 0: none), base ("plain"), recipe (changes), stop
+(rank and step of a signal), kill and fail (the same). A process comes to a digest of its run's last state and log, or
+to an error.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimisers import it at their first step, which takes a second
 
 from training import tiny
 from vitrail.checkpoint.safetensors_io import bytes_of
-from vitrail.errors import VitrailError
+from vitrail.errors import InputError, VitrailError
+from vitrail.network.vit import ViT
 from vitrail.scale import joined
 from vitrail.training.job import Callbacks
 from vitrail.training.loop import fit
@@ -53,11 +56,17 @@ def train(case: dict[str, Any], rank: int) -> dict[str, Any]:
         for how, number in (("stop", signal.SIGTERM), ("kill", signal.SIGKILL)):
             if case.get(how) == [rank, step]:
                 os.kill(os.getpid(), number)
+        if case.get("fail") == [rank, step]:
+            raise InputError(f"no more of this, says {rank}")
 
     recipe = replace(RECIPES[case.get("base", "all")], **case.get("recipe", {}))
     with joined() as processes:
-        job = tiny.job(folder, case.get("steps", 12), recipe, processes=processes, callbacks=Callbacks(step=end))
+        job = tiny.job(folder, case.get("steps", 8), recipe, processes=processes, callbacks=Callbacks(step=end))
         job = replace(job, save_seconds=case.get("save_seconds", 1e9))
+        if case.get("base") == "plain":  # batch norm and dropout see the parts of a batch
+            torch.manual_seed(5)
+            job = replace(job, model=ViT(replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0)))
+            job = replace(job, plan=replace(job.plan, model=job.model.config))
         job = replace(job, plan=replace(job.plan, virtual_workers=case.get("workers", 0)))
         progress = fit(job)
         weights = hashlib.sha256(b"".join(bytes(bytes_of(each)) for each in job.model.state_dict().values()))
@@ -87,6 +96,8 @@ def run_case(case: dict[str, Any]) -> list[dict[str, Any]]:
                 found = train(case, rank)
             except VitrailError as error:
                 found = {"error": type(error).__name__, "message": str(error)}
+            except SystemExit as error:
+                found = {"silent": error.code}
             except BaseException as error:
                 traceback.print_exc()
                 found = {"error": type(error).__name__, "message": str(error)}

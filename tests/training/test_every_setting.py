@@ -539,6 +539,19 @@ def batch_option(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         bench.fresh(batch="much")
 
 
+def processes(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """Those that were started together; tests/scale starts some."""
+    with pytest.raises(InputError, match="processes: expected 1, as many as were started together, got 2"):
+        bench.fresh(processes=2)
+
+
+def exact(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    parted = bench.fresh(exact=True)
+    assert parted.run.plan == dataclasses.replace(bench.train().run.plan, virtual_workers=4)
+    assert not equal(parted, bench.train())
+    assert bench.train(exact=False).run.plan.virtual_workers == 0
+
+
 def elsewhere(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     """Here with another number of threads; tests/devices goes to another device."""
     where: dict[str, Any] = {"out": bench.folder / "moved", "name": "mine"}
@@ -679,6 +692,8 @@ OPTIONS: Mapping[str, Shows] = {
     "precision": as_in_recipe("precision", "bf16"),
     "compile": compile_option,
     "elsewhere": elsewhere,
+    "processes": processes,
+    "exact": exact,
     "out": out,
     "name": name,
     "fresh": fresh,

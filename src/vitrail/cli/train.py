@@ -13,6 +13,7 @@ import typer
 
 from vitrail.cli.application import app
 from vitrail.cli.completion import preset_names, recipe_names, start_names
+from vitrail.cli.many_processes import joined_processes, start_processes
 from vitrail.cli.options import (
     DATA_HELP,
     RESIZES,
@@ -153,6 +154,17 @@ def train_model(
     elsewhere: Annotated[
         bool, typer.Option("--elsewhere", help="Go on on another device or number of threads than before.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Train in so many processes on this machine; torchrun starts them on several.")
+    ] = 1,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--no-exact",
+            help="The same bits for any number of processes.",
+            show_default="with several, up to 30 M parameters",
+        ),
+    ] = None,
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder of all runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Name of the run.", show_default="made of DATA")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
@@ -172,57 +184,62 @@ def train_model(
     as_json: AsJson = False,
 ) -> None:
     """Train a classifier on your images: a checkpoint, honest numbers, and a report."""
-    from vitrail.training import Options
+    is_tried = show_lr or find_lr or check  # nothing is trained, so one process is enough
+    if not is_tried:
+        start_processes(processes)
+    with joined_processes(processes, needed=not is_tried):
+        from vitrail.training import Options
 
-    if is_name(model) or os.path.isfile(best_of_run(model)):
-        raise InputError(
-            f"--model trains a preset from nothing, and {model} has weights: start from it by --from {model}"
+        if is_name(model) or os.path.isfile(best_of_run(model)):
+            raise InputError(
+                f"--model trains a preset from nothing, and {model} has weights: start from it by --from {model}"
+            )
+        if resume and not data:
+            report_run(_as_recorded(context, Path(resume)), as_json)
+            return
+        if not data:
+            raise InputError(f"train: DATA is missing: {DATA_HELP} (`vitrail train --help` tells more)")
+        if resume:
+            to, name = _of_run(resume, name)
+        options = Options(
+            model=model or None,
+            start=start or None,
+            recipe=recipe,
+            epochs=epochs,
+            minutes=minutes,
+            batch=parse_batch(batch) if batch else None,
+            size=parse_size(size) if size else None,
+            resize=cast("Resize | None", resize or None),
+            limit=limit,
+            lr=lr,
+            patience=patience,
+            balance=balance,
+            seed=seed,
+            val=val,
+            test=test,
+            pattern=pattern,
+            exclude=exclude,
+            unreadable=unreadable,
+            workers=workers,
+            cache=cache,
+            device=device,
+            precision=precision,
+            compile=compile_forward or None,
+            elsewhere=elsewhere,
+            exact=exact,
+            out=to,
+            name=name,
+            fresh=fresh,
+            tensorboard=tensorboard,
+            command=command_line(),
         )
-    if resume and not data:
-        report_run(_as_recorded(context, Path(resume)), as_json)
-        return
-    if not data:
-        raise InputError(f"train: DATA is missing: {DATA_HELP} (`vitrail train --help` tells more)")
-    if resume:
-        to, name = _of_run(resume, name)
-    options = Options(
-        model=model or None,
-        start=start or None,
-        recipe=recipe,
-        epochs=epochs,
-        minutes=minutes,
-        batch=parse_batch(batch) if batch else None,
-        size=parse_size(size) if size else None,
-        resize=cast("Resize | None", resize or None),
-        limit=limit,
-        lr=lr,
-        patience=patience,
-        balance=balance,
-        seed=seed,
-        val=val,
-        test=test,
-        pattern=pattern,
-        exclude=exclude,
-        unreadable=unreadable,
-        workers=workers,
-        cache=cache,
-        device=device,
-        precision=precision,
-        compile=compile_forward or None,
-        elsewhere=elsewhere,
-        out=to,
-        name=name,
-        fresh=fresh,
-        tensorboard=tensorboard,
-        command=command_line(),
-    )
-    if show_lr or find_lr or check:
-        _try(data, options, show_lr, find_lr, as_json)
-        return
-    if seeds > 1:
-        _several(data, options, seeds, as_json)
-        return
-    report_run(train_with_bar(data, options), as_json)
+        if is_tried:
+            _try(data, options, show_lr, find_lr, as_json)
+            return
+        if seeds > 1:
+            _several(data, options, seeds, as_json)
+            return
+        report_run(train_with_bar(data, options), as_json)
 
 
 def _several(data: str, options: Options, seeds: int, as_json: bool) -> None:
@@ -292,7 +309,7 @@ def _as_recorded(context: typer.Context, folder: Path) -> Run:
     """An unfinished run, gone on with as its record says: other options would have no meaning beside it."""
     from vitrail.training.reruns import recorded_request
 
-    moves = ("device", "elsewhere")
+    moves = ("device", "elsewhere", "processes")
     parameters = [each for each in context.command.params if each.name not in ("resume", "as_json", *moves)]
     typed = [each for each in parameters if _is_typed(context, str(each.name))]
     if typed:

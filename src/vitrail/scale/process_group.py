@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,14 +15,19 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from vitrail.checkpoint.safetensors_io import DTYPE_NAMES
-from vitrail.errors import InputError, VitrailError
+from vitrail.errors import InputError, StoppedError, VitrailError
 from vitrail.system_calls import is_alive
 from vitrail.training.processes import ALONE, Fold, Processes, started_world, using
 
 EXCHANGED: Final = 1 << 22  # values that are exchanged at once: 16 MB, so that memory does not grow with the network
 PATIENCE: Final = timedelta(days=2)  # one that works alone may take long; one that died is noticed at once
+LAUNCHED: Final = "VITRAIL_LAUNCHED"  # in the environment of processes whose launcher tells who was killed
+PEER_LOST: Final = 75  # exit code of a process that ends since another has, where a launcher sees to the rest
+MEETING: Final = timedelta(minutes=10)  # until all that were started have begun
 TOLD: Final = "vitrail/told"  # a counter of those that wanted to tell an error
 _all_gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
 
@@ -57,17 +63,16 @@ class Peer(NamedTuple):
 class TorchProcesses(Processes):
     """This process among those of torch.distributed's default group."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, store: Store) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self._on = device  # where tensors lie while they travel
-        self._store = dist.distributed_c10d._get_default_store()
-        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = store
         mine = json.dumps([socket.gethostname(), os.getpid()])
-        self._store.set(f"vitrail/peer/{self._attempt}/{self.rank}", mine)
+        self._store.set(f"vitrail/peer/{self.rank}", mine)
         self.peers: tuple[Peer, ...] = ()
         self.barrier()
-        named = (json.loads(self._store.get(f"vitrail/peer/{self._attempt}/{rank}")) for rank in range(self.world))
+        named = (json.loads(self._store.get(f"vitrail/peer/{rank}")) for rank in range(self.world))
         self.peers = tuple(Peer(rank, host, pid) for rank, (host, pid) in enumerate(named))
 
     # ---- what training asks for ----------------------------------------------------------------------------------
@@ -144,7 +149,7 @@ class TorchProcesses(Processes):
 
     def is_teller(self) -> bool:
         try:
-            return bool(self._store.add(f"{TOLD}/{self._attempt}", 1) == 1)
+            return bool(self._store.add(TOLD, 1) == 1)
         except RuntimeError:  # the store was the first process's, and ended with it
             return self.is_first
 
@@ -191,17 +196,53 @@ class TorchProcesses(Processes):
 def joined() -> Iterator[Processes]:
     """Inside, this process trains with those that torchrun, or `vitrail train --processes`, started with it.
 
-    By itself it is the only one, and nothing is set up.
+    By itself it is the only one, and nothing is set up. What goes wrong in several is told by one of them; the others
+    end in silence.
     """
     if started_world() == 1:
         with using(ALONE):
             yield ALONE
         return
+    end_with_parent()
     processes = _join()
-    with using(processes):
-        yield processes
+    try:
+        with using(processes):
+            yield processes
+    except PeerLostError as error:
+        if LAUNCHED in os.environ:
+            time.sleep(10)  # the launcher has seen it too, and ends this process
+            raise SystemExit(PEER_LOST) from error
+        time.sleep(2)  # one that ends with an error of its own tells that
+        if not processes.is_teller():
+            raise SystemExit(1) from error
+        raise
+    except Exception as error:
+        if not processes.is_teller():
+            raise SystemExit(code_of(error)) from error
+        raise
     with suppress(RuntimeError):
         dist.destroy_process_group()
+
+
+def code_of(error: Exception) -> int:
+    """The exit code of a command that ends with an error."""
+    if isinstance(error, StoppedError):
+        return 128 + error.number
+    return 2 if isinstance(error, VitrailError) else 1
+
+
+def end_with_parent() -> None:
+    """End when the agent ends that started this process, however that comes: nobody else would end it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        os._exit(PEER_LOST)
+
+    threading.Thread(target=watch, name="vitrail-parent", daemon=True).start()
 
 
 def _join() -> TorchProcesses:
@@ -211,10 +252,16 @@ def _join() -> TorchProcesses:
     if has_cuda:
         torch.cuda.set_device(device)
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if has_cuda else "gloo", timeout=PATIENCE)
+        store, rank, world = next(iter(rendezvous("env://", timeout=MEETING)))
+        # An agent that starts processes again keeps its store, with the addresses of those that ended.
+        store = PrefixStore(f"vitrail/attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "cpu:gloo,cuda:nccl" if has_cuda else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     except (RuntimeError, ValueError, KeyError) as error:
         raise InputError(
             f"the {started_world()} processes that were started together do not find each other: "
             f"{str(error).splitlines()[0]:.200}; start them by torchrun or `vitrail train --processes N`"
         ) from error
-    return TorchProcesses(torch.device("cpu"))
+    processes = TorchProcesses(torch.device("cpu"), store)
+    torch.set_num_threads(processes.broadcast(torch.get_num_threads()))  # others round differently
+    return processes

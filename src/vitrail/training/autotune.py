@@ -17,11 +17,12 @@ from vitrail.errors import InputError
 from vitrail.training import plain_attention
 from vitrail.training.compilation import training_forward
 from vitrail.training.job import Job
-from vitrail.training.loop import BatchPass, fitting_gradients, job_batches
+from vitrail.training.loop import BatchPass, fitting_gradients, is_shared, job_batches, own_rows, share_gradients
 from vitrail.training.memory import memory_named
 from vitrail.training.optimisers import build_optimiser
 from vitrail.training.pace import Speed, steps_that_fit
 from vitrail.training.validation import validate
+from vitrail.training.virtual_workers import Wishes
 
 TRIAL_SECONDS: Final = 3.0
 
@@ -36,13 +37,13 @@ def measure_speed(job: Job) -> Speed:
         now = time.perf_counter()
         taken.append(now - before)
         before = now
-        if len(taken) >= 3 and now - started > TRIAL_SECONDS:
+        if job.processes.broadcast(len(taken) >= 3 and now - started > TRIAL_SECONDS):
             break
     warm = statistics.median(taken[1:] or taken)  # a neighbour's burst should not shorten the run
     validation = 0.0
     if job.val is not None:
         before = time.perf_counter()
-        validate(trial.model, job.val, job.plan)
+        validate(trial.model, job.val, job.plan, job.processes)
         validation = time.perf_counter() - before
     return Speed(warm, validation)
 
@@ -115,7 +116,8 @@ def _feed(job: Job, count: int) -> Generator[Batch, None, None]:
     plan, size = job.plan, job.plan.recipe.batch
     rows = epoch_order(plan.seed, 0, len(job.train.targets))
     starts = (step % plan.per_epoch * size for step in range(count))
-    return job_batches(job, (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts)))
+    parts = (BatchRows(0, step, rows[start : start + size]) for step, start in enumerate(starts))
+    return job_batches(job, (own_rows(job, part) for part in parts))
 
 
 class _Trial:
@@ -136,8 +138,17 @@ class _Trial:
         way = BatchPass(self.forward, self.pieces)
         seed = key(self.job.plan.seed, "trial")
         with memory_named(self.job.plan.recipe):
-            loss, _, pieces = fitting_gradients(self.model, batch, self.job.plan, None, seed, way)
+            if is_shared(self.job):
+                shared = share_gradients(self.model, batch, self.job, None, 0, way, _wish)
+                loss, pieces = shared.loss, shared.wishes.pieces
+            else:
+                loss, _, pieces = fitting_gradients(self.model, batch, self.job.plan, None, seed, way)
             self.optimiser.step(share)
         self.pieces = max(self.pieces, pieces)
         self.optimiser.zero()
         return loss
+
+
+def _wish(pieces: int) -> Wishes:
+    """Of a trial nothing is saved, and no signal stops it: only in how many pieces a batch fits."""
+    return Wishes(0, False, pieces)

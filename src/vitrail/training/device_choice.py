@@ -12,9 +12,11 @@ from vitrail.checkpoint.devices import AUTO, describe_device, device_names, find
 from vitrail.training.autotune import measure_speed
 from vitrail.training.job import Job
 from vitrail.training.plan import Plan
+from vitrail.training.processes import current
 
 SMALL: Final = 10_000_000  # parameters: a network up to here may be faster on the cpu, so both are timed
-PLACE: Final = ("device", "threads")  # of a plan: what may be other ones when a run goes on elsewhere
+# Of a plan: what may be others when a run goes on elsewhere, with what they were before they were recorded.
+PLACE: Final = {"device": "cpu", "threads": 1, "processes": 1}
 
 
 def find_again(plan: Plan, name: str) -> torch.device:
@@ -41,15 +43,17 @@ def on_faster_device(job: Job) -> Job:
     return replace(job, plan=replace(job.plan, device=describe_device(best)))
 
 
-def place_of(device: torch.device) -> dict[str, Any]:
+def place_of(device: torch.device, plan: Plan) -> dict[str, Any]:
     """What the bits of a result depend on besides the plan's own settings, as it is now."""
-    return {"device": describe_device(device), "threads": torch.get_num_threads()}
+    processes = 1 if plan.virtual_workers else current().world
+    return {"device": describe_device(device), "threads": torch.get_num_threads(), "processes": processes}
 
 
 def last_place(config: Mapping[str, Any]) -> dict[str, Any]:
     """Where a run was last, by its record."""
     moves: Sequence[Mapping[str, Any]] = config.get("elsewhere", ())
-    return dict(moves[-1]) if moves else {name: config["plan"].get(name, "cpu") for name in PLACE}
+    last = moves[-1] if moves else config["plan"]
+    return {name: last.get(name, value) for name, value in PLACE.items()}
 
 
 def moved_note(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -58,5 +62,10 @@ def moved_note(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not moves:
         return ()
     places = [last_place({"plan": config["plan"]}), *moves]
-    told = ", then ".join(f"{each['device']} with {each['threads']} threads" for each in places)
+    told = ", then ".join(map(_words_of, places))
     return (f"trained on {told}: its numbers repeat to rounding, not to the bit",)
+
+
+def _words_of(place: Mapping[str, Any]) -> str:
+    several = f" in {place['processes']} processes" if place.get("processes", 1) > 1 else ""
+    return f"{place['device']} with {place['threads']} threads{several}"

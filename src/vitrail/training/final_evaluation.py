@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint, load, save
@@ -65,6 +66,39 @@ def evaluate_best(job: Job, progress: Progress, dataset: Dataset, test: Part | N
     checkpoint = replace(checkpoint, provenance=about)
     save(checkpoint, best)
     return FinalResult(checkpoint, evaluation, validation)
+
+
+def share_evaluation(job: Job, dataset: Dataset, final: FinalResult | None) -> Evaluation:
+    """The evaluation of the first process, for all."""
+    processes = job.processes
+    evaluation = None if final is None else final.evaluation
+    if evaluation is not None and processes.world == 1:
+        return evaluation
+    facts, arrays = None, {}
+    if final is not None and evaluation is not None:
+        thresholds = final.checkpoint.thresholds
+        facts = {
+            "split": evaluation.split,
+            "temperature": evaluation.temperature,
+            "thresholds": None if thresholds is None else list(thresholds),
+            "reject": evaluation.reject,
+            "caveat": evaluation.caveat,
+            "names": list(evaluation.names),
+        }
+        arrays = {"logits": torch.from_numpy(evaluation.logits), "targets": torch.from_numpy(evaluation.targets)}
+    facts = processes.broadcast(facts)
+    shared = processes.broadcast_tensors(arrays)
+    if evaluation is not None:
+        return evaluation
+    return evaluation_of(
+        shared["logits"].numpy(),
+        shared["targets"].numpy(),
+        classes=job.plan.classes,
+        task=job.plan.task,
+        source=dataset.source,
+        resamples=0,
+        **facts,
+    )
 
 
 def training_part(job: Job, dataset: Dataset, store: ViewStore | None = None) -> Part:

@@ -139,7 +139,10 @@ class _Loop:
                     self.end_epoch()
                     self.pacer.validated(self.progress.pace)
                 self.progress.finished = self.progress.finished or self.progress.step == self.end
-                wishes = self.wishes or Wishes(self.stop.number, self.is_time())
+                if self.wishes is None or self.processes.world == 1:  # what others want came with the gradients
+                    wishes = Wishes(self.stop.number, self.is_time())
+                else:
+                    wishes = self.wishes
                 if self.progress.finished or self.progress.epoch_end or wishes.stop or wishes.save:
                     self.save()
                 if wishes.stop and not self.progress.finished:
@@ -204,7 +207,7 @@ class _Loop:
         while True:
             before = saved_statistics(self.model)
             way = BatchPass(self.forward, self.progress.pieces, scale)
-            if self.plan.virtual_workers or self.processes.world > 1:
+            if is_shared(self.job):
                 loss, norm, self.wishes = share_gradients(
                     self.model, batch, self.job, self.weights, step, way, self.wish
                 )
@@ -232,8 +235,6 @@ class _Loop:
     def batch_rows(self, start: int) -> Iterator[BatchRows]:
         """The rows of every batch from a step on: a function of the plan alone."""
         count, size = len(self.job.train.targets), self.recipe.batch
-        workers = self.plan.virtual_workers or self.processes.world
-        own = places_of(min(size, count), workers, share_of(workers, self.processes))
         for epoch in itertools.count(start // self.plan.per_epoch):
             first = epoch * self.plan.per_epoch
             if self.recipe.balance == "sampling":
@@ -245,10 +246,7 @@ class _Loop:
                 if first + number >= self.end:
                     return
                 part = slice(number * size, (number + 1) * size)
-                if workers == 1:
-                    yield BatchRows(epoch, first + number, rows[part], seen_before[part])
-                else:
-                    yield BatchRows(epoch, first + number, rows[part][own], seen_before[part][own])
+                yield own_rows(self.job, BatchRows(epoch, first + number, rows[part], seen_before[part]))
 
     def end_epoch(self) -> None:
         """Validate, keep the best, and see whether it is enough."""
@@ -398,6 +396,20 @@ class _Loop:
         self.job.callbacks.log(
             f"{why}: back to step {self.progress.step}, and on with {self.progress.rate:g} of the learning rate"
         )
+
+
+def is_shared(job: Job) -> bool:
+    """Whether gradients are added over parts of a batch, of this process alone or of several."""
+    return job.plan.virtual_workers > 0 or job.processes.world > 1
+
+
+def own_rows(job: Job, batch: BatchRows) -> BatchRows:
+    """Of the images of a step those that this process learns from."""
+    if not is_shared(job):
+        return batch
+    workers = job.plan.virtual_workers or job.processes.world
+    own = places_of(len(batch.rows), workers, share_of(workers, job.processes))
+    return batch._replace(rows=batch.rows[own], repeats=None if batch.repeats is None else batch.repeats[own])
 
 
 def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, None]:

@@ -52,6 +52,8 @@ class Options:
     precision: str | None = None  # of products: fp32, tf32, bf16 or fp16
     compile: bool | None = None  # the forward pass by torch.compile
     elsewhere: bool = False  # go on with a run on another device or number of threads than it was started with
+    processes: int = 1  # that train together: as many as were started
+    exact: bool | None = None  # the same bits for any number of processes; None: with several, up to 30 M parameters
     out: str | os.PathLike[str] = "runs"
     name: str = ""
     fresh: bool = False
@@ -72,7 +74,8 @@ class Options:
 
     def to_dict(self, data: str | os.PathLike[str] | Dataset) -> dict[str, Any]:
         """What `rerun` needs; a checkpoint given as an object cannot be repeated from a file, and is left out."""
-        plain = {each.name: _plain(getattr(self, each.name)) for each in fields(self) if each.name != "callbacks"}
+        names = [each.name for each in fields(self) if each.name not in ("callbacks", "processes")]
+        plain = {name: _plain(getattr(self, name)) for name in names}
         return plain | {"data": data.source if isinstance(data, Dataset) else os.fspath(data)}
 
     @classmethod

@@ -21,10 +21,11 @@ from vitrail.training.model_choice import ENDS, ModelChoice
 from vitrail.training.options import Options
 from vitrail.training.plan import Plan
 from vitrail.training.preparation import PreparedData
-from vitrail.training.processes import current
+from vitrail.training.processes import ALONE, current
 from vitrail.training.published import Preset
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_lint import Finding, lint
+from vitrail.training.virtual_workers import virtual_workers_of
 
 LONG: int = 500  # steps from which a run is long enough to be tried on one batch first
 
@@ -37,6 +38,7 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
     origin = choice.origin
     if choice.start is not None:
         origin += f" ({content_hash({}, choice.start.model.state_dict())[:23]})"
+    workers = virtual_workers_of(choice.model, options.exact, current().world)
     return Plan(
         data=dataset.source,
         classes=dataset.classes,
@@ -51,7 +53,9 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
         origin=origin,
         minutes=options.minutes,
         versions={"vitrail": __version__, "torch": torch.__version__},  # that the bits of a result depend on
-        device=describe_device(find_device(options.device)),
+        device=describe_device(find_device(current().device(options.device))),
+        virtual_workers=workers,
+        processes=1 if workers else current().world,
     )
 
 
@@ -132,7 +136,9 @@ def with_measured_steps(job: Job, options: Options) -> Job:
     if options.minutes is None or options.steps is not None:
         return job
     speed = measure_speed(job)
-    steps = steps_for(options.minutes, speed, job.plan.per_epoch)
+    steps = job.processes.broadcast(
+        steps_for(options.minutes, speed, job.plan.per_epoch) if job.processes.is_first else 0
+    )
     fit = "fits" if steps == 1 else "fit"
     job.callbacks.log(f"{counted(steps, 'step')} {fit} {options.minutes:g} minute{'' if options.minutes == 1 else 's'}")
     recipe = with_steps(job.plan.recipe, steps, job.plan.per_epoch)
@@ -149,7 +155,10 @@ def with_final_length(job: Job, progress: Progress) -> Job:
 
 
 def check_learns(job: Job) -> None:
-    """Before a long run: can it learn at all?"""
+    """Before a long run: can it learn at all? The first process tries it."""
+    if not job.processes.is_first:
+        return
+    job = replace(job, processes=ALONE, plan=replace(job.plan, virtual_workers=0))
     if job.plan.steps >= LONG and job.plan.recipe.tune == "all" and not overfits(job):
         raise InputError(
             "the network cannot learn 16 images by heart in 40 steps: the labels, the images or the rate are "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.checks import check_int
 from vitrail.errors import InputError
 
 # Parts of a sum, in their order, in tensors of one length -> their sum, in an order of its own.
@@ -59,6 +60,15 @@ class Processes:
         """`fold` of everybody's flat parts, by rank; each process folds a share of the places. `counts`: parts each."""
         return fold(parts)
 
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """The first goes through the block, then all others at once: they find what it has left on disk."""
+        if not self.is_first:
+            self.barrier()
+        yield
+        if self.is_first:
+            self.barrier()
+
     def barrier(self) -> None:
         """Wait until all are here."""
 
@@ -84,6 +94,18 @@ def current() -> Processes:
             "train inside `with vitrail.scale.joined():`, or start `torchrun -m vitrail train DATA`"
         )
     return joined or ALONE
+
+
+def check_processes(wanted: int) -> None:
+    """Refuse a number of processes that are not there: a process that runs cannot become several."""
+    check_int("processes", wanted, 1, 4096, InputError)
+    world = current().world
+    if wanted not in (1, world):
+        raise InputError(
+            f"processes: expected {world}, as many as were started together, got {wanted}: start "
+            f"`vitrail train DATA --processes {wanted}`, or your own script by `torchrun --nproc-per-node {wanted}`, "
+            "with the training inside `with vitrail.scale.joined():`"
+        )
 
 
 def started_world() -> int:

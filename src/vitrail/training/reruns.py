@@ -55,6 +55,8 @@ def rerun(
     data, recorded, paths_now = recorded_request(first)
     out = first.parent if out is None else out
     options = replace(recorded, out=out, name="", fresh=True, callbacks=callbacks or Callbacks())
+    if plan["virtual_workers"]:
+        options = replace(options, exact=True)
     lengths = ""
     if plan["minutes"] is not None:  # what they were measured to be, first and later, not measured again
         options = replace(options, steps=int(plan["steps"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,12 +79,17 @@ def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, or say who does; the system lets go of it when the process ends, killed or not."""
+def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
+    """Hold the folder, or say who does; the system lets go of it when the process ends, killed or not.
+
+    For one that may be ending just now there are so many seconds of patience.
+    """
     path = folder / "lock"
     number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        is_held = lock_file(number)
+        until = time.monotonic() + patience
+        while not (is_held := lock_file(number)) and time.monotonic() < until:
+            time.sleep(0.05)
         os.lseek(number, 0, os.SEEK_SET)
         if not is_held:
             holder = os.read(number, 32).decode(errors="replace").strip() or "another process"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import torch
 
 from vitrail.checkpoint import Checkpoint
 from vitrail.checkpoint.devices import AUTO, describe_device, device_names, device_of, find_device
 from vitrail.data.cache import Views
 from vitrail.data.manifest import Manifest, differences, record
 from vitrail.data.samples import Dataset
+from vitrail.errors import InputError
 from vitrail.evaluation.recorded_paths import record_paths
 from vitrail.evaluation.report import Report
 from vitrail.evaluation.results import Evaluation, Score
@@ -23,7 +28,7 @@ from vitrail.reporting.html_page import counted, percent
 from vitrail.reporting.object_card import Card
 from vitrail.training.device_choice import PLACE, find_again, last_place, moved_note, on_faster_device, place_of
 from vitrail.training.environment import describe_environment
-from vitrail.training.final_evaluation import evaluate_best, training_part, write_everything
+from vitrail.training.final_evaluation import evaluate_best, share_evaluation, training_part, write_everything
 from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
 from vitrail.training.memory import pieces_note
@@ -44,11 +49,13 @@ from vitrail.training.planning import (
 )
 from vitrail.training.preparation import CROP_MARGIN, PreparedData, prepare
 from vitrail.training.probing import Stage, probe, start_head
+from vitrail.training.processes import Processes, check_processes, current
 from vitrail.training.published import Preset
 from vitrail.training.run_folder import (
     CONFIG,
     DATA,
     RESULT,
+    RunFolder,
     find_run,
     locked,
     make_folder,
@@ -58,6 +65,8 @@ from vitrail.training.run_folder import (
 )
 from vitrail.training.state import has_state
 from vitrail.training.tensorboard import check_tensorboard, with_tensorboard
+
+DYING: Final = 3.0  # seconds in which processes end whose launcher was killed
 
 
 class BestEpoch(NamedTuple):
@@ -144,15 +153,20 @@ class Run:
 
 def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str = "") -> Run:
     """The whole way: prepare, plan, train, evaluate, report; `lengths` is the record of them that a rerun repeats."""
-    started = time.monotonic()
+    started, processes = time.monotonic(), current()
+    check_processes(options.processes)
+    if not processes.is_first:  # nobody hears it
+        options = replace(options, callbacks=Callbacks(), tensorboard=False)
     log = options.callbacks.log
     if options.tensorboard:
         check_tensorboard()
-    make_folder(Path(options.out))
+    if processes.is_first:
+        make_folder(Path(options.out))
     preset = resolve(options)
     if not options.elsewhere:  # where it goes on, products in fp32 are more exact, not less
-        check_precision(preset.recipe.precision, find_device(options.device))
-    prepared, choice = prepare_model(data, preset, options)
+        check_precision(preset.recipe.precision, find_device(processes.device(options.device)))
+    with processes.first_before_others():
+        prepared, choice = prepare_model(data, preset, options)
     for note in (*prepared.notes, *recipe_notes(preset, choice, options), *thread_notes()):
         log(note)
     preset = with_fitting_batch(prepared, choice, preset, options)
@@ -162,26 +176,28 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
         for text in warnings:
             log(text)
     manifest = record(prepared.dataset, prepared.entries)
-    folder, resumes = find_run(
-        Path(options.out),
-        Path(prepared.dataset.source.removeprefix("vitrail:")).stem or "run",
-        name=options.name,
-        fresh=options.fresh,
-        finished=options.finished,
-        differences=lambda folder: run_differences(folder, plan, manifest, options),
-    )
-    make_folder(folder)
-    with locked(folder):
-        device = find_device(options.device)
+    check_alike(manifest, processes)
+    folder, resumes = first_finds_run(prepared, plan, manifest, options, processes)
+    with (
+        locked(folder, DYING if processes.world > 1 else 0.0) if processes.is_first else nullcontext(),
+        ExitStack() as until_the_end,
+    ):
+        device = find_device(processes.device(options.device))
+        config: dict[str, Any] = {}
         if resumes:
-            config = read_json(folder / CONFIG)
+            config = processes.broadcast(read_json(folder / CONFIG) if processes.is_first else None)
             plan = Plan.from_dict(config["plan"])
-            device = find_again(plan, options.device)
+            if plan.virtual_workers and not options.elsewhere:
+                until_the_end.enter_context(threads_as(plan.threads))
+            if processes.world == 1:
+                device = find_again(plan, options.device)
             log(f"going on with {folder}")
-            if place_of(device) != last_place(config):
-                config["elsewhere"] = [*config.get("elsewhere", ()), place_of(device)]
-                write_json(folder / CONFIG, config)
-        parts = make_parts(plan, prepared, options)
+            if place_of(device, plan) != last_place(config):
+                config["elsewhere"] = [*config.get("elsewhere", ()), place_of(device, plan)]
+                if processes.is_first:
+                    write_json(folder / CONFIG, config)
+        with processes.first_before_others():
+            parts = make_parts(plan, prepared, options)
         callbacks = with_tensorboard(options.callbacks, folder) if options.tensorboard else options.callbacks
         job = Job(
             plan=plan,
@@ -191,29 +207,33 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
             folder=folder,
             threads=options.threads,
             save_seconds=options.save_seconds,
-            callbacks=with_log_file(callbacks, folder / "log.txt"),
+            callbacks=with_log_file(callbacks, folder / "log.txt") if processes.is_first else callbacks,
+            processes=processes,
             fixed=options.steps is not None,
         )
-        stages = () if choice.start is None else probe_first(job, choice.start, parts, prepared)
+        stages: tuple[Stage, ...] = ()
+        if choice.start is not None and processes.is_first:  # the others get the head that it leaves
+            stages = probe_first(job, choice.start, parts, prepared)
         if prepared.store is not None:
             prepared.store.clear()  # what is needed from here on is held by the parts
         if not resumes:
-            if options.device == AUTO:
+            if options.device == AUTO and processes.world == 1:
                 job = on_faster_device(job)
             job = with_measured_steps(job, options)
             if options.check:
                 check_learns(job)
-            if lengths:
-                write_text(folder / LENGTHS, lengths)
-            write_text(folder / DATA, manifest.to_json())
             config = run_record(folder, job.plan, data, options)
             config["environment"] = dict(describe_environment(device_of(job.model), job.plan.recipe))
-            write_json(folder / CONFIG, config)
+            if processes.is_first:
+                if lengths:
+                    write_text(folder / LENGTHS, lengths)
+                write_text(folder / DATA, manifest.to_json())
+                write_json(folder / CONFIG, config)
         if options.minutes is not None:  # only now is known how long the run is
             warnings = check_plan(job.plan, prepared, options)
             for text in warnings:
                 job.callbacks.log(text)
-        notes = (*prepared.notes, *moved_note(read_json(folder / CONFIG)))
+        notes = (*prepared.notes, *moved_note(config))
         for text in notes[len(prepared.notes) :]:
             job.callbacks.log(text)
         progress = fit(job)
@@ -222,8 +242,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
         notes, trained = (*notes, *paced), with_final_length(job, progress)
         if progress.pieces > job.plan.recipe.pieces:
             notes = (*notes, pieces_note(job.model, job.plan.recipe.batch, progress.pieces))
-        final = evaluate_best(trained, progress, prepared.dataset, parts.get("test"))
-        if options.report:
+        final = evaluate_best(trained, progress, prepared.dataset, parts.get("test")) if processes.is_first else None
+        if options.report and final is not None:
             report = Report(
                 title=folder.name,
                 command=options.command,
@@ -238,7 +258,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
             folder,
             job.plan,
             folder / "best.safetensors",
-            final.evaluation,
+            share_evaluation(job, prepared.dataset, final),
             stages,
             progress.step,
             time.monotonic() - started,
@@ -248,15 +268,71 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
             notes,
             tuple((step, steps) for step, steps in progress.pace.lengths),
         )
-        write_json(folder / RESULT, result.to_dict())
+        if processes.is_first:
+            write_json(folder / RESULT, result.to_dict())
+        processes.barrier()  # the run is finished for all of them, or for none
     return result
+
+
+def check_alike(manifest: Manifest, processes: Processes) -> None:
+    """Refuse processes that see other images than the first."""
+    digest = hashlib.sha256(manifest.to_json().encode()).hexdigest()
+    if processes.broadcast(digest) != digest:
+        raise InputError(
+            f"the process of rank {processes.rank} sees other images than the first: expected the same files, with the "
+            "same contents, under the same paths on every machine"
+        )
+
+
+def first_finds_run(
+    prepared: PreparedData, plan: Plan, manifest: Manifest, options: Options, processes: Processes
+) -> RunFolder:
+    """The folder of the run, made by the first process; the others are told."""
+    told = None
+    if processes.is_first:
+        before = begun_before(Path(options.out), options.name)
+        folder, resumes = find_run(
+            Path(options.out),
+            Path(prepared.dataset.source.removeprefix("vitrail:")).stem or "run",
+            name=before or options.name,
+            fresh=options.fresh and not before,
+            finished=options.finished or bool(before),
+            differences=lambda folder: run_differences(folder, plan, manifest, options),
+        )
+        make_folder(folder)
+        told = [str(folder), resumes]
+    name, resumes = processes.broadcast(told)
+    return RunFolder(Path(name), resumes)
+
+
+def begun_before(out: Path, name: str) -> str:
+    """The name of the run that this very launch has begun, where a launcher starts it again after a kill; else ""."""
+    launch = os.environ.get("TORCHELASTIC_RUN_ID")
+    if launch is None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return ""
+    for path in sorted(out.glob(f"*/{CONFIG}")):
+        if (not name or path.parent.name == name) and read_json(path).get("launch") == launch:
+            return path.parent.name
+    return ""
+
+
+@contextmanager
+def threads_as(count: int) -> Iterator[None]:
+    """So many threads of torch: those that the bits of a run were begun with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_record(folder: Path, plan: Plan, data: str | os.PathLike[str] | Dataset, options: Options) -> dict[str, Any]:
     """What a run was asked for, and where all that it names lies."""
     start = None if isinstance(options.start, Checkpoint) else options.start
     named = (None if isinstance(data, Dataset) else data, start, options.exclude)
-    return {"plan": plan.to_dict(), "options": options.to_dict(data), **record_paths(folder, named)}
+    launched = {"launch": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
+    return {"plan": plan.to_dict(), "options": options.to_dict(data), **record_paths(folder, named), **launched}
 
 
 def prepare_model(
@@ -278,6 +354,10 @@ def run_differences(folder: Path, plan: Plan, manifest: Manifest, options: Optio
     """How the run in a folder differs from the one that is wanted."""
     config = read_json(folder / CONFIG)
     before, wanted = Plan.from_dict(config["plan"]).to_dict() | last_place(config), plan.to_dict()
+    if before["virtual_workers"] and options.exact is not False:  # whatever the number of processes
+        wanted |= {name: before[name] for name in ("virtual_workers", "threads", "processes")}
+    elif options.exact is None:
+        wanted |= {"virtual_workers": 0, "processes": current().world}
     if options.elsewhere:
         wanted |= {name: before[name] for name in PLACE}
     elif options.device == AUTO and before["device"] in (describe_device(find_device(name)) for name in device_names()):

@@ -16,6 +16,7 @@ from vitrail.network.config import ViTConfig
 from vitrail.progress import late_bar
 from vitrail.training.job import Callbacks
 from vitrail.training.options import Options
+from vitrail.training.processes import current
 from vitrail.training.recipe import Recipe
 from vitrail.training.runs import Run, run
 
@@ -67,6 +68,8 @@ def train(
     precision: str | None = None,
     compile: bool | None = None,
     elsewhere: bool = False,
+    processes: int = 1,
+    exact: bool | None = None,
     out: str | os.PathLike[str] = "runs",
     name: str = "",
     fresh: bool = False,
@@ -108,6 +111,8 @@ def train(
     - precision: of products: "fp32", "tf32", "bf16" or "fp16"; None: as the recipe says.
     - compile: the forward pass by torch.compile; None: as the recipe says.
     - elsewhere: go on with a run on another device, or with another number of threads, than it was started with.
+    - processes: how many train it together; a script of its own is started by torchrun, see `vitrail.scale.joined`.
+    - exact: the same bits for any number of processes; None: with several, for networks up to 30 M parameters.
     - out: the folder that runs are put into.
     - name: the run's name; an unfinished run of that name goes on. "": a new one, numbered.
     - fresh: begin anew where there is a run of that name.
@@ -123,7 +128,7 @@ def train(
     options = dict(locals())  # the parameters by their names, first of all
     del options["progress"]  # of the call, not of the run
     silent = callbacks == Callbacks()
-    with late_bar(progress if silent else False, "steps", None) as bar:
+    with late_bar(progress if silent and current().is_first else False, "steps", None) as bar:
         if bar is not None:
             options["callbacks"] = Callbacks(
                 step=lambda step, steps, loss: bar.move(step, steps, f"loss {loss:.3f}", "steps"),

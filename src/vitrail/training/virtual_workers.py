@@ -29,6 +29,13 @@ def usual_workers(world: int) -> int:
     return world * -(-USUAL // world)
 
 
+def virtual_workers_of(model: nn.Module, exact: bool | None, world: int) -> int:
+    """How many a run has; 0: none, since it is not to be exact, or is too large for that to be worth its price."""
+    if exact is None:
+        exact = world > 1 and sum(each.numel() for each in model.parameters()) <= MOST_PARAMETERS
+    return usual_workers(world) if exact else 0
+
+
 def share_of(workers: int, processes: Processes) -> range:
     """The virtual workers of a process: as many for each."""
     if workers % processes.world:
