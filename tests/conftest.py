@@ -39,7 +39,7 @@ SLOW = (
     *("tests/training/test_loop.py", "tests/training/test_every_setting.py", "tests/test_recipes.py"),
     *("tests/test_consoles.py", "tests/test_notebooks.py", "tests/pages/test_site.py"),
     *("tests/test_docs.py", "tests/insight/test_explainer.py", "tests/training/test_starting.py"),
-    "tests/training/test_model_choice.py",
+    *("tests/training/test_model_choice.py", "tests/training/test_pace.py"),
     *(
         "tests/training/test_optimisers.py",
         "tests/test_mutations.py",
