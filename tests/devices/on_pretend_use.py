@@ -37,7 +37,7 @@ from vitrail.insight.image_tour import tour
 from vitrail.insight.measures import attention_distances, principal_colours, token_norms
 from vitrail.insight.model_figures import figures_of_weights
 from vitrail.insight.pruning_run import batches_of
-from vitrail.network import MaskedDecoder, ViT, ViTConfig, with_merging
+from vitrail.network import MaskedDecoder, ViT, ViTConfig, resize_kernel, with_head, with_merging
 from vitrail.network.config import Positions, Rotary
 from vitrail.network.text import TextConfig, TextDecoder
 from vitrail.packed.packed_file import save_packed
@@ -46,6 +46,8 @@ from vitrail.quantisation.fake_quant import fake_quantise
 from vitrail.quantisation.quantiser import plan_all_int8, quantise
 from vitrail.quantisation.range_calibration import calibration_pixels, rank_sensitivity
 from vitrail.shipping import benchmark
+from vitrail.weights.adaptation import adapt_channels, with_channels
+from vitrail.weights.resize import with_size
 
 CLOSE = 1e-5
 FASHION = "vitrail:fashion"
@@ -336,6 +338,21 @@ def test_fake_quantisation(pair: Pair, images: Dataset) -> None:
     assert np.allclose([harm for _, harm in harms], [harm for _, harm in others], atol=1e-4)
     told = [quantise(each, images, precision="bf16", max_drop=5.0).after.drop.value for each in pair]
     assert told[0] == told[1]
+
+
+def test_a_network_is_adapted_there() -> None:
+    """To other channels, classes, sizes and patches."""
+    torch.manual_seed(0)
+    here = Checkpoint(ViT(BASE).eval(), Preprocess(size=16), ("a", "b", "c"))
+    there = here.to("pretend")
+    grey, colour = torch.randn(2, 1, 16, 16), torch.randn(2, 3, 24, 24)
+    same((here, there), lambda each: with_channels(each, 1).model(on(each.model, grey)))
+    same((here, there), lambda each: with_channels(with_channels(each, 1), 3).model(on(each.model, colour)))
+    same((here, there), lambda each: adapt_channels(each.model, 1)(on(each.model, grey)))
+    same((here, there), lambda each: with_size(each, 24).model(on(each.model, colour)))
+    same((here, there), lambda each: resize_kernel(each.model.patches.kernel, (8, 8)))
+    for change in (lambda model: with_head(model, 5), lambda model: adapt_channels(model, 5)):
+        assert placed(change(there.model)) == {"pretend"}
 
 
 def test_a_checkpoint_is_saved_from_there(pair: Pair, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint import Checkpoint, Provenance
+from vitrail.checkpoint.devices import device_of
 from vitrail.checks import check_int, check_type, short_repr
 from vitrail.errors import CheckpointError, InputError
 from vitrail.images import Preprocess
@@ -199,11 +200,12 @@ def _refuse_inexact(checkpoint: Checkpoint, mix: Tensor, shift: Tensor) -> None:
 
 def _mixed(model: ViT, mix: Tensor, shift: Tensor) -> ViT:
     """The network whose first layer receives `old = mix @ new + shift`, channel by channel: mix (old, new)."""
-    state, config = model.state_dict(), replace(model.config, channels=mix.shape[1])
+    state = {name: value.cpu() for name, value in model.state_dict().items()}  # not every device has doubles
+    config = replace(model.config, channels=mix.shape[1])
     if config.stem is not None:
         name = "stem.0.weight" if isinstance(config.stem, ConvStem) else "stem.root.weight"
         return _changed(model, config, {name: _mix(state[name], mix)})
-    kernel = model.patches.kernel.detach().double()  # (D, old, P, P)
+    kernel = model.patches.kernel.detach().cpu().double()  # (D, old, P, P)
     constant = torch.zeros_like(kernel[:, 0, 0, 0])  # (D,)
     changes: dict[str, Tensor] = {}
     if model.patches.norm_before is not None:
@@ -215,7 +217,7 @@ def _mixed(model: ViT, mix: Tensor, shift: Tensor) -> ViT:
             scale, offset = torch.ones_like(scale[:1]), torch.zeros_like(offset[:1])
         turn = torch.arange(mix.shape[1]) % scale.shape[0]
         changes = {name: value[turn].flatten() for name, value in zip(names, (scale, offset), strict=True)}
-    constant = constant + kernel.sum(dim=(2, 3)) @ shift.to(kernel.device)
+    constant = constant + kernel.sum(dim=(2, 3)) @ shift
     weight = state["patches.projection.weight"]
     changes["patches.projection.weight"] = _mix(kernel, mix).flatten(1).to(weight.dtype)
     if bool(constant.any()):
@@ -227,7 +229,7 @@ def _mixed(model: ViT, mix: Tensor, shift: Tensor) -> ViT:
 
 def _mix(kernel: Tensor, mix: Tensor) -> Tensor:
     """A kernel (D, old, h, w) for the new channels (D, new, h, w), in double precision and back."""
-    return torch.einsum("dohw,on->dnhw", kernel.double(), mix.to(kernel.device)).to(kernel.dtype)
+    return torch.einsum("dohw,on->dnhw", kernel.double(), mix).to(kernel.dtype)
 
 
 # ---- small parts -------------------------------------------------------------------------------------------------
@@ -235,7 +237,8 @@ def _mix(kernel: Tensor, mix: Tensor) -> Tensor:
 
 def _changed(model: ViT, config: ViTConfig, changes: dict[str, Tensor]) -> ViT:
     """A network of its own with the other's tensors, but for the changed ones."""
-    state = {name: value.detach().clone() for name, value in (model.state_dict() | changes).items()}
+    device = device_of(model)
+    state = {name: value.detach().to(device).clone() for name, value in (model.state_dict() | changes).items()}
     return rebuild(model, config, state)
 
 
