@@ -31,6 +31,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
         cases[f"plain {world}"] = {"folder": str(out / f"plain-{world}"), "world": world, "base": "plain"}
     cases["killed"] = {"folder": str(out / "killed"), "world": 2, "workers": 2, "kill": [1, 3], "base": "plain"}
     cases["failed"] = {"folder": str(out / "failed"), "world": 2, "workers": 2, "fail": [1, 3], "base": "plain"}
+    for world in (1, 2):
+        cases[f"timed {world}"] = {"folder": str(out / f"timed-{world}"), "world": world, "workers": 2, "seconds": 12}
     for case in cases.values():
         if "base" not in case:
             case["recipe"] = {"batch": 14, "pieces": 6}  # passes of uneven sizes
@@ -62,6 +64,15 @@ def test_a_run_goes_on_with_any_number_of_processes_to_the_same_bits(found: dict
         ]
         assert all(each.get("silent", 143) == 143 for each in found[name])
     assert found["went on"][0]["digest"] == found["exact 1"][0]["digest"]
+
+
+def test_minutes_move_the_end_of_all_by_the_clock_of_the_first(found: dict[str, list[dict[str, Any]]]) -> None:
+    """12 steps were planned; from the 4th on each takes three seconds."""
+    (alone,), both = found["timed 1"], found["timed 2"]
+    assert alone["step"] == 6
+    assert [each["step"] for each in both] == [6, 6]
+    assert both[0]["digest"] == alone["digest"]
+    assert both[0]["weights"] == both[1]["weights"]
 
 
 @pytest.mark.row("001.14")
