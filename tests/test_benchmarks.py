@@ -145,3 +145,15 @@ def test_no_busy_process_outlives_its_script(number: signal.Signals) -> None:
     finally:
         script.kill()
         script.wait()
+
+
+def test_a_large_set_is_measured_small(tmp_path: Path) -> None:
+    """60 images and 500 rows: every row of the table is there."""
+    command = [sys.executable, str(BENCHMARKS / "large_set.py"), "--quick", "--json", str(tmp_path / "rows.json")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "rows.json").read_text())
+    whats = ["imports", "first run, to its first step", "second run, to its first step", "manifest of 500 rows"]
+    assert [each["what"] for each in found["rows"]] == whats
+    assert all(each["seconds"] > 0 and each["megabytes"] > 50 for each in found["rows"])
+    assert len(run.stdout.splitlines()) == 5
