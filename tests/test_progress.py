@@ -50,6 +50,18 @@ def test_a_bar_that_is_asked_for_is_drawn_on_stderr(capsys: pytest.CaptureFixtur
     assert printed.out == ""
 
 
+def test_a_bar_turns_to_another_thing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training looks at images, then it takes steps."""
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    with late_bar(True, "steps", None) as bar:
+        assert bar is not None
+        bar.move(1, 2, thing="images looked at")
+        bar.move(1, 5, "loss 0.5", "steps")
+        bar.move(2, 5, "loss 0.4", "steps")
+    lines = [line.strip() for line in capsys.readouterr().err.split("\r") if line.strip()]
+    assert lines == ["1/2 images looked at", "1/5 steps loss 0.5", "2/5 steps loss 0.4"]
+
+
 def test_one_bar_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     with late_bar(True, "steps", 2) as outer:
         assert outer is not None

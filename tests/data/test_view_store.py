@@ -13,7 +13,7 @@ from PIL import Image
 from vitrail.data import Dataset, Sample, scan
 from vitrail.data.cache import Views, with_margin
 from vitrail.data.view_store import ViewStore
-from vitrail.errors import ImageError
+from vitrail.errors import ImageError, InputError
 from vitrail.images import Preprocess
 
 COUNT = 9
@@ -103,3 +103,23 @@ def test_a_damaged_image_leaves_no_view(images: Dataset) -> None:
     assert found.made.tolist() == [row != 2 for row in range(COUNT)]
     with pytest.raises(ImageError, match="damaged or cut short"):
         store.add(2, path)
+
+
+def test_views_not_made_are_made_by_any_number_of_threads(images: Dataset) -> None:
+    preprocess, rows = Preprocess(size=16), list(range(COUNT))
+    expected = Views(images, preprocess).get(rows)
+    for threads in (1, 2, 20):
+        store = ViewStore([each.name for each in images.samples], [(preprocess, rows)])
+        views = Views(images, preprocess, store=store, threads=threads)
+        assert views.get([4]).equal(expected[[4]])
+        assert views.get([5, 3, 5, 4]).equal(expected[[5, 3, 5, 4]])
+        assert views.get(rows).equal(expected)
+    store = ViewStore([each.name for each in images.samples], [(preprocess, rows)])
+    views = Views(images, preprocess, store=store, threads=2)
+    views.make_all()
+    path = Path(images.images[6])
+    path.write_bytes(path.read_bytes()[:200])
+    assert views.get(rows).equal(expected)
+    store = ViewStore([each.name for each in images.samples], [(preprocess, rows)])
+    with pytest.raises(InputError, match="6.jpg: damaged or cut short"):
+        Views(images, preprocess, store=store, threads=4).get(rows)

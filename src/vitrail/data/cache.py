@@ -69,6 +69,7 @@ class Views:
         self._cache: DiskCache | None = None
         self._rows: Array | None = None  # of the images in the array, where they are not 0, 1, 2 ...
         self._stored: StoredViews | None = None
+        self._threads = max(threads, workers)
         self._array = self._as_they_are()  # (n, C, H, W); None: read when asked for
         if self._array is not None:
             return
@@ -97,14 +98,30 @@ class Views:
         if self._array is not None:
             own = rows if self._rows is None else self._rows[rows]
             if self._stored is not None:
-                for place in np.flatnonzero(~self._stored.made[own]).tolist():
-                    self._reader.store(int(rows[place]), int(own[place]), self._stored)
+                self._make(rows, own, self._stored)
             return torch.from_numpy(np.ascontiguousarray(self._array[own]))  # (B, C, H, W)
         views = np.empty((len(rows), *self.shape), self.dtype)
         read = self._reader.read if self._cache is None else self._cache.read
         for number, row in enumerate(rows.tolist()):
             views[number] = read(row)
         return torch.from_numpy(views)  # (B, C, H, W)
+
+    def make_all(self) -> None:
+        """Make the views that are kept once made, so that none has to be waited for later."""
+        if self._stored is not None and self._rows is not None:
+            self._make(np.arange(len(self)), self._rows, self._stored)
+
+    def _make(self, rows: Array, own: Array, stored: StoredViews) -> None:
+        """The views of these rows that were not made yet; `own` is where they stand among all that are kept."""
+        missing = np.flatnonzero(~stored.made[own]).tolist()
+        if len(missing) < 2 or self._threads < 2:
+            for place in missing:
+                self._reader.store(int(rows[place]), int(own[place]), stored)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(missing)), "vitrail-views") as pool:
+            numbers = ((int(rows[place]), int(own[place])) for place in missing)
+            for made in [pool.submit(self._reader.store, row, place, stored) for row, place in numbers]:
+                made.result()
 
     def _as_they_are(self) -> Array | None:
         """An array of images that are their own views, (n, C, H, W) without a copy; None where the view differs."""

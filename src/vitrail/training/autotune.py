@@ -42,6 +42,7 @@ def measure_speed(job: Job) -> Speed:
     warm = statistics.median(taken[1:] or taken)  # a neighbour's burst should not shorten the run
     validation = 0.0
     if job.val is not None:
+        job.val.views.make_all()  # once a run, not once a validation
         before = time.perf_counter()
         validate(trial.model, job.val, job.plan, job.processes)
         validation = time.perf_counter() - before
