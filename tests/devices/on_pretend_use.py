@@ -29,6 +29,7 @@ from vitrail.data import Dataset, read_data
 from vitrail.errors import InputError
 from vitrail.images import Preprocess
 from vitrail.inference import open_model
+from vitrail.inference.recognisers import as_runtime
 from vitrail.insight import METHODS, explain_pixels
 from vitrail.insight.activations import traced
 from vitrail.insight.attention_figures import looks
@@ -132,6 +133,8 @@ def test_a_checkpoint_stays_where_it_is_unless_it_is_sent(pair: Pair, image: Ima
         assert np.allclose(vitrail.embed(given, image, device=device), here.embed(image), atol=CLOSE)
         assert vitrail.predict(given, image, device=device)[0].labels == here.predict(image)[0].labels
     same(pair, lambda each: each.embed(image, device="auto"))
+    assert placed(as_runtime(FASHION).model) == {"pretend"}  # type: ignore[attr-defined]  # a path, by itself
+    assert placed(vitrail.load(FASHION).model) == {"cpu"}
     with pytest.raises(InputError, match=r"expected pixels on pretend:0, as the weights are, got some on cpu"):
         there.model(here.transform(image)[None])
     with pytest.raises(InputError, match="here cpu, pretend, got 'cuda'"):
