@@ -40,6 +40,7 @@ LIGHT_EXTRAS = {
     "onnxruntime",
     "openvino",
     "pillow_heif",
+    "pyarrow",
     "resvg_py",
 }  # what those rooms may import too, inside functions
 

@@ -59,12 +59,16 @@ REASONS = {
     ("training/state.py", "fsync"): "of a file that is open to be written, and is closed before it is renamed",
     ("training/state.py", "rename"): "of a folder that should not be there",
     ("training/run_folder.py", "rename"): "of a folder that nobody holds open",
+    ("scale/batch_job.py", "fsync"): "of a file that is open to be written",
+    ("scale/ray_cluster.py", "kill"): "only where the system names the processes of a cluster",
+    ("scale/ray_cluster.py", "SIGKILL"): "only there too",
 }
 SYSTEM_PATHS = ("/proc", "/sys/", "/dev/", "/tmp", "/etc/")
 PATH_REASONS = {
     "cores.py": "control groups are Linux's; elsewhere there are none",
     "exporters/openvino.py": "else OpenVINO's word is taken",
     "scale/process_group.py": "else the process is asked",
+    "scale/ray_cluster.py": "else Ray's word is taken that its processes are gone",
     "shipping/benchmark.py": "else memory is not told",
 }
 

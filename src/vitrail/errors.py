@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class VitrailError(Exception):
@@ -62,3 +64,15 @@ def first_line(error: BaseException) -> str:
     """An error of a library in one line: its kind, and the first line of what it says."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]:.160}"
+
+
+def import_extra(what: str, extra: str, *names: str) -> Any:
+    """The first of these modules; where one is missing or does not load, an error that says so and what to do."""
+    modules = []
+    for name in names:
+        try:
+            modules.append(import_module(name))
+        except (Exception, SystemExit) as error:  # half an installation raises anything
+            todo = f"pip install 'vitrail[{extra}]'" if is_missing(error, name) else not_loading(name, error)
+            raise MissingExtraError(f"{what}: {todo}") from error
+    return modules[0]

@@ -6,9 +6,11 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import vitrail
 from cli.command_line import Line
+from vitrail.inference.row_files import read_rows
 
 
 def test_embed_to_files(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
@@ -39,9 +41,28 @@ def test_embed_to_files(vit: Line, file: Path, folder: Path, tmp_path: Path) -> 
     assert found["skipped"] == []
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_embed_to_rows(vit: Line, file: Path, folder: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    said = vit("embed", file, folder, "--out", out)
+    assert (said.code, said.out) == (3, f"3 vectors of 16 values written to {out}\n")
+    expected = vitrail.embed(file, [folder / each for each in ("1.png", "2.png", "10.png")])
+    rows = list(read_rows(out))
+    assert [Path(row["path"]).name for row in rows] == ["1.png", "2.png", "3 broken.png", "10.png"]
+    unread = rows.pop(2)
+    assert unread["embedding"] is None
+    assert unread["error"].startswith(str(folder / "3 broken.png"))
+    assert np.array_equal(np.stack([row["embedding"] for row in rows]), expected)
+    assert {row["embedding"].dtype for row in rows} == {np.dtype(np.float32)}
+    nothing = tmp_path / f"no-{name}"
+    assert "no images to embed" in vit("embed", file, folder / "3 broken.png", "--out", nothing).err
+    assert not nothing.exists()
+
+
 def test_mistakes_of_embed(vit: Line, file: Path, folder: Path, tmp_path: Path) -> None:
-    assert "give --out FILE.npy or FILE.csv, or --json" in vit.mistake("embed", file, folder)
-    assert "expected FILE.npy or FILE.csv" in vit.mistake("embed", file, folder, "--out", "x.json")
+    assert "give --out FILE.npy, .csv, .jsonl or .parquet, or --json" in vit.mistake("embed", file, folder)
+    words = "expected FILE.npy, FILE.csv, FILE.jsonl or FILE.parquet"
+    assert words in vit.mistake("embed", file, folder, "--out", "x.json")
     assert "no file or folder" in vit.mistake("embed", file, tmp_path / "none", "--json")
     broken = vit("embed", file, folder / "3 broken.png", "--json")
     assert (broken.code, broken.out) == (2, "")

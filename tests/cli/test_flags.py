@@ -36,12 +36,15 @@ from vitrail.evaluation import Score
 from vitrail.exporters.export_info import Check
 from vitrail.exporters.exporter import ExportReport
 from vitrail.images import Preprocess
-from vitrail.inference import Prediction
+from vitrail.inference import FoundImages, Prediction
+from vitrail.inference import rows as row_functions
 from vitrail.insight import cost as cost_module
 from vitrail.insight.image_tour import Tour
 from vitrail.insight.model_figures import Portrait
 from vitrail.network import ViT, ViTConfig, presets
 from vitrail.quantisation.quant_plan import QuantPlan, Range
+from vitrail.scale import batch_inference
+from vitrail.scale.batch_inference import BatchReport
 from vitrail.shipping.benchmark import Bench
 from vitrail.training.dry_run import DryRun
 from vitrail.weights import ParityReport
@@ -107,6 +110,18 @@ def packed(precision: str, words: str) -> Flag:
     return Flag(words, {"runtime": None, "placed": ["auto"]}, {"runtime": precision, "placed": ["cpu"]})
 
 
+def engine() -> dict[str, Flag]:
+    """Where any number of images is answered for."""
+    to = ("--out", "there.parquet")
+    local = {"engine": None, "written": ["there.parquet"], "placed": ["auto"]}
+    ray = {"engine": "ray", "written": [], "placed": ["cpu"]}  # workers choose theirs
+    return {
+        "--engine": Flag("--engine ray", local, ray, to),
+        "--address": plain("--address here:1", "address", None, "here:1", "--engine", "ray", *to),
+        "--workers": plain("--workers 3", "workers", None, 3, "--engine", "ray", *to),
+    }
+
+
 OWN = ("--int8", "--data", "photos")  # what `export` needs to be judged
 METHODS = [("rollout", 0.9), ("rollout", 0.5)]  # and the share that is discarded
 
@@ -157,6 +172,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
         "--runtime": packed("bf16", "--runtime packed-bf16"),
         "--device": placed(),
+        **engine(),
         **strangers_file(),
     },
     "evaluate": {
@@ -272,6 +288,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--scaled-decoding": plain("--scaled-decoding", "scaled", False, True),
         "--runtime": packed("fp32", "--runtime packed"),
         "--device": placed(),
+        **engine(),
         **strangers_file(),
     },
     "prune": {
@@ -465,6 +482,22 @@ class Stage:
             self.seen["scaled"] = runtime.preprocess.scaled_decoding
             return np.zeros((1, 2), np.float32)
 
+        def rows(runtime: Any, images: Any, columns: Any, rows_of: Any, **ways: Any) -> Iterator[dict[str, Any]]:
+            self.seen |= {"images": [str(each) for each in images], "batch": ways["batch"], "threads": ways["threads"]}
+            self.seen["scaled"] = runtime.preprocess.scaled_decoding
+            yield {name: SHOTS if name == "path" else [] if name == "labels" else None for name in columns} | (
+                {"embedding": np.zeros(2, np.float32)} if "embedding" in columns else {"probabilities": []}
+            )
+
+        def job(checkpoint: Any, data: Any, out: Path, question: Any, **ways: Any) -> BatchReport:
+            self.seen |= {"images": [str(each) for each in data], "engine": "ray", "out": None}
+            self.seen |= {name: ways[name] for name in ("batch", "threads", "workers")}
+            self.seen["address"] = ways["address"] or None
+            self.seen["scaled"] = ways["opened"].preprocess.scaled_decoding
+            return BatchReport(out, 1, 1, (), 0, FoundImages(()), 1)
+
+        self.stand_in(batch_inference, "run_batch_job", job)
+        self.stand_in(row_functions, "rows_in_order", rows)
         self.stand_in(vitrail.inference, "predictions", predictions)
         self.stand_in(vitrail.inference, "embed", embed)
         self.stand_in(

@@ -18,6 +18,7 @@ import vitrail
 from cli.command_line import Line, typed
 from vitrail.checkpoint import Checkpoint
 from vitrail.cli.weights import load_runtime
+from vitrail.inference.row_files import read_rows
 from vitrail.packed import packed_runtime as packed
 
 
@@ -172,7 +173,8 @@ def test_predictions_in_a_file(vit: Line, file: Path, folder: Path, tmp_path: Pa
         assert kept.read_bytes() == before
     assert vit("predict", file, folder, "--out", text, "--force").code == 0
     assert json.loads(text.read_text()) == expected
-    assert "expected FILE.csv or FILE.json, got 'x.txt'" in vit.mistake("predict", file, folder, "--out", "x.txt")
+    words = "expected FILE.csv, FILE.json, FILE.jsonl or FILE.parquet, got 'x.txt'"
+    assert words in vit.mistake("predict", file, folder, "--out", "x.txt")
     nowhere = tmp_path / "no folder" / "x.csv"
     assert f"cannot write {nowhere}: No such file" in vit.mistake("predict", file, folder, "--out", nowhere)
 
@@ -206,6 +208,25 @@ def test_what_is_passed_over_is_told(vit: Line, file: Path, folder: Path, monkey
         assert said.code == 3  # as where an image cannot be read
         assert f"vitrail: 1 folder that cannot be read passed over: {folder / 'private'}" in said.err.splitlines()
         assert said.json["passed_over"][0]["paths"] == [str(folder / "private")]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_rows_in_a_file_are_those_of_json_and_the_unread_images(
+    vit: Line, file: Path, folder: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / name
+    said = vit("predict", file, folder, "--threshold", "30%", "--out", out)
+    assert (said.code, said.out) == (3, f"3 predictions written to {out}\n")
+    expected = vit("predict", file, folder, "--threshold", "30%", "--json").json
+    rows = list(read_rows(out))
+    assert [Path(row["path"]).name for row in rows] == ["1.png", "2.png", "3 broken.png", "10.png"]
+    unread = rows.pop(2)
+    assert [{**row, "error": None} for row in expected["predictions"]] == rows
+    [skipped] = expected["skipped"]
+    assert (unread["path"], unread["error"], unread["labels"]) == (skipped["path"], skipped["error"], [])
+    assert "is there already" in vit.mistake("predict", file, folder, "--out", out)
+    both = vit("predict", file, folder, "--threshold", "30%", "--out", out, "--force", "--json").json
+    assert both == expected
 
 
 def test_many_unreadable_images_are_counted(vit: Line, file: Path, folder: Path) -> None:

@@ -15,10 +15,10 @@ import torch
 
 import vitrail
 from shipping import small
-from vitrail.errors import InputError, MissingExtraError
+from vitrail.errors import InputError, MissingExtraError, import_extra
 from vitrail.exporters import TARGETS, check_precision, file_names, is_exported, target_of
 from vitrail.exporters.export_info import ExportInfo
-from vitrail.exporters.target import Compute, Draft, Entries, Session, Target, import_extra
+from vitrail.exporters.target import Compute, Draft, Entries, Session, Target
 from vitrail.inference import open_model
 from vitrail.quantisation.quant_plan import QuantPlan, Range
 

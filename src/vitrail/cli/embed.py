@@ -11,9 +11,12 @@ import typer
 from vitrail.cli.application import app
 from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
 from vitrail.cli.options import (
+    ROW_FILES,
+    Address,
     AsJson,
     Batch,
     DeviceName,
+    Engine,
     Force,
     ImagePaths,
     LeaveOut,
@@ -22,8 +25,11 @@ from vitrail.cli.options import (
     RuntimePath,
     ScaledDecoding,
     Threads,
+    Workers,
+    check_engine,
+    check_suffix,
 )
-from vitrail.cli.terminal import Skipped, print_json, progress, refuse_overwrite, say, writing
+from vitrail.cli.terminal import Skipped, print_json, progress, refuse_overwrite, row_file, say, writing
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 
@@ -33,7 +39,8 @@ def embed_images(
     checkpoint: RuntimePath,
     images: ImagePaths,
     to: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="FILE.npy (paths go to FILE.txt) or FILE.csv.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="FILE.npy (paths: FILE.txt), .csv, .jsonl or .parquet."),
     ] = None,
     force: Force = False,
     batch: Batch = 16,
@@ -43,26 +50,47 @@ def embed_images(
     device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
+    engine: Engine = "local",
+    address: Address = "",
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn images into vectors, to search or to group them: what the last layer of the network receives."""
     import numpy as np
 
     from vitrail.inference import embed, find_images
+    from vitrail.inference.rows import EMBEDDED, embedding_rows, rows_in_order
 
+    check_engine(engine, address, workers)
+    if engine == "ray":
+        from vitrail.cli.ray_engine import RayWays, answer_by_ray
+        from vitrail.scale.batch_worker import Question
+
+        ways = RayWays(workers, threads, batch, address, force, runtime, override, leave_out, scaled_decoding, device)
+        answer_by_ray(Question("embed"), checkpoint, images, to, ways, as_json).finish()
+        return
     if to is None and not as_json:
-        raise InputError("embed: give --out FILE.npy or FILE.csv, or --json")
-    if to is not None and to.suffix not in (".npy", ".csv"):
-        raise InputError(f"--out: expected FILE.npy or FILE.csv, got {to.name!r}")
+        raise InputError("embed: give --out FILE.npy, .csv, .jsonl or .parquet, or --json")
     if to is not None:
+        check_suffix(to, ".npy", ".csv", *ROW_FILES)
         refuse_overwrite(force, to, *([to.with_suffix(".txt")] if to.suffix == ".npy" else []))
     sources = find_images(typed_paths(images), shards=True)
     tell_passed_over(sources)
     paths = [str(path) for path in sources]
     skipped = Skipped()
     loaded = load_runtime(checkpoint, override, leave_out, runtime, scaled_decoding=scaled_decoding, device=device)
-    with progress(len(paths)) as done:
-        vectors = embed(loaded, sources.images() if sources.in_shards else paths, batch, skipped, done, threads)
+    stream = sources.images() if sources.in_shards else paths
+    with progress(len(paths)) as done, row_file(to, "embed") as put:
+        if to is not None and to.suffix in ROW_FILES:
+            rows = rows_in_order(
+                loaded, stream, EMBEDDED, embedding_rows, batch=batch, threads=threads, skip=skipped, done=done
+            )
+            read = [row["embedding"] for row in rows if put(row) is None and row["error"] is None]
+            if not read:
+                raise InputError("no images to embed")
+            vectors = np.stack(read)
+        else:
+            vectors = embed(loaded, stream, batch, skipped, done, threads)
     unread = skipped.names
     kept = [path for path in paths if path not in unread]
     if to is not None and to.suffix == ".npy":
@@ -72,7 +100,7 @@ def embed_images(
             np.save(file, vectors)
         with writing(to.with_suffix(".txt")) as file:
             file.writelines(f"{path}\n" for path in kept)
-    elif to is not None:
+    elif to is not None and to.suffix == ".csv":
         with writing(to) as file:
             writer = csv.writer(file)
             writer.writerow(["path", *range(vectors.shape[1])])

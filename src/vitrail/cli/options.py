@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from vitrail.errors import InputError
+from vitrail.errors import InputError, nearest
 from vitrail.files import is_name
 
 SPLITS: Final = ("train", "val", "test", "all")
+ROW_FILES: Final = (".jsonl", ".parquet")
 RESIZES: Final = ("crop", "pad", "squash")
 
 
@@ -122,6 +123,44 @@ Unlabelled = Annotated[
         "--unlabelled", help="--data is a folder without labels: measure how often the answers stay the same."
     ),
 ]
+
+
+ENGINES: Final = ("local", "ray")
+
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="local; or ray: workers on one machine or many, --out FOLDER for their answers.",
+        autocompletion=offer(ENGINES),
+    ),
+]
+Address = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, for --engine ray.", show_default="this machine")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of --engine ray, each with so many --threads.", show_default="what the CPUs allow"),
+]
+
+
+def check_engine(engine: str, address: str, workers: int | None) -> None:
+    if engine not in ENGINES:
+        raise InputError(f"--engine: no engine {engine!r}: {nearest(engine, ENGINES)}")
+    given = [f"--{name}" for name, value in (("address", address), ("workers", workers)) if value]
+    if given and engine != "ray":
+        raise InputError(f"{' and '.join(given)}: for --engine ray alone")
+
+
+def check_suffix(to: Path, *known: str) -> None:
+    """Refuse a file whose name says nothing of what it is to hold; and one that needs a library that is missing."""
+    if to.suffix not in known:
+        *others, last = (f"FILE{suffix}" for suffix in known)
+        raise InputError(f"--out: expected {', '.join(others)} or {last}, got {to.name!r}")
+    if to.suffix == ".parquet":
+        from vitrail.inference.row_files import import_arrow
+
+        import_arrow()
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +14,12 @@ import typer
 from vitrail.cli.application import app
 from vitrail.cli.image_paths import passed_over_rows, tell_passed_over, typed_paths
 from vitrail.cli.options import (
+    ROW_FILES,
+    Address,
     AsJson,
     Batch,
     DeviceName,
+    Engine,
     Force,
     ImagePaths,
     LeaveOut,
@@ -25,14 +28,18 @@ from vitrail.cli.options import (
     RuntimePath,
     ScaledDecoding,
     Threads,
+    Workers,
+    check_engine,
+    check_suffix,
     share_option,
 )
-from vitrail.cli.terminal import Skipped, complain, print_json, progress, refuse_overwrite, say, writing
+from vitrail.cli.terminal import Skipped, complain, print_json, progress, refuse_overwrite, row_file, say, writing
 from vitrail.cli.weights import load_runtime
 from vitrail.errors import InputError
 
 if TYPE_CHECKING:
-    from vitrail.inference import Prediction
+    from vitrail.inference import Runtime
+    from vitrail.types import ProgressCallback
 
 
 @app.command("predict")
@@ -55,7 +62,7 @@ def predict_images(
         int | None, typer.Option(min=1, metavar="N", help="Of videos and animations, every Nth frame.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE.csv or FILE.json instead.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE.csv, .json, .jsonl or .parquet instead.")
     ] = None,
     force: Force = False,
     scaled_decoding: ScaledDecoding = False,
@@ -63,14 +70,30 @@ def predict_images(
     device: DeviceName = "auto",
     override: Override = None,
     leave_out: LeaveOut = None,
+    engine: Engine = "local",
+    address: Address = "",
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is on images: labels with probabilities. Of videos, on each frame."""
     from vitrail.inference import predictions, stream_images
+    from vitrail.inference.answers import prediction_row
 
-    if to is not None and to.suffix not in (".csv", ".json"):
-        raise InputError(f"--out: expected FILE.csv or FILE.json, got {to.name!r}")
+    check_engine(engine, address, workers)
+    if engine == "ray":
+        from vitrail.cli.ray_engine import RayWays, answer_by_ray
+        from vitrail.scale.batch_worker import Question
+
+        if every is not None:
+            raise InputError("--every: videos are for --engine local")
+        question = Question("predict", top, threshold, decline, trust)
+        ways = RayWays(workers, threads, batch, address, force, runtime, override, leave_out, scaled_decoding, device)
+        answered = answer_by_ray(question, checkpoint, images, to, ways, as_json)
+        _finish(answered.opened, answered.report.rows, answered.report.unlike, as_json)
+        answered.finish()
+        return
     if to is not None:
+        check_suffix(to, ".csv", ".json", *ROW_FILES)
         refuse_overwrite(force, to)
     stream = stream_images(typed_paths(images), every)
     tell_passed_over(stream.files)
@@ -80,24 +103,43 @@ def predict_images(
     lines = to is None and not as_json
     rows: list[dict[str, Any]] = []
     count = unlike = 0
+
+    def answers(done: ProgressCallback) -> Generator[tuple[dict[str, Any], str], None, None]:
+        """A row for each answer, and what is remarked; where rows go to a file, those of unread images among them."""
+        if to is not None and to.suffix in ROW_FILES:
+            from vitrail.inference.rows import PREDICTED, prediction_maker, rows_in_order
+
+            maker = prediction_maker(loaded, top, threshold, decline, trust)
+            rows_of = rows_in_order(
+                loaded, stream, PREDICTED, maker, batch=batch, threads=threads, skip=skipped, done=done
+            )
+            with closing(rows_of) as each:
+                yield from ((row, "") for row in each)
+            return
+        with closing(predictions(loaded, stream, top, batch, skipped, done, threads, decline, trust)) as given:
+            yield from ((prediction_row(answer, threshold, decline), answer.remark) for answer in given)
+
     with (
         writing(to) if to is not None and to.suffix == ".csv" else nullcontext() as table,
+        row_file(to, "predict") as put,
         progress(stream.count, beside_lines=lines) as done,
-        closing(predictions(loaded, stream, top, batch, skipped, done, threads, decline, trust)) as answers,
+        closing(answers(done)) as told,
     ):
         writer = csv.writer(table) if table is not None else None
         if writer is not None:
             writer.writerow(["path", "rank", "label", "probability", "confident", "unlike"])
-        for answer in answers:
-            row = _row(answer, threshold, decline)
+        for row, remark in told:
+            put(row)
+            if row.get("error") is not None:
+                continue
             count += 1
-            unlike += bool(answer.unlike)
+            unlike += bool(row["unlike"])
             if in_full:
-                rows.append(row)
+                rows.append({name: value for name, value in row.items() if name != "error"})
             if writer is not None:
                 writer.writerows(_table_rows(row))
             if lines:
-                say(_line(row, answer.remark))
+                say(_line(row, remark))
     result = {
         "predictions": rows,
         "calibrated": loaded.temperature is not None,
@@ -111,21 +153,16 @@ def predict_images(
         print_json(result)
     elif to is not None:
         say(f"{count:,} {'prediction' if count == 1 else 'predictions'} written to {to}")
+    _finish(loaded, count, unlike, as_json)
+    skipped.finish(count + len(skipped.rows), stream.files.is_complete)
+
+
+def _finish(loaded: Runtime, count: int, unlike: int, as_json: bool) -> None:
+    """What is to be known of all answers."""
     if loaded.temperature is not None and not as_json:
         say("the probabilities were adjusted on validation images (temperature)")
     if unlike and loaded.ood is not None:
         complain(_unlike_line(unlike, count, loaded.ood.false_alarms))
-    skipped.finish(count + len(skipped.rows), stream.files.is_complete)
-
-
-def _row(answer: Prediction, threshold: float, decline: bool) -> dict[str, Any]:
-    pairs = list(zip(answer.labels, answer.probabilities, strict=True))
-    likely = [pair for pair in pairs if pair[1] >= threshold]
-    if not likely and not decline:
-        likely = pairs[:1]
-    plain = {"path": answer.path, "labels": [name for name, _ in likely], "probabilities": [p for _, p in likely]}
-    doubts = {"confident": answer.confident, "needed": answer.needed}
-    return plain | doubts | {"unlike": answer.unlike, "familiarity": answer.familiarity}
 
 
 def _table_rows(row: dict[str, Any]) -> Iterator[list[object]]:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from vitrail.cli.options import ROW_FILES
 from vitrail.errors import ImageError, InputError
 from vitrail.files import atomic_write, reason
 
@@ -147,6 +148,19 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield file
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def row_file(to: Path | None, verb: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Where the rows of a verb go; nowhere, where `to` is no file of rows."""
+    if to is None or to.suffix not in ROW_FILES:
+        yield lambda row: None
+        return
+    from vitrail.inference.row_files import writing_rows
+    from vitrail.inference.rows import COLUMNS
+
+    with writing_rows(to, COLUMNS[verb]) as put:
+        yield put
 
 
 def refuse_overwrite(force: bool, *paths: Path) -> None:

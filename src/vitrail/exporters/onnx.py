@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import CheckpointError, InputError, import_extra
 from vitrail.exporters import onnx_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target, import_extra
+from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target
 
 if TYPE_CHECKING:
     import torch

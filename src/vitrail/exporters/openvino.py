@@ -13,11 +13,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
-from vitrail.errors import CheckpointError, InputError
+from vitrail.errors import CheckpointError, InputError, import_extra
 from vitrail.exporters import onnx, openvino_file
 from vitrail.exporters.quiet import quietly
 from vitrail.exporters.sealed_file import mapped
-from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target, import_extra
+from vitrail.exporters.target import OUTPUTS, Compute, Draft, Entries, Session, Target
 
 if TYPE_CHECKING:
     from vitrail.exporters.export_graph import Graph

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-from vitrail.errors import MissingExtraError, is_missing, not_loading
 
 if TYPE_CHECKING:
     import torch
@@ -54,18 +51,6 @@ class Session(NamedTuple):
 
     threads: int = 0  # 0: as many as the runtime likes
     few_images: bool = False  # for a few images alone: a runtime need not prepare for many
-
-
-def import_extra(what: str, extra: str, *names: str) -> Any:
-    """The first of these modules; where one is missing or does not load, an error that says so and what to do."""
-    modules = []
-    for name in names:
-        try:
-            modules.append(import_module(name))
-        except (Exception, SystemExit) as error:  # half an installation raises anything
-            todo = f"pip install 'vitrail[{extra}]'" if is_missing(error, name) else not_loading(name, error)
-            raise MissingExtraError(f"{what}: {todo}") from error
-    return modules[0]
 
 
 def check_nothing(graph: Graph, precision: str) -> None:

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vitrail.checks import check_choice, check_int
-from vitrail.errors import CheckpointError, InputError, MissingExtraError
+from vitrail.errors import CheckpointError, InputError, MissingExtraError, import_extra
 from vitrail.exporters.export_info import ExportInfo
 from vitrail.exporters.exported import read_exported
-from vitrail.exporters.target import import_extra
 from vitrail.files import atomic_write, path_text, reason
 
 PRECISIONS: Final = ("fp32", "fp16", "int8")

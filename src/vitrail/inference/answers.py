@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,17 @@ def marked(predictions: Sequence[Prediction], embedding: Array, runtime: Runtime
     familiarity = runtime.ood.familiarity(embedding)
     signs = zip(predictions, runtime.ood.is_unlike(familiarity).tolist(), familiarity.tolist(), strict=True)
     return [each._replace(unlike=unlike, familiarity=share) for each, unlike, share in signs]
+
+
+def prediction_row(prediction: Prediction, threshold: float = 0.0, decline: bool = False) -> dict[str, Any]:
+    """What is said of an image: labels at least as likely as the threshold, the likeliest anyway unless declined."""
+    pairs = list(zip(prediction.labels, prediction.probabilities, strict=True))
+    likely = [pair for pair in pairs if pair[1] >= threshold]
+    if not likely and not decline:
+        likely = pairs[:1]
+    row = {"path": prediction.path, "labels": [name for name, _ in likely], "probabilities": [p for _, p in likely]}
+    doubts = {"confident": prediction.confident, "needed": prediction.needed}
+    return row | doubts | {"unlike": prediction.unlike, "familiarity": prediction.familiarity}
 
 
 def _apart(confidence: float, needed: float) -> tuple[str, str]:

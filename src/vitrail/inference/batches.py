@@ -41,10 +41,12 @@ def run_batches(
     threads: int = 2,
     skip: Skip | None = None,
     done: ProgressCallback | None = None,
+    cores: int | None = None,
 ) -> Generator[BatchResult, None, None]:
     """Every image once. One that cannot be read raises ImageError, or is told to `skip` and left out.
 
     The images may come from any iterable, however long; it is drawn from in the reading threads, by one at a time.
+    `cores` is how many the readers and the network have between them; None: all that the process may use.
     """
     check_runtime(runtime)
     if not isinstance(images, PreparedPixels):
@@ -55,7 +57,7 @@ def run_batches(
         return _pixel_results(runtime, images.values, batch, done)
     if runtime.takes == "images":
         batch = 1  # full images have sizes of their own
-    return _results(runtime, images, batch, threads, skip, done)
+    return _results(runtime, images, batch, threads, skip, done, cores or _cores())
 
 
 def _pixel_results(
@@ -70,11 +72,17 @@ def _pixel_results(
 
 
 def _results(
-    runtime: Runtime, images: Stream, batch: int, threads: int, skip: Skip | None, done: ProgressCallback | None
+    runtime: Runtime,
+    images: Stream,
+    batch: int,
+    threads: int,
+    skip: Skip | None,
+    done: ProgressCallback | None,
+    cores: int,
 ) -> Generator[BatchResult, None, None]:
     reader = ImageReader(runtime)
     # Where readers alone fill the machine, they and the network take turns: side by side they only hold each other up.
-    held = min(max(batch, threads), 2 * batch) if threads >= _cores() else 2 * batch
+    held = min(max(batch, threads), 2 * batch) if threads >= cores else 2 * batch
     with Prefetcher(enumerate(images), reader.read, threads, held) as prefetcher:
         while outcomes := prefetcher.take(batch):
             drawn = len(outcomes)

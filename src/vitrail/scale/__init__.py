@@ -1,4 +1,4 @@
-"""Many processes that train one network: joined over torch.distributed, and started on one machine."""
+"""Many processes: those that train one network, joined over torch.distributed; workers of Ray for many images."""
 
 from __future__ import annotations
 

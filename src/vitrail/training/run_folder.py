@@ -79,7 +79,9 @@ def _is_same(folder: Path, differences: Callable[[Path], list[str]]) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
+def locked(
+    folder: Path, patience: float = 0.0, doing: str = "trained", instead: str = "choose another --name"
+) -> Iterator[None]:
     """Hold the folder, or say who does; the system lets go of it when the process ends, killed or not.
 
     For one that may be ending just now there are so many seconds of patience.
@@ -93,9 +95,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
         os.lseek(number, 0, os.SEEK_SET)
         if not is_held:
             holder = os.read(number, 32).decode(errors="replace").strip() or "another process"
-            raise InputError(
-                f"{folder} is being trained by process {holder}: wait for it, stop it, or choose another --name"
-            )
+            raise InputError(f"{folder} is being {doing} by process {holder}: wait for it, stop it, or {instead}")
         os.ftruncate(number, 0)
         os.write(number, f"{os.getpid()}\n".encode())
         yield
