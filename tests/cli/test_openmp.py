@@ -86,8 +86,15 @@ def test_threads_are_set_where_a_limit_leaves_less_than_the_cores_have() -> None
 
 
 def test_the_reasons_are_told() -> None:
+    spins = f"GOMP_SPINCOUNT={OURS['GOMP_SPINCOUNT']}"
     assert why_threads(prepared({})) == "one a core"
     assert why_threads(prepared({"OMP_NUM_THREADS": "8"}, Cores(8, 8, 2.5))) == "set by OMP_NUM_THREADS=8"
-    assert waiting_settings(prepared({"KMP_LIBRARY": "serial"})) == "GOMP_SPINCOUNT=10000, KMP_LIBRARY=serial (yours)"
+    assert waiting_settings(prepared({"KMP_LIBRARY": "serial"})) == f"{spins}, KMP_LIBRARY=serial (yours)"
     assert why_threads(prepared({}, Cores(8, 8, 2.5))) == "what the control groups leave"
     assert waiting_settings({}) == "as the runtime does by itself"
+
+
+def test_what_is_set_is_what_the_page_says() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "environment.md").read_text("utf-8")
+    for name, (value, _) in openmp.WAITING.items():
+        assert f"| `{name}` | `{value}` " in page
