@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint import Checkpoint, load, save
+from vitrail.checkpoint.devices import device_of
 from vitrail.data.augmentation import augment_images
 from vitrail.data.cache import Views
 from vitrail.data.loader import epoch_order
@@ -45,7 +46,8 @@ class FinalResult(NamedTuple):
 def evaluate_best(job: Job, progress: Progress, dataset: Dataset, test: Part | None) -> FinalResult:
     """Fit what is fitted on validation, never on test; then measure once on test, or on validation if there is none."""
     best = job.folder / "best.safetensors"
-    checkpoint = load(best if progress.best is not None else job.folder / "last.safetensors")
+    path = best if progress.best is not None else job.folder / "last.safetensors"
+    checkpoint = load(path, device=device_of(job.model))
     validation = None
     if job.val is not None:
         logits, embeddings = answers_of(checkpoint, job.val.views)

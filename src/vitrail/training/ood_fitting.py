@@ -8,6 +8,7 @@ import numpy as np
 from torch.nn.functional import interpolate
 
 from vitrail.checkpoint import Checkpoint, answers
+from vitrail.checkpoint.devices import device_of
 from vitrail.data.cache import Views, normalise
 from vitrail.errors import InputError
 from vitrail.images.ood_detector import MOST_FALSE_ALARMS, OodDetector, fewest, promised_by
@@ -59,14 +60,15 @@ def training_embeddings(job: Job, checkpoint: Checkpoint, rows: Array, batch: in
         images = views.get(rows[start : start + batch])
         if tuple(images.shape[2:]) != preprocess.size:
             images = interpolate(images.float(), preprocess.size, mode="bilinear", antialias=True)
-        parts.append(answers(checkpoint.model, normalise(images, preprocess))[1])
+        parts.append(answers(checkpoint.model, normalise(images, preprocess, device_of(checkpoint.model)))[1])
     return np.concatenate(parts)
 
 
 def answers_of(checkpoint: Checkpoint, views: Views, batch: int = 128) -> tuple[Array, Array]:
     """Logits (n, K) and embeddings (n, D) of every image, in order."""
+    model, device = checkpoint.model, device_of(checkpoint.model)
     parts = [
-        answers(checkpoint.model, normalise(views.get(range(start, min(start + batch, len(views)))), views.preprocess))
+        answers(model, normalise(views.get(range(start, min(start + batch, len(views)))), views.preprocess, device))
         for start in range(0, len(views), batch)
     ]
     logits, embeddings = zip(*parts, strict=True)

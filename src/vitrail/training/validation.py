@@ -45,7 +45,7 @@ def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128, processes: P
     counts = [int(sum(len(rows[start : start + batch]) for start in share)) for share in shares]
     with eval_mode(model), torch.inference_mode():
         logits = [
-            model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess).to(device)).float().cpu()
+            model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess, device)).float().cpu()
             for start in shares[processes.rank]
         ]
         own = torch.cat(logits) if logits else torch.zeros(0, len(plan.classes))
