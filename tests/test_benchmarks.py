@@ -157,3 +157,22 @@ def test_a_large_set_is_measured_small(tmp_path: Path) -> None:
     assert [each["what"] for each in found["rows"]] == whats
     assert all(each["seconds"] > 0 and each["megabytes"] > 50 for each in found["rows"])
     assert len(run.stdout.splitlines()) == 5
+
+
+def test_a_device_is_measured_beside_others(tmp_path: Path) -> None:
+    """Quickly, a tiny network on the CPU: a row for each job and library, and where it was measured."""
+    command = [sys.executable, str(BENCHMARKS / "device.py"), "--device", "cpu", "--quick", "--peers", "timm"]
+    path = tmp_path / "figures.json"
+    ran = subprocess.run(
+        [*command, "--precision", "bf16", "--json", str(path)], capture_output=True, text=True, timeout=600
+    )
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(path.read_text())
+    assert figures["environment"]["device"] == "cpu"
+    assert [(row["job"], row["library"]) for row in figures["rows"]] == [
+        (job, library) for job in ("training step", "inference") for library in ("vitrail", "timm")
+    ]
+    for row in figures["rows"]:
+        assert (row["network"], row["batch"], row["precision"], row["rounds"]) == ("tiny", 4, "bf16", 1)
+        assert min(row["images_per_second"], row["memory_mb"], row["ours_by_theirs"]) > 0
+        assert f"{row['images_per_second']} images/s" in ran.stdout

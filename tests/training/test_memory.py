@@ -197,3 +197,22 @@ def test_virtual_workers_take_more_pieces_all_alike(tmp_path: Path, monkeypatch:
     assert seen == [4, 4, 2, 2] + [2] * 4 * 6
     assert equal(weights_of(tmp_path / "limited"), weights_of(tmp_path / "pieces"))
     assert rows(tmp_path / "limited", "pieces") == [{"event": "pieces", "step": 0, "pieces": 4}]
+
+
+def test_a_pass_that_failed_leaves_no_statistics() -> None:
+    """Nor gradients: what is done after it sees the network as it was."""
+    model = ViT(tiny.CONFIG).train()
+    pixels = torch.randn(4, 1, 8, 8)
+    running = model.state_dict()["stem.1.running_mean"]
+    before, seen = running.clone(), []
+
+    def compute(pieces: int) -> int:
+        seen.append((pieces, torch.equal(running, before), all(each.grad is None for each in model.parameters())))
+        model(pixels).sum().backward()
+        if pieces < 4:
+            raise MemoryError
+        return 7
+
+    assert memory.in_pieces_that_fit(model, 4, 1, compute) == (7, 4)
+    assert seen == [(1, True, True), (2, True, True), (4, True, True)]
+    assert not torch.equal(running, before)

@@ -91,10 +91,8 @@ def _counted(model: ViT, plan: Plan, most: int) -> tuple[int, str]:
         return min(plan.recipe.batch, most), "the recipe's, since this system does not say how much memory is free"
     two, four = (kept_bytes(model, plan, count, plan.recipe.checkpointing) for count in (2, 4))
     per_image = (four - two) // 2
-    if plan.recipe.checkpointing:  # a block at a time is computed again, and its gradients take as much
-        per_image += (
-            2 * (kept_bytes(model, plan, 4, False) - kept_bytes(model, plan, 2, False)) // 2 // model.config.depth
-        )
+    if plan.recipe.checkpointing:  # a block at a time is computed again: what it keeps, its gradients, what is between
+        per_image += 2 * (kept_bytes(model, plan, 4) - kept_bytes(model, plan, 2)) // model.config.depth
     pixels = 4 * model.config.channels * plan.preprocess.size[0] * plan.preprocess.size[1]
     weights = 4 * sum(value.numel() for value in model.parameters())
     anyhow = weights * (3 + bool(plan.recipe.ema))  # gradients, two moments, the average
