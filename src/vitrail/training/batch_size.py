@@ -92,7 +92,8 @@ def _counted(model: ViT, plan: Plan, most: int) -> tuple[int, str]:
     two, four = (kept_bytes(model, plan, count, plan.recipe.checkpointing) for count in (2, 4))
     per_image = (four - two) // 2
     if plan.recipe.checkpointing:  # a block at a time is computed again: what it keeps, its gradients, what is between
-        per_image += 2 * (kept_bytes(model, plan, 4) - kept_bytes(model, plan, 2)) // model.config.depth
+        usual = (kept_bytes(model, plan, 4) - kept_bytes(model, plan, 2)) // 2
+        per_image = min(usual, per_image + 4 * usual // model.config.depth)
     pixels = 4 * model.config.channels * plan.preprocess.size[0] * plan.preprocess.size[1]
     weights = 4 * sum(value.numel() for value in model.parameters())
     anyhow = weights * (3 + bool(plan.recipe.ema))  # gradients, two moments, the average
