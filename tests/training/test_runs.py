@@ -46,6 +46,7 @@ from vitrail.training import (
     planning,
     rerun,
     reruns,
+    runs,
     train,
 )
 from vitrail.training import state as saving
@@ -54,10 +55,12 @@ from vitrail.training.model_choice import bands_of
 from vitrail.training.pace import Speed
 from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.preparation import prepare
+from vitrail.training.processes import Processes, using
 from vitrail.training.published import Preset
 from vitrail.training.reruns import RerunResult
 from vitrail.training.run_folder import locked
 from vitrail.training.runs import prepare_model
+from vitrail.training.virtual_workers import virtual_workers_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -258,6 +261,33 @@ def test_another_number_of_threads_is_a_difference(photos: Path, tmp_path: Path)
     torch.set_num_threads(2)
     with pytest.raises(InputError, match="threads: 1 before, 2 now"):
         run(photos, tmp_path, name="mine")
+
+
+@pytest.mark.parametrize(
+    ("begun", "wanted", "differences"),
+    [
+        ({}, {}, ["processes: 1 before, 2 now"]),
+        ({}, {"elsewhere": True}, []),
+        ({"virtual_workers": 4}, {}, []),
+        ({"virtual_workers": 6, "threads": 3}, {"exact": True}, []),
+        ({"virtual_workers": 4}, {"exact": False}, ["virtual_workers: 4 before, 0 now", "processes: 1 before, 2 now"]),
+    ],
+)
+def test_another_number_of_processes_is_a_difference_unless_sums_are_exact(
+    finished: Run, tmp_path: Path, begun: dict[str, Any], wanted: dict[str, Any], differences: list[str]
+) -> None:
+    for name in ("config.json", "data.json"):
+        shutil.copy(finished.folder / name, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    config["plan"] |= begun
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    manifest = Manifest.from_json((tmp_path / "data.json").read_text("utf-8"))
+    two, options = Processes(), Options(**wanted)
+    two.world = 2
+    workers = virtual_workers_of(ViT(NETWORK), options.exact, 2)
+    plan = replace(finished.plan, virtual_workers=workers, processes=1 if workers else 2)
+    with using(two):
+        assert runs.run_differences(tmp_path, plan, manifest, options) == differences
 
 
 @pytest.mark.fault("T17")
