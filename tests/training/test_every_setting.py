@@ -279,6 +279,8 @@ def precision(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     every_value("precision", tuple(each for each in PRECISIONS if each != "tf32"))(bench, patch)
     with pytest.raises(InputError, match="tf32 is a mode of cuda"):  # other devices have none
         bench.recipe(precision="tf32")
+    with pytest.raises(InputError, match="tf32 is a mode of cuda"):
+        bench.train(recipe=dataclasses.replace(SHORT, precision="tf32"), elsewhere=True)
 
 
 def compiled(bench: Bench, patch: pytest.MonkeyPatch) -> None:

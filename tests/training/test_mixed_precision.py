@@ -15,10 +15,11 @@ import torch
 
 import vitrail
 from training import tiny
+from training.quick import NETWORK, QUICK, draw
 from training.test_loop import equal, log_of, rows, weights_of
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
-from vitrail.training import loop, mixed_precision
+from vitrail.training import loop, mixed_precision, train
 from vitrail.training.job import Callbacks, Job
 from vitrail.training.loop import fit
 from vitrail.training.mixed_precision import LossScale, check_precision, float32_products
@@ -196,3 +197,21 @@ def test_a_training_takes_the_switch_of_its_device(tmp_path: Path, monkeypatch: 
     assert during == [["tf32"] * 3]
     assert switches() != ["tf32"] * 3
     torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+def test_a_run_in_tf32_goes_on_elsewhere_in_fp32_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = draw(tmp_path / "photos", count=8)
+    given: dict[str, Any] = {"model": NETWORK, "recipe": QUICK, "precision": "tf32", "check": False, "report": False}
+    given |= {"out": tmp_path, "name": "one", "elsewhere": True}
+
+    def stop(done: int, steps: int, loss: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(mixed_precision, "TF32_DEVICES", ("cpu",))  # as if it had been started on another device
+    with pytest.raises(vitrail.VitrailError, match="stopped at step 1"):
+        train(photos, callbacks=Callbacks(step=stop), **given)
+    monkeypatch.undo()
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    told: list[str] = []
+    assert train(photos, callbacks=Callbacks(log=told.append), **given).resumed
+    assert "the run was started in tf32, which cpu does not have: products are in full fp32 from here on" in told

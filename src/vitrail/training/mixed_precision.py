@@ -59,6 +59,13 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
+def precision_notes(precision: str, device: torch.device) -> list[str]:
+    """What is told of a run that goes on where its precision is another one."""
+    if precision != "tf32" or device.type in TF32_DEVICES:
+        return []
+    return [f"the run was started in tf32, which {device.type} does not have: products are in full fp32 from here on"]
+
+
 @contextmanager
 def float32_products(precision: str, device: torch.device) -> Iterator[None]:
     """Inside, products of float32 are in TF32 where the precision says so, else in full; then torch is as it was.

@@ -32,7 +32,7 @@ from vitrail.training.final_evaluation import evaluate_best, share_evaluation, t
 from vitrail.training.job import Callbacks, Job, Part, Progress
 from vitrail.training.loop import fit
 from vitrail.training.memory import pieces_note
-from vitrail.training.mixed_precision import check_precision
+from vitrail.training.mixed_precision import check_precision, precision_notes
 from vitrail.training.model_choice import ModelChoice, ModelRequest, build_model
 from vitrail.training.options import Options, resolve
 from vitrail.training.pace import LENGTHS, pace_notes
@@ -184,7 +184,9 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
     ):
         device = find_device(processes.device(options.device))
         config: dict[str, Any] = {}
-        if resumes:
+        if not resumes:
+            check_precision(plan.recipe.precision, device)
+        else:
             config = processes.broadcast(read_json(folder / CONFIG) if processes.is_first else None)
             plan = Plan.from_dict(config["plan"])
             if plan.virtual_workers and not options.elsewhere:
@@ -192,6 +194,8 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
             if processes.world == 1:
                 device = find_again(plan, options.device)
             log(f"going on with {folder}")
+            for text in precision_notes(plan.recipe.precision, device):
+                log(text)
             if place_of(device, plan) != last_place(config):
                 config["elsewhere"] = [*config.get("elsewhere", ()), place_of(device, plan)]
                 if processes.is_first:
