@@ -74,6 +74,7 @@ def test_a_run_in_two_processes_of_which_one_is_killed_is_that_of_one(tmp_path: 
         assert (tmp_path / "runs/together" / name).read_bytes() == (tmp_path / "runs/alone" / name).read_bytes()
     states = [sorted((tmp_path / "runs" / name / "state").glob("*.state"))[-1] for name in ("alone", "together")]
     assert states[0].name == states[1].name
+    assert states[0].read_bytes() == states[1].read_bytes()
     assert list(tmp_path.glob("tmp*")) == []
 
 
