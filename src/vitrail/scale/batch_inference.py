@@ -151,8 +151,9 @@ def run_batch_job(
                 told(sum(receipt.rows for receipt in receipts.values()))
             if missing:
                 task = Task(job, model, sha256, question, batch, threads)
-                cpus = threads * (workers or max(1, usable_cores().threads // threads))
-                with open_cluster(address, cpus) as ray:
+                if not address:
+                    workers = workers or max(1, usable_cores().threads // threads)
+                with open_cluster(address, threads * (workers or 1)) as ray:
                     for receipt in _receipts(ray, replace(task, device=_placed(ray, device)), missing, workers):
                         job.record(receipt)
                         if told is not None:

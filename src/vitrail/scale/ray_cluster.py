@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -26,6 +27,7 @@ from vitrail.system_calls import is_alive
 
 OBJECT_STORE: Final = 200 * 2**20  # bytes: what passes through are names of shards and receipts
 PATIENCE: Final = 10.0  # seconds for processes of a cluster to end, before they are ended
+STARTS: Final = 3  # times that a cluster of our own is tried
 ANSWERS: Final = 10.0  # seconds for a cluster to answer
 LEFT_BEHIND: Final = ("PYTHONBREAKPOINT", "RAY_CLIENT_MODE")  # variables that Ray sets for itself
 PREFIX: Final = "vitrail-ray-"  # of folders below the system's temporary folder; then the process that uses it
@@ -67,8 +69,15 @@ def _connect(ray: Any, address: str, cpus: int, after: ExitStack) -> None:
         own |= {"_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}
     after.callback(_shut_down, ray, _children())  # before the folder goes
     try:
-        with _no_stderr():  # Ray's core tells which level of silence it was given
-            ray.init(address=address or "local", **common, **own)
+        for left in reversed(range(1 if address else STARTS)):
+            try:
+                with _no_stderr():  # Ray's core tells which level of silence it was given
+                    ray.init(address=address or "local", **common, **own)
+                break
+            except (OSError, RuntimeError):
+                if not left:
+                    raise
+                ray.shutdown()  # a machine that is busy may have been too slow: again
         _stop_on_sigterm()
         if not address and ray.util.get_node_ip_address() != "127.0.0.1":
             raise VitrailError("Ray does not keep to the loopback here: start a cluster yourself, and give --address")
@@ -117,9 +126,16 @@ def _own_settings() -> dict[str, str]:
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so Ray calls it; on Linux too it means: the loopback alone
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else one is written to the user's home
+        "RAY_AUTH_TOKEN": _token(),  # else one is written to the user's home
         "RAY_BACKEND_LOG_LEVEL": "fatal",
+        "RAY_gcs_server_port_wait_time_s": "300",  # its first process, on a busy machine
     }
+
+
+@cache
+def _token() -> str:
+    """One for all clusters of this process: Ray's core keeps the first that it sees."""
+    return secrets.token_hex(32)
 
 
 def _own_folder() -> Path:
