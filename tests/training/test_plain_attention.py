@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 import vitrail
 from training import tiny
 from vitrail.network.attention import Attention, causal_kernel, fused_kernel
+from vitrail.network.vit import ViT
 from vitrail.training import Callbacks, plain_attention
 from vitrail.training.loop import fit
 from vitrail.training.plain_attention import is_faster, plain_kernel, plain_kernels
@@ -80,6 +82,16 @@ def test_half_precision_is_near_the_full() -> None:
     for half, exact_one in zip((q, k, v), full, strict=True):
         assert half.grad is not None
         torch.testing.assert_close(half.grad.float(), exact_one.grad, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("config", [{"qkv_bias": "no-key"}, {"qk_norm": True}])
+def test_half_precision_learns_where_biases_and_norms_are_in_full(config: dict[str, Any]) -> None:
+    """They make queries and values of another precision than the product before them."""
+    model = ViT(replace(tiny.CONFIG, **config))
+    with plain_kernels(model), torch.autocast("cpu", torch.bfloat16):
+        logits = model(torch.randn(2, 1, 8, 8))
+    logits.float().square().sum().backward()
+    assert all(each.grad is None or each.grad.isfinite().all() for each in model.parameters())
 
 
 @pytest.mark.parametrize("tokens, training, used", [(16, True, True), (16, False, False), (200, True, False)])

@@ -53,6 +53,8 @@ def is_faster(q: Tensor, k: Tensor) -> bool:
 
 def plain_kernel(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
     """softmax(q k' / sqrt(d)) v, with the weights kept for the way back; the fused kernel where that is better."""
+    if torch.is_autocast_enabled(q.device.type):  # biases and norms in fp32 make fp32 of some of them
+        q, k, v = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (q, k, v))
     if bias is not None or dropout or not is_faster(q, k):
         return fused_kernel(q, k, v, bias, dropout)
     if torch.compiler.is_compiling():  # it finds the way back itself
