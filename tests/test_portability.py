@@ -58,6 +58,7 @@ REASONS = {
     ("data/shard_writing.py", "rename"): "of folders whose files are closed",
     ("training/state.py", "fsync"): "of a file that is open to be written, and is closed before it is renamed",
     ("training/state.py", "rename"): "of a folder that should not be there",
+    ("training/sharded_state.py", "fsync"): "of a file that is open to be written",
     ("training/run_folder.py", "rename"): "of a folder that nobody holds open",
     ("scale/batch_job.py", "fsync"): "of a file that is open to be written",
     ("scale/ray_cluster.py", "kill"): "only where the system names the processes of a cluster",

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from vitrail import system_calls
-from vitrail.system_calls import is_alive, lock_file, read_at, replace_file, sync_file, sync_folder
+from vitrail.system_calls import (
+    give_back_large_blocks,
+    is_alive,
+    lock_file,
+    read_at,
+    replace_file,
+    sync_file,
+    sync_folder,
+)
 
 
 @pytest.mark.parametrize("lacks", [(), ("preadv",), ("preadv", "pread")], ids=["Linux", "macOS", "Windows"])
@@ -93,3 +101,25 @@ def test_a_process_is_never_ended_by_asking(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(system_calls, "IS_WINDOWS", True)
     monkeypatch.setattr(os, "kill", lambda *given: pytest.fail("this ends it"))
     assert is_alive(ended.pid)
+
+
+def test_large_blocks_go_back_where_the_c_library_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    def mallopt(which: int, value: int) -> int:
+        told.append((which, value))
+        return 1
+
+    monkeypatch.setattr(system_calls.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    assert give_back_large_blocks()
+    assert told == [(-3, 1 << 20)]
+    monkeypatch.setattr(system_calls.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not give_back_large_blocks()
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    assert not give_back_large_blocks()
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not give_back_large_blocks()
+    assert len(told) == 1

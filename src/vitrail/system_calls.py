@@ -5,6 +5,7 @@ No other module calls what one of Linux, macOS and Windows lacks (a test holds i
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -27,6 +28,8 @@ IS_WINDOWS: Final = sys.platform == "win32"  # where an open file can be neither
 READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not hold us up
 PIECE: Final = 1 << 26  # bytes read at once where a copy is made of them; macOS reads less than 2 GB
 PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; a scanner or an indexer soon lets go of a new file
+LARGE_BLOCK: Final = 1 << 20  # bytes
+M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 LOCKED_AT: Final = 1 << 30  # the byte that is locked: on Windows nobody else can read it
 _fcntl, _msvcrt = _optional("fcntl"), _optional("msvcrt")
 _seeking = threading.Lock()
@@ -98,3 +101,16 @@ def is_alive(process: int) -> bool:
     except OSError:  # somebody else's
         return True
     return True
+
+
+def give_back_large_blocks() -> bool:
+    """From now on, have memory of a megabyte or more go back to the system when it is freed; False where that is moot.
+
+    glibc keeps blocks of up to 32 MB for later, and soon has many that fit nothing. What the user has set stays.
+    """
+    if not sys.platform.startswith("linux") or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return False
+    try:
+        return bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK))
+    except (OSError, AttributeError):  # another C library
+        return False

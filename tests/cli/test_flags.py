@@ -345,6 +345,7 @@ VERBS: dict[str, dict[str, Flag]] = {
         "--elsewhere": plain("--elsewhere", "elsewhere", False, True),
         "--processes": plain("--processes 1", "runs", [("", 0)], [("", 0)]),  # more start others, which have the flags
         "--exact": plain("--no-exact", "exact", None, False),
+        "--shard": plain("--shard", "shard", False, True),
         "--out": plain("--out there", "out", Path("runs"), Path("there")),
         "--name": Flag("--name mine", {"name": "", "runs": [("", 0)]}, {"name": "mine", "runs": [("mine", 0)]}),
         "--resume": Flag(

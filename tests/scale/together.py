@@ -2,8 +2,8 @@
 
 Run as a script, it imports torch once and forks the processes of one case after the other, before anything is computed.
 A case has: folder, world, and if need be steps, workers (virtual ones; 0: none), base ("plain"), recipe (changes), stop
-(rank and step of a signal), kill and fail (the same), seconds (that it is given). A process comes to a digest of its
-run's last state and log, or to an error.
+(rank and step of a signal), kill and fail (the same), seconds (that it is given), shard, calm (a network without chance
+in it), run (its number). A process comes to a digest of its run's last state and log, or to an error.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ from vitrail.training.state import read_newest
 RECIPES = {"all": tiny.RECIPE, "plain": Recipe(batch=8, lr=1e-3)}
 
 
+# Nothing in it depends on which images are computed together, so several processes come to what one comes to. Keys have
+# no bias: its gradient is zero but for rounding, which Adam would make as large as any other.
+CALM = replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0, qkv_bias="no-key")
+
+
 def digest_of(folder: Path) -> str:
     """Of weights, optimiser, average, generators and log, as they stand in the newest state."""
     state = read_newest(folder / "state", print)
@@ -54,8 +59,11 @@ def train(case: dict[str, Any], rank: int) -> dict[str, Any]:
     folder = Path(case["folder"])
 
     now = [0]  # of the clock of a case with seconds: from the 4th step on, the first process alone is thrice as slow
+    learnt = 0
 
     def end(step: int, steps: int, loss: float) -> None:
+        nonlocal learnt
+        learnt += 1
         now[0] += (3 if step > 3 and rank == 0 else 1) * 10**9
         for how, number in (("stop", signal.SIGTERM), ("kill", signal.SIGKILL)):
             if case.get(how) == [rank, step]:
@@ -71,12 +79,18 @@ def train(case: dict[str, Any], rank: int) -> dict[str, Any]:
             torch.manual_seed(5)
             job = replace(job, model=ViT(replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0)))
             job = replace(job, plan=replace(job.plan, model=job.model.config))
-        job = replace(job, plan=replace(job.plan, virtual_workers=case.get("workers", 0)))
+        if case.get("calm"):
+            torch.manual_seed(0)
+            job = replace(job, model=ViT(CALM), plan=replace(job.plan, model=CALM))
+        changes = {"virtual_workers": case.get("workers", 0), "shard": case.get("shard", False)}
+        job = replace(job, plan=replace(job.plan, **changes), run_id=case.get("run", ""))
         if "seconds" in case:
             pace.clock = lambda: now[0]
             steps = replace(job.plan, steps=case["seconds"], minutes=case["seconds"] / 60)
             job = replace(job, plan=steps, speed=pace.Speed(1.0, 0.0))
         progress = fit(job)
+        if job.plan.shard:
+            return {"step": progress.step, "best": progress.best, "learnt": learnt}
         weights = hashlib.sha256(b"".join(bytes(bytes_of(each)) for each in job.model.state_dict().values()))
         found = {"step": progress.step, "weights": weights.hexdigest()}
         return found | ({"digest": digest_of(folder)} if processes.is_first else {})
@@ -121,4 +135,8 @@ def run_case(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([run_case(case) for case in json.loads(sys.argv[1])]))
+    given = json.loads(sys.argv[1])
+    if any(case.get("shard") for case in given):  # imported once, and not by every process
+        import torch.distributed.checkpoint
+        import torch.distributed.fsdp
+    print(json.dumps([run_case(case) for case in given]))

@@ -308,7 +308,7 @@ def test_patience_stops_early(tmp_path: Path) -> None:
 def scored(monkeypatch: pytest.MonkeyPatch, *scores: tuple[float, float]) -> None:
     """Validations that find these scores and losses, one after the other."""
     left = iter(scores)
-    monkeypatch.setattr(loop, "validate", lambda *arguments: Scores(*next(left)))
+    monkeypatch.setattr(loop, "validate", lambda *arguments, **more: Scores(*next(left)))
 
 
 def test_of_two_equal_scores_the_lower_loss_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,10 +570,10 @@ def test_a_kill_anywhere_in_a_rollback_changes_nothing(
 def test_validation_that_is_no_number_goes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true, calls = loop.validate, 0
 
-    def validate(*arguments: Any) -> Any:
+    def validate(*arguments: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
-        return Scores(1.0, math.nan) if calls == 3 else true(*arguments)
+        return Scores(1.0, math.nan) if calls == 3 else true(*arguments, **more)
 
     monkeypatch.setattr(loop, "validate", validate)
     monkeypatch.setattr(loop, "ANCHOR_STEPS", 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,12 +24,14 @@ from vitrail.training.pace import Speed
 from vitrail.training.planning import (
     check_learns,
     check_plan,
+    check_sharding,
     make_plan,
     recipe_notes,
     thread_notes,
     with_measured_steps,
 )
 from vitrail.training.preparation import PreparedData
+from vitrail.training.processes import Processes, using
 from vitrail.training.published import Preset
 
 DATA = images(48)  # of which 32 are to train on
@@ -90,6 +93,33 @@ def test_what_is_known_to_fail_is_refused_unless_told_otherwise() -> None:
         check_plan(plan, PREPARED, Options())
     said = check_plan(plan, PREPARED, Options(check=False))
     assert any(each.startswith("error: ") and "0.5" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    "changes, flag",
+    [
+        ({"exact": True}, "--exact"),
+        ({"minutes": 1.0}, "--minutes"),
+        ({"batch": "auto"}, "--batch auto"),
+        ({}, "--compile"),
+    ],
+)
+def test_what_needs_a_whole_network_is_refused_of_one_in_parts(changes: dict[str, Any], flag: str) -> None:
+    recipe = Recipe(compile=not changes)
+    with pytest.raises(InputError, match=f"--shard leaves to each process a part of the network, and {flag} "):
+        check_sharding(recipe, Options(shard=True, **changes))
+    check_sharding(recipe, Options(shard=False, **changes))
+    check_sharding(Recipe(), Options(shard=True, exact=False))
+
+
+def test_a_network_in_parts_has_no_virtual_workers() -> None:
+    """A small one would be trained exactly by several processes."""
+    several = Processes()
+    several.world = 2
+    with using(several):
+        preset = Preset(recipe=Recipe(batch=8))
+        plans = [make_plan(PREPARED, choice(), preset, Options(shard=shard, device="cpu")) for shard in (False, True)]
+    assert [(plan.virtual_workers, plan.shard, plan.processes) for plan in plans] == [(4, False, 1), (0, True, 2)]
 
 
 def test_minutes_fix_the_steps_by_the_speed_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

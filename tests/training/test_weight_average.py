@@ -90,7 +90,8 @@ def test_its_network_is_for_looking_not_for_training() -> None:
     pixels = torch.randn(2, 3, 8, 8)
     jolt(model)
     average.update(model, 0)
-    averaged = average.model()
+    with average.applied_to(model) as averaged:
+        assert averaged is not model
     assert model.training
     assert not averaged.training
     assert not any(value.requires_grad for value in averaged.parameters())
@@ -116,7 +117,8 @@ def test_saved_and_loaded_it_goes_on_to_the_same_bits() -> None:
     other.update(model, 1)
     for name, value in average.tensors().items():
         assert torch.equal(other.tensors()[name], value)
-        assert torch.equal(other.model().state_dict()[name], value)
+        with other.applied_to(model) as averaged:
+            assert torch.equal(averaged.state_dict()[name], value)
 
 
 def test_tensors_of_another_network_are_refused() -> None:

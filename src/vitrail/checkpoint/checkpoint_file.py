@@ -30,6 +30,7 @@ from vitrail.checkpoint.safetensors_io import (
     check_storable,
     in_threads,
     lay_out,
+    lay_out_described,
     read_safetensors,
     unique,
     write_safetensors,
@@ -47,6 +48,7 @@ from vitrail.types import Device
 
 EARLIER: Final = 2  # the format before this one: the same, but for the word of the task
 KEY: Final = "vitrail"  # of our JSON in the file's metadata
+UNSIGNED: Final = f"sha256:{64 * '0'}"  # as long as a hash
 FITTED: Final = ("classes", "task", "temperature", "thresholds", "reject")
 
 
@@ -68,6 +70,37 @@ def save(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"not saved: the description holds what JSON cannot carry ({error})") from None
     write_proven(path, tensors, {KEY: text}, load)
+
+
+def save_streamed(checkpoint: Checkpoint, path: Path, read: Callable[[str], Tensor]) -> None:
+    """The same one tensor at a time: `read` gives the values of each by its name, in the order of `storage_order`.
+
+    Of the checkpoint's own tensors only kind and shape count; each is asked for once.
+    """
+    described, description = checkpoint.tensors(), checkpoint.describe()
+    unsigned = lay_out_described(described, {KEY: json.dumps(description | {"hash": UNSIGNED}, allow_nan=False)})
+    try:
+        with atomic_write(path, check_streamed) as temporary, open(temporary, "wb") as file:
+            file.write(unsigned.header)  # of the right length; the hash is known when all tensors were seen
+            seen = {}
+            for name in unsigned.order:
+                tensor = read(name).detach().cpu().contiguous()
+                seen[name] = _examine(tensor).forgotten()
+                file.write(bytes_of(tensor))
+            _refuse_nan(seen, "not saved")
+            text = json.dumps(description | {"hash": _signature(description, seen)}, allow_nan=False)
+            file.seek(0)
+            file.write(lay_out_described(described, {KEY: text}).header)
+    except OSError as error:
+        raise CheckpointError(f"could not write {path} ({unsigned.size:,} bytes needed): {reason(error)}") from error
+
+
+def check_streamed(path: str | os.PathLike[str]) -> None:
+    """Verify a checkpoint as `load` does, one tensor at a time, without keeping any."""
+    stored, metadata = read_safetensors(path)
+    description = _description(path, metadata)
+    _compare(path, stored, _described(path, _translated(description), len(stored)).tensors())
+    _check_hash(path, description, {name: _examine(each.read()).forgotten() for name, each in stored.items()})
 
 
 def write_proven(
@@ -94,6 +127,12 @@ def load(path: str | os.PathLike[str], header: Safetensors | None = None, device
     empty = _described(path, _translated(description), len(stored))
     _compare(path, stored, empty.tensors())
     seen = dict(zip(stored, in_threads(lambda each: _examine(each.read()), stored.values()), strict=True))
+    _check_hash(path, description, seen)
+    return _filled(empty, {name: each.tensor for name, each in seen.items()}).to(wanted)
+
+
+def _check_hash(path: str | os.PathLike[str], description: dict[str, Any], seen: Mapping[str, _Examined]) -> None:
+    """Refuse tensors that are not those which were written, and numbers that are none."""
     expected = description.pop("hash")
     signature = _signature(description, seen)
     if signature != expected:
@@ -101,7 +140,6 @@ def load(path: str | os.PathLike[str], header: Safetensors | None = None, device
             f"{path} is damaged: its content hash is {signature}, expected {expected}: get the file anew"
         )
     _refuse_nan(seen, "refused")
-    return _filled(empty, {name: each.tensor for name, each in seen.items()}).to(wanted)
 
 
 def content_hash(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -114,6 +152,10 @@ class _Examined(NamedTuple):
     tensor: Tensor
     digest: str
     finite: bool
+
+    def forgotten(self) -> _Examined:
+        """The same without the values."""
+        return self._replace(tensor=torch.empty(self.tensor.shape, dtype=self.tensor.dtype, device="meta"))
 
 
 def _examine(tensor: Tensor) -> _Examined:

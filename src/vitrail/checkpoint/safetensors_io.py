@@ -107,11 +107,21 @@ class FileLayout(NamedTuple):
 def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> FileLayout:
     """Header and order of a file: a function of names, kinds and shapes, whatever their order."""
     check_storable(tensors)
-    order = sorted(tensors, key=lambda name: (list(DTYPE_NAMES).index(tensors[name].dtype), name.encode()))
+    return lay_out_described(tensors, metadata)
+
+
+def storage_order(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names in the order in which their tensors lie in a file."""
+    return sorted(tensors, key=lambda name: (list(DTYPE_NAMES).index(tensors[name].dtype), name.encode()))
+
+
+def lay_out_described(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> FileLayout:
+    """The same where values are not at hand yet: of the tensors nothing counts but kind and shape."""
+    order = storage_order(tensors)
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in order:
-        start, end = end, end + tensors[name].nbytes
+        start, end = end, end + tensors[name].numel() * tensors[name].dtype.itemsize
         kind, shape = DTYPE_NAMES[tensors[name].dtype], list(tensors[name].shape)
         entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()

@@ -165,6 +165,9 @@ def train_model(
             show_default="with several, up to 30 M parameters",
         ),
     ] = None,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Each process holds a part of the network: less memory for each.")
+    ] = False,
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder of all runs.")] = Path("runs"),
     name: Annotated[str, typer.Option(help="Name of the run.", show_default="made of DATA")] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with this unfinished run.")] = "",
@@ -227,6 +230,7 @@ def train_model(
             compile=compile_forward or None,
             elsewhere=elsewhere,
             exact=exact,
+            shard=shard,
             out=to,
             name=name,
             fresh=fresh,

@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from vitrail.checkpoint.safetensors_io import DTYPE_NAMES
 from vitrail.errors import InputError, StoppedError, VitrailError
+from vitrail.network.vit import ViT
 from vitrail.system_calls import is_alive
 from vitrail.training.processes import ALONE, Fold, Processes, started_world, using
 
@@ -67,6 +68,7 @@ class TorchProcesses(Processes):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self._on = device  # where tensors lie while they travel
+        self._sharding: Any = None  # the module of that name, once a network is sharded
         self._store = store
         mine = json.dumps([socket.gethostname(), os.getpid()])
         self._store.set(f"vitrail/peer/{self.rank}", mine)
@@ -142,6 +144,22 @@ class TorchProcesses(Processes):
                 _all_gather(folded, fold(list(received)).contiguous())
             total[start:stop] = folded[: stop - start]
         return total
+
+    def shard(self, model: ViT) -> None:
+        from vitrail.scale import sharding  # which takes a second, and only a sharded training needs it
+
+        sharding.shard_network(model, self.world)
+        self._sharding = sharding
+
+    def own_values(self, tensor: Tensor) -> Tensor:
+        return tensor if self._sharding is None else self._sharding.own_values(tensor)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        with self._exchange():
+            return tensor if self._sharding is None else self._sharding.whole_tensor(tensor)
+
+    def part_of(self, whole: Tensor, like: Tensor) -> Tensor:
+        return whole if self._sharding is None else self._sharding.part_of(whole, like)
 
     def barrier(self) -> None:
         self._first(torch.zeros(1))

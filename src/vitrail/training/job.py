@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +51,17 @@ class Job:
     processes: Processes = ALONE  # that train it together
     speed: Speed | None = None  # as it was measured for the minutes of a new run
     fixed: bool = False  # whether the steps of the plan stay, with the moves of the end that the folder has a record of
+    run_id: str = ""  # of the run alone: a state of another is none of its own
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a part of the network; one alone holds all of it."""
+        return self.plan.shard and self.processes.world > 1
+
+    @property
+    def identity(self) -> str:
+        """By which a state is known as one of this run: of its number and its plan."""
+        return hashlib.sha256(json.dumps([self.run_id, self.plan.to_dict()]).encode()).hexdigest()
 
 
 @dataclass

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
@@ -36,12 +36,14 @@ from vitrail.training.optimisers import Optimiser, build_optimiser
 from vitrail.training.pace import Pacer, Speed, TrainingPace
 from vitrail.training.plain_attention import plain_kernels
 from vitrail.training.plan import Plan
+from vitrail.training.processes import ALONE, Processes
 from vitrail.training.random_state import random_states, seeded, set_random_states
 from vitrail.training.recipe import Recipe, check_objective
 from vitrail.training.record import NoRecord, Record
 from vitrail.training.schedule import lr_factor
+from vitrail.training.sharded_training import ShardedTraining, read_any_state
 from vitrail.training.signals import Stop
-from vitrail.training.state import State, clean, forget_later, read_epoch, read_newest, write_state
+from vitrail.training.state import FindState, State, clean, find_epoch, find_newest, forget_later, write_state
 from vitrail.training.validation import validate
 from vitrail.training.virtual_workers import SharedGradients, Wishes, places_of, share_of, shared_gradients
 from vitrail.training.weight_average import WeightAverage
@@ -72,9 +74,11 @@ class _Loop:
         self.model = job.model.train()
         self.processes.copy_first(self.model.state_dict())  # from here on all that is computed is the same everywhere
         self.model.encoder.checkpointing = self.recipe.checkpointing
+        self.sharding = ShardedTraining(job) if job.is_sharded else None
         self.forward = training_forward(self.model, self.recipe.compile)
-        self.optimiser: Optimiser = build_optimiser(self.model, self.recipe)
-        self.average = WeightAverage(self.model, self.recipe.ema) if self.recipe.ema else None
+        shared_by = self.processes if job.is_sharded else None
+        self.optimiser: Optimiser = build_optimiser(self.model, self.recipe, shared_by)
+        self.average = WeightAverage(self.model, self.recipe.ema, shared_by) if self.recipe.ema else None
         record = Record if self.processes.is_first else NoRecord
         self.metrics = record(job.folder / "metrics.jsonl")
         self.times = record(job.folder / "times.jsonl")
@@ -111,7 +115,7 @@ class _Loop:
         if self.processes.is_first:
             clean(self.job.folder)
             clean(self.states)
-        state = self.first_state(lambda: read_newest(self.states, self.job.callbacks.log))
+        state = self.first_state(find_newest)
         if state is not None:
             self.stand(state)
             self.begin_pace()
@@ -207,6 +211,10 @@ class _Loop:
         while True:
             before = saved_statistics(self.model)
             way = BatchPass(self.forward, self.progress.pieces, scale)
+            if self.sharding is not None:
+                loss, norm, self.wishes = self.part_gradients(batch, step, way)
+                seed_device(self.device, seed)
+                return loss, norm
             if is_shared(self.job):
                 loss, norm, self.wishes = share_gradients(
                     self.model, batch, self.job, self.weights, step, way, self.wish
@@ -220,6 +228,19 @@ class _Loop:
             restore(before)  # once more, by all alike: the state that knows the pieces is the one before this step
             self.optimiser.zero()
             self.take_more_pieces(pieces)
+
+    def part_gradients(self, batch: Batch, step: int, way: BatchPass) -> SharedGradients:
+        """The sum over all processes, of which each has its part of the network's."""
+        assert self.sharding is not None
+        count = min(self.recipe.batch, len(self.job.train.targets))
+
+        def learn(pieces: int) -> float:
+            seed_device(self.device, key(self.plan.seed, f"step of worker {self.processes.rank}", step))
+            split = way._replace(pieces=pieces)
+            return backward(self.model, batch, self.plan, self.weights, split, count)
+
+        shared = self.sharding.gradients(batch, count, way.pieces, learn, lambda: self.wish(way.pieces))
+        return shared._replace(norm=clipped(self.model, self.recipe, way.scale, self.processes))
 
     def wish(self, pieces: int) -> Wishes:
         """What this process wants done after the step, and in how many pieces its part of the batch would fit."""
@@ -254,7 +275,8 @@ class _Loop:
         row: dict[str, Any] = {"event": "epoch", "epoch": epoch, "step": self.progress.step}
         row["loss"] = self.progress.loss / self.progress.images
         if self.job.val is not None:
-            scores = validate(self.current(), self.job.val, self.plan, self.processes)
+            with self.judged() as model:
+                scores = validate(model, self.job.val, self.plan, self.processes, is_sharded=self.job.is_sharded)
             if not math.isfinite(scores.loss):
                 raise _DivergedError(f"after step {self.progress.step} the loss on validation is {scores.loss}")
             row |= {"val_loss": scores.loss, "val_score": scores.score}
@@ -276,21 +298,23 @@ class _Loop:
         self.seconds = {"data": 0.0, "compute": 0.0}
         self.job.callbacks.epoch(row | {"seconds": seconds})
 
-    def current(self) -> ViT:
-        """The network as it would be used now: the average of the weights, where one is kept."""
-        return self.model if self.average is None else self.average.model()
+    def judged(self) -> AbstractContextManager[ViT]:
+        """Inside, the network as it would be used now: the average of the weights, where one is kept."""
+        return nullcontext(self.model) if self.average is None else self.average.applied_to(self.model)
 
     def write(self, name: str, metrics: dict[str, float]) -> None:
         """The network as a checkpoint of its own."""
-        if not self.processes.is_first:
+        if self.sharding is None and not self.processes.is_first:
             return
-        plan = self.plan
+        plan, path = self.plan, self.job.folder / f"{name}.safetensors"
         about = Provenance(source=plan.data, run=self.job.folder.name, metrics=metrics, notes=plan.origin)
-        model = self.current()
-        with eval_mode(model):
+        with self.judged() as model, eval_mode(model):
             checkpoint = Checkpoint(model, plan.preprocess, plan.classes, about, task=plan.task)
             saving.reached(f"before-{name}")
-            save(checkpoint, self.job.folder / f"{name}.safetensors")
+            if self.sharding is None:
+                save(checkpoint, path)
+            else:
+                self.sharding.save(checkpoint, path)
             saving.reached(f"after-{name}")
 
     # ---- states ------------------------------------------------------------------------------------------------
@@ -303,11 +327,13 @@ class _Loop:
     def save(self) -> None:
         """Everything that the rest of the run depends on; what holds NaN is never written over what is good."""
         started = time.monotonic()
-        for name, value in self.tensors().items():
-            if not all_finite(value):
-                raise _DivergedError(
-                    f"after step {self.progress.step} the {name.replace('.', ' ', 1)} is no longer a number"
-                )
+        infinite = [name for name, value in self.tensors().items() if not all_finite(self.processes.own_values(value))]
+        if self.sharding is not None:
+            infinite = [name for names in self.processes.collect(infinite[:1]) for name in names]
+        for name in infinite:
+            raise _DivergedError(
+                f"after step {self.progress.step} the {name.replace('.', ' ', 1)} is no longer a number"
+            )
         if self.progress.finished:
             self.write("last", {} if self.progress.best is None else {"best_val_score": self.progress.best[0]})
         self.metrics.sync()
@@ -326,15 +352,22 @@ class _Loop:
 
     def write_state(self) -> None:
         """The state as it stands now."""
-        if not self.processes.is_first:
+        if self.sharding is None and not self.processes.is_first:
             return
         tensors = self.tensors() | {"random.torch": torch.get_rng_state()}
         facts = asdict(self.progress) | {"random": random_states()}
-        write_state(self.states, State(tensors, facts))
+        if self.sharding is None:
+            write_state(self.states, State(tensors, facts))
+        else:
+            self.sharding.write_state(self.states, State(tensors, facts))
 
-    def first_state(self, read: Callable[[], State | None]) -> State | None:
-        """What the first process reads, for all."""
-        state = read() if self.processes.is_first else None
+    def first_state(self, find: FindState) -> State | None:
+        """What the first process finds and reads, for all; of a sharded network, to each its part."""
+        if self.sharding is not None:
+            return self.sharding.read_state(self.states, find)
+        state = None
+        if self.processes.is_first:
+            state = find(self.states, self.job.callbacks.log, lambda path: read_any_state(path, self.job.identity))
         facts = self.processes.broadcast(None if state is None else dict(state.facts))
         if facts is None:
             return None
@@ -368,7 +401,7 @@ class _Loop:
         """Back to the end of an earlier epoch, with half the learning rate; the best so far stays the best."""
         if self.progress.rollbacks >= MOST_ROLLBACKS:
             raise InputError(f"{why}; {MOST_ROLLBACKS} times it went back and on with half the rate: lower --lr")
-        state = self.first_state(lambda: read_epoch(self.states, self.job.callbacks.log))
+        state = self.first_state(find_epoch)
         if state is None:
             raise InputError(f"{why}, and there is no earlier state to go back to: lower --lr")
         before = self.progress
@@ -472,12 +505,12 @@ def backward(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, way: 
     return sum(float(loss) * images for loss, images in losses)  # read last: till then no accelerator is waited for
 
 
-def clipped(model: ViT, recipe: Recipe, scale: float = 1.0) -> float:
+def clipped(model: ViT, recipe: Recipe, scale: float = 1.0, processes: Processes = ALONE) -> float:
     """Clip the gradients, freed of the scale of their loss, as the recipe says; their norm before."""
     trained = [each for each in model.parameters() if each.grad is not None]
     if scale != 1:
         torch._foreach_mul_([each.grad for each in trained if each.grad is not None], 1 / scale)
-    return float(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf))
+    return float(processes.whole(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf)))
 
 
 def share_gradients(

@@ -54,6 +54,7 @@ class Options:
     elsewhere: bool = False  # go on with a run on another device or number of threads than it was started with
     processes: int = 1  # that train together: as many as were started
     exact: bool | None = None  # the same bits for any number of processes; None: with several, up to 30 M parameters
+    shard: bool = False  # each process holds a part of the network and the optimiser, where there are several
     out: str | os.PathLike[str] = "runs"
     name: str = ""
     fresh: bool = False

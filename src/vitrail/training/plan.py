@@ -32,6 +32,7 @@ class Plan:
     versions: Mapping[str, str]
     device: str = "cpu"  # and its name: another rounds differently
     virtual_workers: int = 0  # whose gradients are added in a fixed order, for any number of processes; 0: none
+    shard: bool = False  # each process holds a part of the network and of the optimiser, where there are several
     processes: int = 1  # that train it together; 1 where virtual workers make their number no matter
 
     def to_dict(self) -> dict[str, Any]:

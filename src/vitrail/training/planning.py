@@ -38,7 +38,7 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
     origin = choice.origin
     if choice.start is not None:
         origin += f" ({content_hash({}, choice.start.model.state_dict())[:23]})"
-    workers = virtual_workers_of(choice.model, options.exact, current().world)
+    workers = virtual_workers_of(choice.model, False if options.shard else options.exact, current().world)
     return Plan(
         data=dataset.source,
         classes=dataset.classes,
@@ -55,8 +55,22 @@ def make_plan(prepared: PreparedData, choice: ModelChoice, preset: Preset, optio
         versions={"vitrail": __version__, "torch": torch.__version__},  # that the bits of a result depend on
         device=describe_device(find_device(current().device(options.device))),
         virtual_workers=workers,
+        shard=options.shard,
         processes=1 if workers else current().world,
     )
+
+
+def check_sharding(recipe: Recipe, options: Options) -> None:
+    """Refuse what cannot be had of a network in parts."""
+    reasons = {
+        "--exact": (bool(options.exact), "adds the gradients of whole networks: leave one of them out"),
+        "--minutes": (options.minutes is not None, "tries steps of a whole network first: give --epochs"),
+        "--batch auto": (options.batch == AUTO, "tries steps of a whole network first: give a number"),
+        "--compile": (recipe.compile, "compiles a whole network: leave it out"),
+    }
+    for flag, (is_given, why) in reasons.items():
+        if options.shard and is_given:
+            raise InputError(f"--shard leaves to each process a part of the network, and {flag} {why}")
 
 
 def with_steps(recipe: Recipe, steps: int, per_epoch: int) -> Recipe:
@@ -156,7 +170,7 @@ def with_final_length(job: Job, progress: Progress) -> Job:
 
 def check_learns(job: Job) -> None:
     """Before a long run: can it learn at all? The first process tries it."""
-    if not job.processes.is_first:
+    if not job.processes.is_first or job.is_sharded:  # a trial would need a whole network
         return
     job = replace(job, processes=ALONE, plan=replace(job.plan, virtual_workers=0))
     if job.plan.steps >= LONG and job.plan.recipe.tune == "all" and not overfits(job):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from vitrail.checks import check_int
 from vitrail.errors import InputError
+from vitrail.network.vit import ViT
 
 # Parts of a sum, in their order, in tensors of one length -> their sum, in an order of its own.
 Fold = Callable[[Sequence[Tensor]], Tensor]
@@ -52,6 +54,13 @@ class Processes:
         """Everybody's rows (n, ...), by rank, one after the other; `counts` says how many each has."""
         return rows
 
+    def collect(self, value: Any) -> list[Any]:
+        """Everybody's plain values, by rank."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        counts = [int(count) for (count,) in self.all_gather([len(text)])]
+        rows = self.concatenate(text, counts).split(counts)
+        return [json.loads(bytes(each.numpy())) for each in rows]
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of everybody's tensors, in whatever order is fastest: for all the same, for other worlds another."""
         return values
@@ -68,6 +77,21 @@ class Processes:
         yield
         if self.is_first:
             self.barrier()
+
+    def shard(self, model: ViT) -> None:
+        """Leave to each process a part of every weight; from here on those are no plain tensors."""
+
+    def own_values(self, tensor: Tensor) -> Tensor:
+        """This process's part of a tensor: the very memory, as a plain tensor; all of one that is not sharded."""
+        return tensor
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """A tensor with everybody's parts, as a plain one."""
+        return tensor
+
+    def part_of(self, whole: Tensor, like: Tensor) -> Tensor:
+        """Of a plain tensor that all have: the part of this process, sharded as another tensor is."""
+        return whole
 
     def barrier(self) -> None:
         """Wait until all are here."""

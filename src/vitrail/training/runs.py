@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from vitrail.training.plan import Plan, plan_differences
 from vitrail.training.planning import (
     check_learns,
     check_plan,
+    check_sharding,
     make_plan,
     recipe_notes,
     thread_notes,
@@ -163,6 +165,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
     if processes.is_first:
         make_folder(Path(options.out))
     preset = resolve(options)
+    check_sharding(preset.recipe, options)
     if not options.elsewhere:  # where it goes on, products in fp32 are more exact, not less
         check_precision(preset.recipe.precision, find_device(processes.device(options.device)))
     with processes.first_before_others():
@@ -233,6 +236,7 @@ def run(data: str | os.PathLike[str] | Dataset, options: Options, lengths: str =
                     write_text(folder / LENGTHS, lengths)
                 write_text(folder / DATA, manifest.to_json())
                 write_json(folder / CONFIG, config)
+        job = replace(job, run_id=config.get("id", ""))  # runs of before had none
         if options.minutes is not None:  # only now is known how long the run is
             warnings = check_plan(job.plan, prepared, options)
             for text in warnings:
@@ -336,7 +340,13 @@ def run_record(folder: Path, plan: Plan, data: str | os.PathLike[str] | Dataset,
     start = None if isinstance(options.start, Checkpoint) else options.start
     named = (None if isinstance(data, Dataset) else data, start, options.exclude)
     launched = {"launch": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
-    return {"plan": plan.to_dict(), "options": options.to_dict(data), **record_paths(folder, named), **launched}
+    return {
+        "id": uuid.uuid4().hex,
+        "plan": plan.to_dict(),
+        "options": options.to_dict(data),
+        **record_paths(folder, named),
+        **launched,
+    }
 
 
 def prepare_model(

@@ -11,11 +11,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, Protocol, TypeVar
 
 import safetensors.torch
 from torch import Tensor
@@ -29,11 +30,20 @@ from vitrail.types import LogCallback
 MARK: Final = b"VITRAIL STATE 1\n"
 DIGEST: Final = 32  # bytes of a SHA-256
 KEPT: Final = 2  # states besides the newest epoch's: the newest may be damaged
-NAME: Final = re.compile(r"r(\d{3})-s(\d{9})(-epoch)?\.state")
+SHARDED: Final = ".shards"  # what the name of a state ends in that is a folder, a part from each process
+NAME: Final = re.compile(rf"r(\d{{3}})-s(\d{{9}})(-epoch)?\.(state|{SHARDED[1:]})")
+
+Read = TypeVar("Read")
 
 
 def reached(point: str) -> None:
     """Called at every named point of a save; the tests kill the process here."""
+
+
+class FindState(Protocol):
+    """The newest state, or the newest at the end of an epoch, of those that `read` finds whole."""
+
+    def __call__(self, folder: Path, log: LogCallback, read: Callable[[Path], Read]) -> Read | None: ...
 
 
 class State(NamedTuple):
@@ -78,14 +88,27 @@ def write_state(folder: Path, state: State) -> int:
     finally:
         with suppress(OSError):
             temporary.unlink()
-    _prune(folder)
+    prune(folder, path)
     return needed
 
 
 def read_newest(folder: Path, log: LogCallback) -> State | None:
-    """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over."""
+    """The newest state that is whole, of a run that is not sharded."""
+    return find_newest(folder, log, read_state)
+
+
+def read_epoch(folder: Path, log: LogCallback) -> State | None:
+    """The newest of those that were saved at the end of an epoch, of a run that is not sharded."""
+    return find_epoch(folder, log, read_state)
+
+
+def find_newest(folder: Path, log: LogCallback, read: Callable[[Path], Read]) -> Read | None:
+    """The newest state that is whole; None where none was ever written. Damaged ones are told, and passed over.
+
+    `read` raises CheckpointError where one is damaged.
+    """
     states = _states(folder)
-    newest = _first_whole(states, "state", log)
+    newest = _first_whole(states, "state", log, read)
     if newest is None and states:
         raise CheckpointError(
             f"none of the {len(states)} states in {folder} can be read: start anew under another name, or with --fresh"
@@ -93,15 +116,15 @@ def read_newest(folder: Path, log: LogCallback) -> State | None:
     return newest
 
 
-def read_epoch(folder: Path, log: LogCallback) -> State | None:
-    """The newest whole state that was saved at the end of an epoch: where a rollback goes."""
-    return _first_whole(_epochs(_states(folder)), "epoch", log)
+def find_epoch(folder: Path, log: LogCallback, read: Callable[[Path], Read]) -> Read | None:
+    """The newest state of those that were saved at the end of an epoch, by a way to read: where a rollback goes."""
+    return _first_whole(_epochs(_states(folder)), "epoch", log, read)
 
 
-def _first_whole(paths: list[Path], what: str, log: LogCallback) -> State | None:
+def _first_whole(paths: list[Path], what: str, log: LogCallback, read: Callable[[Path], Read]) -> Read | None:
     for path in paths:
         try:
-            return read_state(path)
+            return read(path)
         except CheckpointError as error:
             log(f"{error}: falling back to the {what} before it")
     return None
@@ -125,16 +148,25 @@ def forget_later(folder: Path, rollbacks: int, step: int) -> None:
     for path in _states(folder):
         before, steps, _ = _age(path)
         if before < rollbacks and steps > step:
-            with suppress(OSError):
-                path.unlink()
+            remove(path)
     sync_folder(folder)
 
 
 def clean(folder: Path) -> None:
     """Remove what killed saves left behind; only for the one who holds the lock."""
     for path in folder.glob(".*.tmp"):
-        with suppress(OSError):
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """A file or a folder; one that cannot be removed stays. What is left of a folder has no name of a state."""
+    with suppress(OSError):
+        if not path.is_dir() or path.is_symlink():
             path.unlink()
+            return
+        aside = path if path.name.startswith(".") else path.with_name(f".{path.name}.old.tmp")
+        path.rename(aside)
+        shutil.rmtree(aside)
 
 
 def _write(file: IO[bytes], parts: list[Any]) -> bytes:
@@ -189,15 +221,15 @@ def _epochs(states: list[Path]) -> list[Path]:
 
 
 def _age(path: Path) -> tuple[int, int, bool]:
-    rollbacks, steps, mark = NAME.findall(path.name)[0]
+    rollbacks, steps, mark, _ = NAME.findall(path.name)[0]
     return int(rollbacks), int(steps), bool(mark)
 
 
-def _prune(folder: Path) -> None:
+def prune(folder: Path, newest: Path) -> None:
     """Keep the newest few, and the newest two ends of epochs, which a rollback may need."""
+    remove(newest.with_suffix(SHARDED if newest.suffix != SHARDED else ".state"))  # the same, in another form
     states = _states(folder)
     for path in states:
         if path not in states[:KEPT] and path not in _epochs(states)[:KEPT]:
             reached("pruning")
-            with suppress(OSError):
-                path.unlink()
+            remove(path)

@@ -70,6 +70,7 @@ def train(
     elsewhere: bool = False,
     processes: int = 1,
     exact: bool | None = None,
+    shard: bool = False,
     out: str | os.PathLike[str] = "runs",
     name: str = "",
     fresh: bool = False,
@@ -113,6 +114,7 @@ def train(
     - elsewhere: go on with a run on another device, or with another number of threads, than it was started with.
     - processes: how many train it together; a script of its own is started by torchrun, see `vitrail.scale.joined`.
     - exact: the same bits for any number of processes; None: with several, for networks up to 30 M parameters.
+    - shard: each process holds a part of the network and of the optimiser, for networks that one has no memory for.
     - out: the folder that runs are put into.
     - name: the run's name; an unfinished run of that name goes on. "": a new one, numbered.
     - fresh: begin anew where there is a run of that name.

@@ -26,9 +26,9 @@ class Scores(NamedTuple):
     loss: float
 
 
-def validate(model: ViT, part: Part, plan: Plan, processes: Processes = ALONE) -> Scores:
+def validate(model: ViT, part: Part, plan: Plan, processes: Processes = ALONE, *, is_sharded: bool = False) -> Scores:
     """Score and loss, by the very pixels that predict would see."""
-    logits = logits_of(model, part, plan, processes=processes)
+    logits = logits_of(model, part, plan, processes=processes, is_sharded=is_sharded)
     loss = loss_of(torch.from_numpy(logits), torch.from_numpy(part.targets), plan.task, None)
     return Scores(score_of(logits, part.targets, plan.task), float(loss))
 
@@ -38,15 +38,29 @@ def score_of(logits: Array, targets: Array, task: str) -> float:
     return mean_average_precision(logits, targets) if task == "multi-label" else top_k(logits, targets, 1)
 
 
-def logits_of(model: ViT, part: Part, plan: Plan, batch: int = 128, processes: Processes = ALONE) -> Array:
-    """Logits (n, K) of every image, in order. Each process takes whole batches: those that one alone would make."""
+def logits_of(
+    model: ViT,
+    part: Part,
+    plan: Plan,
+    batch: int = 128,
+    processes: Processes = ALONE,
+    *,
+    is_sharded: bool = False,
+) -> Array:
+    """Logits (n, K) of every image, in order. Each process takes whole batches: those that one alone would make.
+
+    The passes of a sharded network need every process, so one that has fewer batches computes an image once more.
+    """
     rows, device = np.arange(len(part.targets)), device_of(model)
     shares = np.array_split(np.arange(0, len(rows), batch), processes.world)
     counts = [int(sum(len(rows[start : start + batch]) for start in share)) for share in shares]
-    with eval_mode(model), torch.inference_mode():
+    # A sharded network makes weights that the next step learns from, which no tensor of inference mode can be.
+    with eval_mode(model), torch.no_grad() if is_sharded else torch.inference_mode():
         logits = [
             model(normalise(part.views.get(rows[start : start + batch]), plan.preprocess, device)).float().cpu()
             for start in shares[processes.rank]
         ]
+        for _ in range(len(logits), max(map(len, shares)) if is_sharded else 0):
+            model(normalise(part.views.get(rows[:1]), plan.preprocess).to(device))
         own = torch.cat(logits) if logits else torch.zeros(0, len(plan.classes))
         return processes.concatenate(own, counts).numpy()

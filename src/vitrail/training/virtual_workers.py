@@ -185,8 +185,12 @@ def shared_gradients(
     for counter, value in zip(counters, before[len(running) :], strict=True):
         counter.copy_(value + 1)
     loss = sum(each for row in told for each in row[first : first + len(losses)]) / count
-    wanted = Wishes(int(max(row[0] for row in told)), any(row[1] for row in told), int(max(row[2] for row in told)))
-    return SharedGradients(loss, 0.0, wanted)
+    return SharedGradients(loss, 0.0, merged_wishes(told))
+
+
+def merged_wishes(told: Sequence[Sequence[float]]) -> Wishes:
+    """What is done then, from rows that begin with the wishes of a process each."""
+    return Wishes(int(max(row[0] for row in told)), any(row[1] for row in told), int(max(row[2] for row in told)))
 
 
 def running_statistics(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
