@@ -21,10 +21,11 @@ from torch.nn import functional as F
 
 import vitrail
 from training import tiny
+from training.test_backpropagation import PLAIN, plain_batch
 from vitrail.data.augmentation import Augment
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
-from vitrail.training import loop
+from vitrail.training import backpropagation, loop
 from vitrail.training import state as saving
 from vitrail.training.job import Callbacks, Job, Part
 from vitrail.training.loop import fit
@@ -34,8 +35,6 @@ from vitrail.training.record import Record
 from vitrail.training.signals import SIGNALS, Stop
 from vitrail.training.state import read_newest
 from vitrail.training.validation import Scores, logits_of
-
-PLAIN = Recipe(batch=8, lr=1e-3, warmup=0.0, clip=0.0, weight_decay=0.0)
 
 
 def log_of(folder: Path) -> bytes:
@@ -190,51 +189,6 @@ def test_a_batch_in_pieces_is_the_same_step(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def plain_batch(job: Job) -> Any:
-    """The first batch of a job."""
-    return next(iter(loop.job_batches(job, loop._Loop(job).batch_rows(0))))
-
-
-def gradients_of(job: Job, batch: Any) -> tuple[float, float, dict[str, Tensor]]:
-    """Loss, norm before clipping, and every gradient of one batch."""
-    job.model.zero_grad(set_to_none=True)
-    loss, norm = loop.gradients(job.model, batch, job.plan, None)
-    return loss, norm, {name: each.grad.clone() for name, each in job.model.named_parameters() if each.grad is not None}
-
-
-def calm_job(folder: Path, recipe: Recipe) -> Job:
-    """A job whose network sees no batch statistics and draws no numbers."""
-    config = replace(tiny.CONFIG, stem=None, dropout=0.0, drop_path=0.0, initialisation="timm")
-    torch.manual_seed(5)
-    return tiny.job(folder, 6, recipe, model=ViT(config))
-
-
-def test_pieces_of_uneven_sizes_count_by_their_images(tmp_path: Path) -> None:
-    job = calm_job(tmp_path, PLAIN)
-    batch = plain_batch(job)
-    loss, norm, whole = gradients_of(job, batch)
-    for pieces in (3, 5, 8):  # of 8 images: 3, 3 and 2; three of 2 and two of 1; one each
-        parted = replace(job, plan=replace(job.plan, recipe=replace(PLAIN, pieces=pieces)))
-        other_loss, other_norm, found = gradients_of(parted, batch)
-        assert (other_loss, other_norm) == pytest.approx((loss, norm), rel=1e-5)
-        for name, value in whole.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.row("001.11")
-def test_gradients_are_clipped_to_the_norm_that_the_recipe_says(tmp_path: Path) -> None:
-    job = calm_job(tmp_path, PLAIN)
-    batch = plain_batch(job)
-    _, norm, free = gradients_of(job, batch)
-    assert norm == pytest.approx(math.sqrt(sum(float(each.square().sum()) for each in free.values())), rel=1e-5)
-    for clip in (norm / 10, norm * 10):
-        clipped = replace(job, plan=replace(job.plan, recipe=replace(PLAIN, clip=clip)))
-        _, before, found = gradients_of(clipped, batch)
-        assert before == pytest.approx(norm, rel=1e-6)  # what is told, and watched for NaN
-        for name, value in free.items():
-            torch.testing.assert_close(found[name], value * min(1.0, clip / norm), rtol=1e-3, atol=1e-9)
-
-
 def test_the_loss_sees_smoothed_labels(tmp_path: Path) -> None:
     batch = plain_batch(tiny.job(tmp_path, 6, replace(PLAIN, smoothing=0.3)))
     assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
@@ -243,13 +197,13 @@ def test_the_loss_sees_smoothed_labels(tmp_path: Path) -> None:
 
 def test_every_step_drops_other_values_whatever_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    true = loop.gradients
+    true = backpropagation.gradients
 
     def watched(*arguments: Any) -> tuple[float, float]:
         seeds.append(torch.initial_seed())
         return true(*arguments)
 
-    monkeypatch.setattr(loop, "gradients", watched)
+    monkeypatch.setattr(backpropagation, "gradients", watched)
     for number, seed in enumerate((3, 3, 4)):
         job = tiny.job(tmp_path / str(number), 6)
         fit(replace(job, plan=replace(job.plan, seed=seed)))
@@ -408,14 +362,14 @@ def test_balanced_sampling_shows_rare_classes_as_often(tmp_path: Path) -> None:
 def poisoned(monkeypatch: pytest.MonkeyPatch, bad: Any) -> None:
     """Losses that are no number at the calls that `bad` names."""
     calls = 0
-    true = loop.loss_of
+    true = backpropagation.loss_of
 
     def loss(*arguments: Any) -> Tensor:
         nonlocal calls
         calls += 1
         return true(*arguments) * (math.nan if bad(calls) else 1.0)
 
-    monkeypatch.setattr(loop, "loss_of", loss)
+    monkeypatch.setattr(backpropagation, "loss_of", loss)
 
 
 @pytest.mark.fault("T15")

@@ -19,7 +19,7 @@ from training.quick import NETWORK, QUICK, draw
 from training.test_loop import equal, log_of, rows, weights_of
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
-from vitrail.training import loop, mixed_precision, train
+from vitrail.training import backpropagation, loop, mixed_precision, train
 from vitrail.training.job import Callbacks, Job
 from vitrail.training.loop import fit
 from vitrail.training.mixed_precision import LossScale, check_precision, float32_products
@@ -67,7 +67,7 @@ def test_the_scale_leaves_no_trace_in_the_gradients(tmp_path: Path) -> None:
     for scale in (1.0, 2.0**16):
         job.model.zero_grad(set_to_none=True)
         torch.manual_seed(1)
-        told = loop.gradients(job.model, batch, job.plan, None, loop.BatchPass(job.model, 1, scale))
+        told = backpropagation.gradients(job.model, batch, job.plan, None, loop.BatchPass(job.model, 1, scale))
         found.append((told, {name: each.grad for name, each in job.model.named_parameters()}))
     assert found[0][0] == found[1][0]
     assert all(torch.equal(value, found[1][1][name]) for name, value in found[0][1].items())
@@ -75,7 +75,7 @@ def test_the_scale_leaves_no_trace_in_the_gradients(tmp_path: Path) -> None:
 
 def overflowing(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
     """Gradients that overflow wherever the loss is scaled by more than this."""
-    true = loop.gradients
+    true = backpropagation.gradients
 
     def gradients(model: ViT, *arguments: Any) -> tuple[float, float]:
         loss, norm = true(model, *arguments)
@@ -84,7 +84,7 @@ def overflowing(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
             norm = math.inf
         return loss, norm
 
-    monkeypatch.setattr(loop, "gradients", gradients)
+    monkeypatch.setattr(backpropagation, "gradients", gradients)
 
 
 def test_a_step_that_overflows_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from training import tiny
 from vitrail.checkpoint.safetensors_io import bytes_of
-from vitrail.training import loop, pace
+from vitrail.training import backpropagation, loop, pace
 from vitrail.training import state as saving
 from vitrail.training.job import Callbacks, Job, Progress
 from vitrail.training.loop import fit
@@ -47,9 +47,9 @@ class Clock:
                 self.kill_after = -1
                 raise Killed
 
-        def timed_validate(*given: Any) -> Any:
+        def timed_validate(*given: Any, **named: Any) -> Any:
             self.now += int(self.validation * SECOND)
-            return validate(*given)
+            return validate(*given, **named)
 
         patch.setattr(loop._Loop, "learn", timed_learn)
         patch.setattr(loop, "validate", timed_validate)
@@ -274,7 +274,7 @@ def test_a_new_run_begins_a_new_record(clock: Clock, tmp_path: Path) -> None:
 
 def test_time_stays_spent_when_a_run_goes_back(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At step 40 the loss is no number, once: the way back is paid for with steps at the end."""
-    gradients, spoiled = loop.gradients, []
+    gradients, spoiled = backpropagation.gradients, []
 
     def diverging(*given: Any) -> tuple[float, float]:
         loss, norm = gradients(*given)
@@ -283,7 +283,7 @@ def test_time_stays_spent_when_a_run_goes_back(clock: Clock, tmp_path: Path, mon
             return float("nan"), norm
         return loss, norm
 
-    monkeypatch.setattr(loop, "gradients", diverging)
+    monkeypatch.setattr(backpropagation, "gradients", diverging)
     monkeypatch.setattr(loop, "ANCHOR_STEPS", 12)
     progress = fit(timed(tmp_path, 60))
     assert progress.rollbacks == 1

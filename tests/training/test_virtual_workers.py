@@ -13,7 +13,7 @@ import torch
 from training import tiny
 from vitrail.errors import InputError
 from vitrail.network.vit import ViT
-from vitrail.training import loop, virtual_workers
+from vitrail.training import backpropagation, loop, virtual_workers
 from vitrail.training.job import Job
 from vitrail.training.processes import ALONE, Processes
 from vitrail.training.recipe import Recipe
@@ -105,7 +105,7 @@ CALM: dict[str, Any] = {"stem": None, "dropout": 0.0, "drop_path": 0.0}
 def test_parts_of_uneven_sizes_count_by_their_images(tmp_path: Path, workers: int, pieces: int) -> None:
     whole = parted_job(tmp_path / "whole", PLAIN, 0, **CALM)
     [batch, *_] = loop.job_batches(whole, loop._Loop(whole).batch_rows(0))
-    loss, norm = loop.gradients(whole.model, batch, whole.plan, None)
+    loss, norm = backpropagation.gradients(whole.model, batch, whole.plan, None)
     expected = {name: each.grad for name, each in whole.model.named_parameters() if each.grad is not None}
     found, gradients = shared(parted_job(tmp_path / "parted", replace(PLAIN, pieces=pieces), workers, **CALM))
     assert (found.loss, found.norm) == pytest.approx((loss, norm), rel=1e-5)
@@ -124,13 +124,13 @@ def test_the_norm_that_is_clipped_is_that_of_the_sum(tmp_path: Path) -> None:
 
 def test_every_virtual_worker_drops_other_values_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    true = loop.backward
+    true = backpropagation.backward
 
     def watched(*arguments: Any) -> float:
         seeds.append(torch.initial_seed())
         return true(*arguments)
 
-    monkeypatch.setattr(loop, "backward", watched)
+    monkeypatch.setattr(backpropagation, "backward", watched)
     job = parted_job(tmp_path, PLAIN, 4)
     for step in (0, 1, 0):
         shared(job, step)

@@ -15,9 +15,10 @@ from vitrail.data.counter_rng import key
 from vitrail.data.loader import Batch, BatchRows, epoch_order
 from vitrail.errors import InputError
 from vitrail.training import plain_attention
+from vitrail.training.backpropagation import BatchPass, fitting_gradients, share_gradients
+from vitrail.training.batch_feed import is_shared, job_batches, own_rows
 from vitrail.training.compilation import training_forward
 from vitrail.training.job import Job
-from vitrail.training.loop import BatchPass, fitting_gradients, is_shared, job_batches, own_rows, share_gradients
 from vitrail.training.memory import memory_named
 from vitrail.training.optimisers import build_optimiser
 from vitrail.training.pace import Speed, steps_that_fit

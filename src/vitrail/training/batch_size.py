@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.data.loader import Batch
 from vitrail.network.vit import ViT
 from vitrail.training import plain_attention
-from vitrail.training.loop import BatchPass, gradients
+from vitrail.training.backpropagation import BatchPass, gradients
 from vitrail.training.memory import free_cached, is_out_of_memory
 from vitrail.training.optimisers import build_optimiser
 from vitrail.training.plan import Plan

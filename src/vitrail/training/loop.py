@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,31 +21,31 @@ from vitrail.checkpoint import Checkpoint, Provenance, save
 from vitrail.checkpoint.devices import device_of, seed_device
 from vitrail.checkpoint.safetensors_io import all_finite
 from vitrail.data.counter_rng import key
-from vitrail.data.loader import Batch, BatchRows, balanced_order, batches, epoch_order, repeats
+from vitrail.data.loader import Batch, BatchRows, balanced_order, epoch_order, repeats
 from vitrail.errors import InputError, StoppedError
 from vitrail.network.surgery import eval_mode
 from vitrail.network.vit import ViT
 from vitrail.reporting.html_page import counted
 from vitrail.training import state as saving
-from vitrail.training.compilation import Forward, compiler_named, training_forward
+from vitrail.training.backpropagation import BatchPass, backward, clipped, fitting_gradients, share_gradients
+from vitrail.training.batch_feed import is_shared, job_batches, own_rows
+from vitrail.training.compilation import compiler_named, training_forward
 from vitrail.training.job import Job, Progress
-from vitrail.training.losses import class_weights, loss_of
-from vitrail.training.memory import in_pieces_that_fit, memory_named, pieces_note, restore, saved_statistics
-from vitrail.training.mixed_precision import LossScale, autocast, float32_products
+from vitrail.training.losses import class_weights
+from vitrail.training.memory import memory_named, pieces_note, restore, saved_statistics
+from vitrail.training.mixed_precision import LossScale, float32_products
 from vitrail.training.optimisers import Optimiser, build_optimiser
 from vitrail.training.pace import Pacer, Speed, TrainingPace
 from vitrail.training.plain_attention import plain_kernels
-from vitrail.training.plan import Plan
-from vitrail.training.processes import ALONE, Processes
 from vitrail.training.random_state import random_states, seeded, set_random_states
-from vitrail.training.recipe import Recipe, check_objective
+from vitrail.training.recipe import check_objective
 from vitrail.training.record import NoRecord, Record
 from vitrail.training.schedule import lr_factor
 from vitrail.training.sharded_training import ShardedTraining, read_any_state
 from vitrail.training.signals import Stop
 from vitrail.training.state import FindState, State, clean, find_epoch, find_newest, forget_later, write_state
 from vitrail.training.validation import validate
-from vitrail.training.virtual_workers import SharedGradients, Wishes, places_of, share_of, shared_gradients
+from vitrail.training.virtual_workers import SharedGradients, Wishes
 from vitrail.training.weight_average import WeightAverage
 
 MOST_ROLLBACKS: Final = 5
@@ -429,120 +429,3 @@ class _Loop:
         self.job.callbacks.log(
             f"{why}: back to step {self.progress.step}, and on with {self.progress.rate:g} of the learning rate"
         )
-
-
-def is_shared(job: Job) -> bool:
-    """Whether gradients are added over parts of a batch, of this process alone or of several."""
-    return job.plan.virtual_workers > 0 or job.processes.world > 1
-
-
-def own_rows(job: Job, batch: BatchRows) -> BatchRows:
-    """Of the images of a step those that this process learns from."""
-    if not is_shared(job):
-        return batch
-    workers = job.plan.virtual_workers or job.processes.world
-    own = places_of(len(batch.rows), workers, share_of(workers, job.processes))
-    return batch._replace(rows=batch.rows[own], repeats=None if batch.repeats is None else batch.repeats[own])
-
-
-def job_batches(job: Job, rows: Iterable[BatchRows]) -> Generator[Batch, None, None]:
-    """The batches of these rows, as the job's plan makes them of its training images."""
-    plan = job.plan
-    return batches(
-        job.train.views,
-        job.train.targets,
-        rows,
-        preprocess=plan.preprocess,
-        augment=plan.recipe.augment,
-        seed=plan.seed,
-        classes=len(plan.classes),
-        smoothing=plan.recipe.smoothing,
-        threads=job.threads,
-        device=device_of(job.model),
-    )
-
-
-class BatchPass(NamedTuple):
-    """How a batch goes through the network."""
-
-    forward: Forward  # the network's own, or compiled
-    pieces: int  # of the whole batch
-    scale: float = 1.0  # of the loss, on the way back
-
-
-def gradients(
-    model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, way: BatchPass | None = None
-) -> tuple[float, float]:
-    """Forward and backward, piece by piece, and the gradients clipped; the mean loss, and their norm before."""
-    way, count = way or BatchPass(model, plan.recipe.pieces), len(batch.rows)
-    total = backward(model, batch, plan, weights, way._replace(pieces=min(way.pieces, count)), count)
-    return total / count, clipped(model, plan.recipe, way.scale)
-
-
-def fitting_gradients(
-    model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, seed: int, way: BatchPass
-) -> tuple[float, float, int]:
-    """The same in as many pieces as memory asks for, and how many those were."""
-
-    def compute(pieces: int) -> tuple[float, float]:
-        seed_device(device_of(model), seed)  # for dropout and drop path
-        return gradients(model, batch, plan, weights, way._replace(pieces=pieces))
-
-    (loss, norm), pieces = in_pieces_that_fit(model, len(batch.rows), way.pieces, compute)
-    return loss, norm, pieces
-
-
-def backward(model: ViT, batch: Batch, plan: Plan, weights: Tensor | None, way: BatchPass, count: int) -> float:
-    """Add the gradients of these images of a batch of `count`, piece by piece; the sum of their losses."""
-    device, losses = device_of(model), []
-    parts = (each.tensor_split(way.pieces) for each in (batch.pixels, batch.targets))
-    for pixels, targets in zip(*parts, strict=True):
-        with autocast(device, plan.recipe.precision):
-            logits = way.forward(pixels.to(device))
-        loss = loss_of(logits.float(), targets.to(device), plan.task, weights)
-        (loss * (way.scale * len(pixels) / count)).backward()
-        losses.append((loss.detach(), len(pixels)))
-    return sum(float(loss) * images for loss, images in losses)  # read last: till then no accelerator is waited for
-
-
-def clipped(model: ViT, recipe: Recipe, scale: float = 1.0, processes: Processes = ALONE) -> float:
-    """Clip the gradients, freed of the scale of their loss, as the recipe says; their norm before."""
-    trained = [each for each in model.parameters() if each.grad is not None]
-    if scale != 1:
-        torch._foreach_mul_([each.grad for each in trained if each.grad is not None], 1 / scale)
-    return float(processes.whole(torch.nn.utils.clip_grad_norm_(trained, recipe.clip or math.inf)))
-
-
-def share_gradients(
-    model: ViT,
-    batch: Batch,
-    job: Job,
-    weights: Tensor | None,
-    step: int,
-    way: BatchPass,
-    wish: Callable[[int], Wishes],
-) -> SharedGradients:
-    """The gradients of all virtual workers of all processes, clipped; `batch` holds this process's own images."""
-    plan = job.plan
-    count = min(plan.recipe.batch, len(job.train.targets))
-    workers = plan.virtual_workers or job.processes.world
-    most = first = -(-way.pieces // workers)  # pieces of the part of one of them
-
-    def learn(worker: int, part: Batch) -> float:
-        nonlocal most
-
-        def compute(pieces: int) -> float:
-            seed_device(device_of(model), key(plan.seed, f"step of worker {worker}", step))
-            return backward(model, part, plan, weights, way._replace(pieces=pieces), count)
-
-        loss, pieces = in_pieces_that_fit(model, len(part.rows), most, compute)
-        most = max(most, pieces)
-        return loss
-
-    def wishes() -> Wishes:
-        return wish(way.pieces if most == first else workers * most)
-
-    shared = shared_gradients(
-        model, batch, count, workers, learn, job.processes, wishes, is_exact=plan.virtual_workers > 0
-    )
-    return shared._replace(norm=clipped(model, plan.recipe, way.scale))
