@@ -175,5 +175,5 @@ def test_the_names_of_options_are_pinned() -> None:
         for param in command.params
         for name in (*param.opts[1:], *param.secondary_opts)
     }
-    assert beside == {("explain", "--no-check"), ("optimize", "--no-merging")}
+    assert beside == {("explain", "--no-check"), ("optimize", "--no-merging"), ("train", "--no-exact")}
     assert GROUP.context_settings["help_option_names"] == ["-h", "--help"]

@@ -189,7 +189,7 @@ def parse_batch(text: str) -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     if not (text.isdecimal() and 0 < int(text) < 10_000_000):
-        raise InputError(f"--batch: expected a number of images, or auto, got {text!r}")
+        raise typer.BadParameter(f"expected a number of images, or auto, got {text!r}")
     return int(text)
 
 

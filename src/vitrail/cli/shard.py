@@ -21,7 +21,7 @@ def shard_data(
         float, typer.Option("--shard-size", metavar="MB", min=0.001, help="About how large a tar file becomes.")
     ] = 500.0,
     pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Labels from file names: '.*_(?P<label>[^_]+)\\.jpg'.")
+        str | None, typer.Option(metavar="REGEX", help="Read labels from file names, as `vitrail train --help` says.")
     ] = None,
     unreadable: Annotated[
         str, typer.Option(metavar="skip|stop", help="What to do about images that cannot be read.")

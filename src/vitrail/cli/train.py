@@ -7,7 +7,7 @@ import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -73,11 +73,14 @@ def train_model(
         float | None, typer.Option(min=0, help="Instead: as many steps as this machine does in that time.")
     ] = None,
     batch: Annotated[
-        str,
+        Any,  # a number, or "auto"
         typer.Option(
-            metavar="N", help="Images per step; auto: as many as memory holds.", show_default="as the recipe says"
+            metavar="N",
+            parser=parse_batch,
+            help="Images per step; auto: as many as memory holds.",
+            show_default="as the recipe says",
         ),
-    ] = "",
+    ] = None,
     size: Annotated[
         str, typer.Option(metavar="PX", help="Image size in pixels: 64, or 160x288 (height x width).")
     ] = "",
@@ -210,7 +213,7 @@ def train_model(
             recipe=recipe,
             epochs=epochs,
             minutes=minutes,
-            batch=parse_batch(batch) if batch else None,
+            batch=batch,
             size=parse_size(size) if size else None,
             resize=cast("Resize | None", resize or None),
             limit=limit,
