@@ -55,4 +55,4 @@ def test_a_run_alone_is_optimised_by_its_own_images(
     assert (result.reported.images, result.out) == (6, Path(f"{run.name}-fast.safetensors"))
     assert result.out.is_file()
     with pytest.raises(vitrail.VitrailError, match="expected images to judge it by"):
-        vitrail.optimize(vitrail.load(run), **options)
+        vitrail.optimize(vitrail.load(run), out="other", **options)

@@ -181,7 +181,7 @@ def test_a_network_judged_by_what_chose_it_has_a_caveat_in_its_numbers(small: Ch
     found = evaluate(own, labelled(6, ("train", "val")), resamples=0)
     assert (found.split, found.caveat, found.to_dict()["caveat"]) == ("val", CHOSEN, CHOSEN)
     both = compare(small, own, labelled(6, ("train", "val")), split="train")
-    assert (both.a.caveat, both.b.caveat, both.to_dict()["caveat"]) == ("", TRAINED, TRAINED)
+    assert (both.a.caveat, both.b.caveat, both.to_dict()["caveat"]) == ("", TRAINED, f"B: {TRAINED}")
     assert evaluate(small, labelled(6, ("train", "val")), resamples=0).to_dict()["caveat"] is None
     assert evaluate(own, labelled(6, ("train", "val", "test")), resamples=0).caveat == ""
 

@@ -141,14 +141,14 @@ def test_the_largest_batch_is_what_the_free_memory_holds(
     told = subprocess.CompletedProcess([], 0, f"noise\n{json.dumps([1.5, first, one, several])}\n", "")
     monkeypatch.setattr(benching.subprocess, "run", lambda *given, **options: told)
     monkeypatch.setattr(benching, "_free", lambda: free)
-    assert benching._alone(Path("a.onnx")) == Alone(1.5, memory, largest)
+    assert benching._alone(Path("a.onnx"), "cpu") == Alone(1.5, memory, largest)
 
 
 @pytest.mark.row("P.13")
 def test_a_process_of_its_own_answers_and_says_what_it_took(tmp_path: Path) -> None:
     made = checkpoint()
     save_packed(Packed(made), made, tmp_path / "a.safetensors")
-    found = benching._alone(tmp_path / "a.safetensors")
+    found = benching._alone(tmp_path / "a.safetensors", "cpu")
     assert found.seconds > 0
     assert found.memory is None or 50e6 < found.memory < 5e9
 
@@ -158,7 +158,7 @@ def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         told = subprocess.CompletedProcess([], 1, "", said)
         monkeypatch.setattr(benching.subprocess, "run", lambda *given, told=told, **options: told)
         with pytest.raises(VitrailError, match=f"a.onnx could not be opened in a process of its own: {why}"):
-            benching._alone(Path("a.onnx"))
+            benching._alone(Path("a.onnx"), "cpu")
 
 
 @pytest.mark.row("P.13")

@@ -106,7 +106,7 @@ if __name__ == "__main__":
     for number in range(worlds):
         child = os.fork()
         if not child:
-            print(json.dumps(count(number, worlds, chosen)), flush=True)
+            os.write(1, json.dumps(count(number, worlds, chosen)).encode() + b"\n")  # a line at once
             os._exit(0)
         children.append(child)
     for child in children:

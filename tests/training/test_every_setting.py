@@ -547,6 +547,14 @@ def processes(bench: Bench, patch: pytest.MonkeyPatch) -> None:
         bench.fresh(processes=2)
 
 
+def shard(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    """One process has nobody to share with: the same bits. tests/scale starts several."""
+    assert bench.fresh(shard=True).run.plan == dataclasses.replace(bench.train().run.plan, shard=True)
+    assert equal(bench.fresh(shard=True), bench.train())
+    with pytest.raises(InputError, match="--shard leaves to each process a part of the network"):
+        bench.fresh(shard=True, exact=True)
+
+
 def exact(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     parted = bench.fresh(exact=True)
     assert parted.run.plan == dataclasses.replace(bench.train().run.plan, virtual_workers=4)
@@ -696,6 +704,7 @@ OPTIONS: Mapping[str, Shows] = {
     "elsewhere": elsewhere,
     "processes": processes,
     "exact": exact,
+    "shard": shard,
     "out": out,
     "name": name,
     "fresh": fresh,

@@ -597,9 +597,9 @@ def test_running_out_of_memory_is_told_and_loses_nothing(tmp_path: Path) -> None
     assert training("free", "2", str(run), str(whole)) == ""
     assert rows(run, "step") == rows(whole, "step")
     assert training("limited", "48", str(parted)) == ""  # in pieces it fits
-    [row] = rows(parted, "pieces")
-    assert row["step"] == 2
-    assert row["pieces"] > 1
+    found = rows(parted, "pieces")  # once, or again where what was freed lies in pieces itself
+    assert found[0]["step"] == 2
+    assert 1 < found[0]["pieces"] < 48
 
 
 @pytest.mark.fault("T7", "T8")
